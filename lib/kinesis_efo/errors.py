@@ -1,0 +1,125 @@
+"""Every exception this library raises on purpose, in one tree. Relies on nothing.
+
+```
+KinesisEfoError
+├── ConfigurationError          something the user wrote is wrong; nothing was started
+│   ├── OptionsError            one or more options; all faults are in one message
+│   └── ManifestError           the manifest cannot be loaded or lacks something
+├── SubscriptionError           a shard cannot be read any more; names stream, shard and ARN
+│   ├── AccessRefusedError      credentials or policy
+│   ├── InvalidRequestError     Kinesis calls our request invalid
+│   ├── ConsumerNotFoundError   the consumer does not exist (any more)
+│   ├── StreamNotFoundError     the stream does not exist (any more)
+│   ├── ConsumerTakenOverError  someone else reads with this consumer
+│   ├── KeyUnusableError        the stream's KMS key cannot be used
+│   └── RetriesExhaustedError   transient faults, too many in a row; carries the first one
+├── DataLossError               records that should be read are gone (retention, deleted shard)
+├── LeaseError
+│   ├── LeaseTableError         the table is missing, refused or has the wrong key
+│   ├── LeaseLostError          another worker took a lease from us
+│   └── AlreadyRunningError     another live run of the application holds the leases
+├── FetcherError                talking to the fetcher failed
+│   ├── FetcherUnreachableError nobody answers at its address
+│   └── FetcherRefusedError     the secret of the run is missing or wrong
+└── FrameError                  bytes on the wire are not a valid event-stream frame or event
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class KinesisEfoError(Exception):
+    """Base of everything this library raises on purpose."""
+
+
+class ConfigurationError(KinesisEfoError):
+    """Something the user wrote is wrong; nothing was started."""
+
+
+class OptionsError(ConfigurationError):
+    """One or more options are wrong. All faults are reported together.
+
+    Args:
+        faults: One sentence per wrong option.
+    """
+
+    def __init__(self, faults: Iterable[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(self.faults))
+
+    def __reduce__(self) -> tuple[type[OptionsError], tuple[tuple[str, ...]]]:
+        return OptionsError, (self.faults,)
+
+
+class ManifestError(ConfigurationError):
+    """The manifest cannot be loaded, is not valid, or lacks something the options name."""
+
+
+class SubscriptionError(KinesisEfoError):
+    """A shard cannot be read any more."""
+
+
+class AccessRefusedError(SubscriptionError):
+    """Credentials are refused, expired beyond refresh, or lack a permission."""
+
+
+class InvalidRequestError(SubscriptionError):
+    """Kinesis refuses the request as invalid, for example a sequence number of another stream."""
+
+
+class ConsumerNotFoundError(SubscriptionError):
+    """The stream consumer does not exist (any more)."""
+
+
+class StreamNotFoundError(SubscriptionError):
+    """The stream does not exist (any more)."""
+
+
+class ConsumerTakenOverError(SubscriptionError):
+    """Someone else keeps subscribing with the same consumer."""
+
+
+class KeyUnusableError(SubscriptionError):
+    """The KMS key of the stream cannot be used."""
+
+
+class RetriesExhaustedError(SubscriptionError):
+    """Transient faults came too often in a row; the message carries the first one."""
+
+
+class DataLossError(KinesisEfoError):
+    """Records that should be read are gone: trimmed by retention, or their shard is."""
+
+
+class LeaseError(KinesisEfoError):
+    """Base of what goes wrong with leases."""
+
+
+class LeaseTableError(LeaseError):
+    """The lease table is missing, refuses us, or does not have the lease key schema."""
+
+
+class LeaseLostError(LeaseError):
+    """Another worker took a lease that this one held."""
+
+
+class AlreadyRunningError(LeaseError):
+    """Another live run of the application holds the leases."""
+
+
+class FetcherError(KinesisEfoError):
+    """Talking to the fetcher failed."""
+
+
+class FetcherUnreachableError(FetcherError):
+    """Nobody answers at the fetcher's address."""
+
+
+class FetcherRefusedError(FetcherError):
+    """The fetcher does not know the secret that came with a call."""
+
+
+class FrameError(KinesisEfoError):
+    """Bytes on the wire are not a valid event-stream frame, or its payload not a valid event."""

@@ -1,0 +1,226 @@
+"""Where a shard has been read to: positions, Spark offsets made of them, and the ranges between two offsets.
+
+Pure values without I/O. Relies on nothing but msgspec for JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+
+class ShardKey(NamedTuple):
+    """A shard of one of the streams a query reads.
+
+    Attributes:
+        stream: Logical name of the stream, the key in the manifest.
+        shard: Shard id such as `shardId-000000000000`.
+    """
+
+    stream: str
+    shard: str
+
+    def __str__(self) -> str:
+        return f"{self.stream}:{self.shard}"
+
+
+class PositionKind(Enum):
+    """The four kinds of position. `LATEST` is none of them: it becomes `AT_TIMESTAMP` before anything is stored."""
+
+    TRIM_HORIZON = "TRIM_HORIZON"
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+    AFTER = "AFTER"
+    SHARD_END = "SHARD_END"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a shard has been read: everything up to and including it is done.
+
+    Attributes:
+        kind: Which of the four.
+        value: Epoch milliseconds for `AT_TIMESTAMP`, a sequence number for `AFTER`, otherwise 0.
+
+    >>> str(Position.after("49590338271490256608559692538361571095921575989136588898"))
+    'AFTER:49590338271490256608559692538361571095921575989136588898'
+    >>> Position.parse("AT_TIMESTAMP:1700000000000").value
+    1700000000000
+    """
+
+    kind: PositionKind
+    value: int = 0
+
+    @classmethod
+    def after(cls, sequence_number: int | str) -> Position:
+        """The position behind a sequence number (of a record or a continuation)."""
+        return cls(PositionKind.AFTER, int(sequence_number))
+
+    @classmethod
+    def at_timestamp(cls, epoch_ms: int) -> Position:
+        """The position before the first record that arrived at or after a time in epoch milliseconds."""
+        return cls(PositionKind.AT_TIMESTAMP, epoch_ms)
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Read the string form used in offsets, leases and options.
+
+        Raises:
+            ValueError: The text is not a position; the message quotes it.
+        """
+        name, colon, number = text.partition(":")
+        valued = name in ("AT_TIMESTAMP", "AFTER")
+        if (name not in PositionKind.__members__) or valued != bool(colon) or (valued and not _is_number(number)):
+            raise ValueError(
+                f"{text!r} is not a position: expected TRIM_HORIZON, SHARD_END, "
+                "AT_TIMESTAMP:<epoch milliseconds> or AFTER:<sequence number>"
+            )
+        return cls(PositionKind[name], int(number) if valued else 0)
+
+    def __str__(self) -> str:
+        if self.kind in (PositionKind.AT_TIMESTAMP, PositionKind.AFTER):
+            return f"{self.kind.value}:{self.value}"
+        return self.kind.value
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the shard is closed and read to its end."""
+        return self.kind is PositionKind.SHARD_END
+
+    def reaches(self, other: Position) -> bool:
+        """Whether reading up to here surely includes everything up to `other`.
+
+        Times and sequence numbers cannot be compared, so a start position is reached by any sequence number
+        but reaches only itself: a reader in doubt has to read again, never to skip.
+
+        >>> Position.after(12).reaches(Position.after(9)), Position.after(9).reaches(Position.after(12))
+        (True, False)
+        >>> SHARD_END.reaches(Position.after(9)), TRIM_HORIZON.reaches(Position.after(9))
+        (True, False)
+        """
+        if self == other or self.is_end:
+            return True
+        if self.kind is PositionKind.AFTER:
+            return other.kind in _STARTS or (other.kind is PositionKind.AFTER and self.value >= other.value)
+        return False
+
+
+TRIM_HORIZON = Position(PositionKind.TRIM_HORIZON)
+SHARD_END = Position(PositionKind.SHARD_END)
+_STARTS = (PositionKind.TRIM_HORIZON, PositionKind.AT_TIMESTAMP)
+
+
+def _is_number(text: str) -> bool:
+    # int() also takes signs, blanks, underscores and other scripts' digits, which would not come back the same.
+    return text.isascii() and text.isdigit() and len(text) <= 200
+
+
+class ShardRange(NamedTuple):
+    """The records of one shard in `(after, through]`.
+
+    Attributes:
+        key: The shard.
+        after: Where the range starts; exclusive.
+        through: Where it ends; inclusive. `SHARD_END` for everything up to the shard's end.
+    """
+
+    key: ShardKey
+    after: Position
+    through: Position
+
+
+class Offset(Mapping[ShardKey, Position]):
+    """What a query has read of all its shards, in the form that Spark keeps in its offset log.
+
+    >>> offset = Offset({ShardKey("orders", "shardId-000000000000"): TRIM_HORIZON})
+    >>> offset.to_json()
+    '{"streams":{"orders":{"shardId-000000000000":"TRIM_HORIZON"}},"version":1}'
+    >>> Offset.from_json(offset.to_json()) == offset
+    True
+    """
+
+    __slots__ = ("_positions",)
+
+    def __init__(self, positions: Mapping[ShardKey, Position]) -> None:
+        self._positions = dict(positions)
+
+    def __getitem__(self, key: ShardKey) -> Position:
+        return self._positions[key]
+
+    def __iter__(self) -> Iterator[ShardKey]:
+        return iter(self._positions)
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __repr__(self) -> str:
+        return f"Offset({self.to_json()})"
+
+    def to_dict(self) -> dict[str, object]:
+        """The offset as plain data; equal offsets give equal, equally ordered data."""
+        streams: dict[str, dict[str, str]] = {}
+        # Spark compares offsets as strings: the order of keys is part of the value.
+        for key in sorted(self._positions):
+            streams.setdefault(key.stream, {})[key.shard] = str(self._positions[key])
+        return {"streams": streams, "version": 1}
+
+    def to_json(self) -> str:
+        """The canonical compact JSON text."""
+        return msgspec.json.encode(self.to_dict()).decode()
+
+    @classmethod
+    def from_dict(cls, data: object) -> Offset:
+        """Read plain data as it comes out of Spark's offset log.
+
+        Raises:
+            ValueError: The data is not an offset of this source; the message quotes what is wrong.
+        """
+        try:
+            document = msgspec.convert(data, _OffsetDocument)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"not a kinesis-efo offset: {error}; got {str(data)[:200]!r}") from None
+        if document.version != 1:
+            raise ValueError(
+                f"the offset has version {document.version}, this library reads version 1: "
+                "the checkpoint was written by a newer kinesis-efo"
+            )
+        return cls(
+            {
+                ShardKey(stream, shard): Position.parse(position)
+                for stream, shards in document.streams.items()
+                for shard, position in shards.items()
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Offset:
+        """Read the JSON text of an offset.
+
+        Raises:
+            ValueError: As `from_dict`, or the text is not JSON.
+        """
+        try:
+            return cls.from_dict(msgspec.json.decode(text))
+        except msgspec.DecodeError as error:
+            raise ValueError(f"not a kinesis-efo offset: {error}; got {text[:200]!r}") from None
+
+    def ranges_to(self, end: Offset) -> list[ShardRange]:
+        """What lies between this offset and a later one, shard by shard, in the order of `end`.
+
+        A shard that `end` does not name was dropped after it ended; one that this offset does not name is read
+        from its trim horizon, which is where children start.
+        """
+        ranges = []
+        for key in sorted(end):
+            after = self.get(key, TRIM_HORIZON)
+            if after != end[key] and not after.is_end:
+                ranges.append(ShardRange(key, after, end[key]))
+        return ranges
+
+
+class _OffsetDocument(msgspec.Struct):
+    version: int
+    streams: dict[str, dict[str, str]]

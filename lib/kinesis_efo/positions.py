@@ -83,7 +83,7 @@ class Position:
     def __str__(self) -> str:
         if self.kind in (PositionKind.AT_TIMESTAMP, PositionKind.AFTER):
             return f"{self.kind.value}:{self.value}"
-        return self.kind.value
+        return self.kind.name
 
     @property
     def is_end(self) -> bool:

@@ -1,0 +1,123 @@
+"""AWS sessions: one place that knows region, endpoint and role, for boto3 and for aiobotocore alike.
+
+`AWS_ENDPOINT_URL*`, profiles, web identities and instance roles are the SDK's business and stay there; this module
+adds what a query's options say on top.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import boto3
+import botocore.session
+from aiobotocore.config import AioConfig
+from aiobotocore.credentials import AioAssumeRoleCredentialFetcher, AioDeferredRefreshableCredentials
+from aiobotocore.session import AioSession
+from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.options import AwsSettings
+
+CONTROL_CONFIG: dict[str, Any] = {
+    "retries": {"mode": "standard", "total_max_attempts": 8},
+    "connect_timeout": 10,
+    "read_timeout": 30,
+}
+"""Control calls leave retries to the SDK; subscriptions own theirs."""
+
+
+class SyncClients:
+    """boto3 clients under one set of settings; for what happens once, such as loading the manifest.
+
+    Args:
+        settings: Region, endpoint and role.
+        region: Used where neither settings nor the SDK's own configuration name one.
+    """
+
+    def __init__(self, settings: AwsSettings, region: str | None = None) -> None:
+        self._settings = settings
+        core = botocore.session.Session()
+        if settings.role_arn:
+            base = botocore.session.Session()
+            fetcher = AssumeRoleCredentialFetcher(
+                lambda service, **kwargs: base.create_client(
+                    service, region_name=settings.region or region, endpoint_url=settings.endpoint_url, **kwargs
+                ),
+                _required(base.get_credentials(), settings.role_arn),
+                settings.role_arn,
+                extra_args=_assume_role_arguments(settings),
+            )
+            core._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+        self._session = boto3.Session(botocore_session=core, region_name=settings.region or region)
+
+    def client(self, service_name: str, /) -> Any:
+        """A boto3 client. The caller closes it."""
+        if self._session.region_name is None:
+            raise ConfigurationError(
+                f"no AWS region for {service_name}: set kinesis-efo option 'region' or the environment's AWS_REGION"
+            )
+        config = botocore.config.Config(**CONTROL_CONFIG)
+        return self._session.client(service_name, endpoint_url=self._settings.endpoint_url, config=config)
+
+
+class AsyncClients:
+    """aiobotocore clients under one set of settings. Each is an async context manager.
+
+    Args:
+        settings: Region, endpoint and role.
+        region: Used where the settings name none: the manifest's.
+    """
+
+    def __init__(self, settings: AwsSettings, region: str) -> None:
+        self._settings = settings
+        self._region = settings.region or region
+        self._session: AioSession | None = None
+
+    async def _ready(self) -> AioSession:
+        if self._session is None:
+            session = AioSession()
+            if self._settings.role_arn:
+                base = AioSession()
+                fetcher = AioAssumeRoleCredentialFetcher(
+                    lambda service, **kwargs: base.create_client(
+                        service, region_name=self._region, endpoint_url=self._settings.endpoint_url, **kwargs
+                    ),
+                    _required(await base.get_credentials(), self._settings.role_arn),
+                    self._settings.role_arn,
+                    extra_args=_assume_role_arguments(self._settings),
+                )
+                session._credentials = AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+            self._session = session
+        return self._session
+
+    async def open(self, service: str, **config: Any) -> AbstractAsyncContextManager[Any]:
+        """A client for a service, as an async context manager.
+
+        Args:
+            service: `kinesis`, `dynamodb`, ...
+            config: Overrides of `CONTROL_CONFIG`, as botocore's Config takes them.
+        """
+        session = await self._ready()
+        client: AbstractAsyncContextManager[Any] = session.create_client(
+            service,
+            region_name=self._region,
+            endpoint_url=self._settings.endpoint_url,
+            config=AioConfig(**{**CONTROL_CONFIG, **config}),
+        )
+        return client
+
+
+def _assume_role_arguments(settings: AwsSettings) -> dict[str, str]:
+    arguments = {"RoleSessionName": settings.role_session_name}
+    if settings.external_id:
+        arguments["ExternalId"] = settings.external_id
+    return arguments
+
+
+def _required(credentials: Any, role_arn: str) -> Any:
+    if credentials is None:
+        raise ConfigurationError(
+            f"kinesis-efo option 'roleArn' is {role_arn!r}, but there are no AWS credentials to assume it with"
+        )
+    return credentials

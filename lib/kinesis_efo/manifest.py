@@ -1,0 +1,278 @@
+"""The manifest: the one document in which infrastructure and runtime meet, and how it is loaded and checked.
+
+Relies on msgspec for JSON and on a boto3 session, passed in, for `ssm://` and `s3://`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from kinesis_efo.errors import ManifestError
+
+if TYPE_CHECKING:
+    from kinesis_efo.options import SourceOptions
+
+SCHEMA_VERSION = 1
+"""The only version of the manifest that this library reads."""
+
+_ARN = re.compile(
+    r"arn:(?P<partition>[\w-]+):kinesis:(?P<region>[\w-]+):(?P<account>\d{12}):stream/(?P<name>[a-zA-Z0-9_.-]{1,128})"
+)
+_CONSUMER = re.compile(r"(?P<stream>arn:.+:stream/[^/]+)/consumer/(?P<name>[a-zA-Z0-9_.-]{1,128}):\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRef:
+    """One stream an application reads.
+
+    Attributes:
+        name: Logical name, the key in the manifest.
+        stream_name: Name in Kinesis.
+        stream_arn: ARN of the stream.
+        consumer_arn: ARN of the consumer that Terraform registered.
+    """
+
+    name: str
+    stream_name: str
+    stream_arn: str
+    consumer_arn: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What an application needs to know about its infrastructure.
+
+    Attributes:
+        application: The application; also the name of its consumers.
+        environment: Environment it was deployed to.
+        region: AWS region of every stream and of the lease table.
+        lease_table: Name of the DynamoDB lease table.
+        streams: By logical name.
+        source: Where the manifest came from, for messages.
+    """
+
+    application: str
+    environment: str
+    region: str
+    lease_table: str
+    streams: Mapping[str, StreamRef]
+    source: str
+
+    def select(self, names: Sequence[str] | None) -> Manifest:
+        """The same manifest with only the named streams; all of them for None.
+
+        Raises:
+            ManifestError: A name is not in the manifest; the message lists those that are.
+        """
+        if names is None:
+            return self
+        unknown = [name for name in names if name not in self.streams]
+        if unknown:
+            raise ManifestError(
+                f"kinesis-efo option 'streams' names {', '.join(map(repr, unknown))}, "
+                f"but the manifest {self.source} has {', '.join(map(repr, sorted(self.streams)))}"
+            )
+        chosen = {name: self.streams[name] for name in names}
+        return Manifest(self.application, self.environment, self.region, self.lease_table, chosen, self.source)
+
+
+class Session(Protocol):
+    """What is needed of a boto3 session."""
+
+    def client(self, service_name: str, /) -> Any:
+        """A client for `ssm` or `s3`."""
+
+
+def parse_manifest(text: str | bytes, source: str) -> Manifest:
+    """Read and check the JSON text of a manifest. Unknown keys are ignored.
+
+    Args:
+        text: The document.
+        source: Where it came from, for messages.
+
+    Raises:
+        ManifestError: It is not JSON, has another version, lacks a key, or its ARNs contradict each other;
+            all faults that can be seen at once are in one message.
+    """
+    try:
+        data = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        shown = text[:80] if isinstance(text, str) else text[:80].decode(errors="replace")
+        raise ManifestError(
+            f"manifest {source} is not valid JSON (truncated?): {error}; it begins with {shown!r}"
+        ) from None
+    if not isinstance(data, dict):
+        raise ManifestError(f"manifest {source} must be a JSON object; got {type(data).__name__}")
+    version = data.get("schemaVersion")
+    if version != SCHEMA_VERSION:
+        raise ManifestError(
+            f"manifest {source} has schemaVersion {version!r}; this version of kinesis-efo reads {SCHEMA_VERSION}. "
+            "Deploy the infrastructure and run the job with the same release"
+        )
+    reader = _Reader(source)
+    manifest = Manifest(
+        application=reader.text(data, "application"),
+        environment=reader.text(data, "environment"),
+        region=(region := reader.text(data, "region")),
+        lease_table=reader.text(reader.table(data, "leaseTable"), "leaseTable.name"),
+        streams={
+            name: reader.stream(name, entry, region)
+            for name, entry in sorted(reader.table(data, "streams").items())
+            if isinstance(entry, dict) or reader.fault(f"'streams.{name}' must be an object; got {entry!r}")
+        },
+        source=source,
+    )
+    if isinstance(data.get("streams"), dict) and not data["streams"]:
+        reader.fault("'streams' is empty: the application consumes nothing")
+    reader.finish()
+    return manifest
+
+
+class _Reader:
+    """Takes values out of the document and gathers what is wrong with it."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._faults: list[str] = []
+
+    def fault(self, message: str) -> bool:
+        self._faults.append(message)
+        return False
+
+    def text(self, data: Mapping[str, Any], path: str) -> str:
+        key = path.rpartition(".")[2]
+        value = data.get(key)
+        if key not in data:
+            self.fault(f"key '{path}' is missing")
+        elif not isinstance(value, str) or not value:
+            self.fault(f"'{path}' must be a text that is not empty; got {value!r}")
+        return value if isinstance(value, str) else ""
+
+    def table(self, data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        value = data.get(key)
+        if key not in data:
+            self.fault(f"key '{key}' is missing")
+        elif not isinstance(value, dict):
+            self.fault(f"'{key}' must be an object; got {value!r}")
+        return value if isinstance(value, dict) else {}
+
+    def stream(self, name: str, entry: Mapping[str, Any], region: str) -> StreamRef:
+        path = f"streams.{name}"
+        before = len(self._faults)
+        ref = StreamRef(
+            name,
+            self.text(entry, f"{path}.streamName"),
+            self.text(entry, f"{path}.streamArn"),
+            self.text(entry, f"{path}.consumerArn"),
+        )
+        if len(self._faults) == before:
+            for message in arn_faults(ref, region):
+                self.fault(f"'{path}': {message}")
+        return ref
+
+    def finish(self) -> None:
+        # A missing table or region is named once; what follows from it would only hide it.
+        if self._faults:
+            faults = list(dict.fromkeys(self._faults))
+            if "key 'leaseTable' is missing" in faults:
+                faults.remove("key 'leaseTable.name' is missing")
+            raise ManifestError(f"manifest {self._source}: " + "; ".join(faults))
+
+
+def arn_faults(ref: StreamRef, region: str) -> list[str]:
+    """What contradicts each other in a stream's name and ARNs, as sentences."""
+    faults = []
+    stream = _ARN.fullmatch(ref.stream_arn)
+    consumer = _CONSUMER.fullmatch(ref.consumer_arn)
+    if not stream:
+        faults.append(f"streamArn {ref.stream_arn!r} is not the ARN of a Kinesis stream")
+    else:
+        if region and stream["region"] != region:
+            faults.append(
+                f"streamArn {ref.stream_arn!r} is in region {stream['region']!r}, but the manifest's region is {region!r}: "
+                "a consumer and its lease table live in the stream's region"
+            )
+        if stream["name"] != ref.stream_name:
+            faults.append(f"streamArn {ref.stream_arn!r} does not belong to streamName {ref.stream_name!r}")
+    if not consumer:
+        faults.append(
+            f"consumerArn {ref.consumer_arn!r} is not the ARN of a stream consumer (.../consumer/<name>:<creation time>)"
+        )
+    elif consumer["stream"] != ref.stream_arn:
+        faults.append(f"consumerArn {ref.consumer_arn!r} is not a consumer of streamArn {ref.stream_arn!r}")
+    return faults
+
+
+def load_manifest(location: str, session: Session) -> Manifest:
+    """Load a manifest from a local path, `ssm:///name` or `s3://bucket/key`.
+
+    Args:
+        location: Where it is.
+        session: A boto3 session; used for `ssm://` and `s3://` only.
+
+    Raises:
+        ManifestError: It cannot be read, or is not valid; the message names the location.
+    """
+    scheme, separator, rest = location.partition("://")
+    try:
+        if not separator:
+            text: str | bytes = Path(location).read_bytes()
+        elif scheme == "ssm":
+            text = session.client("ssm").get_parameter(Name=rest, WithDecryption=True)["Parameter"]["Value"]
+        elif scheme == "s3":
+            bucket, _, key = rest.partition("/")
+            if not bucket or not key:
+                raise ManifestError(f"manifest {location} must be s3://bucket/key")
+            text = session.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+        else:
+            raise ManifestError(
+                f"manifest {location}: scheme {scheme!r} is not known; give a path, ssm:///name or s3://bucket/key"
+            )
+    except ManifestError:
+        raise
+    except FileNotFoundError:
+        raise ManifestError(f"manifest {location}: there is no such file ({Path(location).absolute()})") from None
+    except OSError as error:
+        raise ManifestError(f"manifest {location} cannot be read: {error}") from error
+    except Exception as error:
+        raise ManifestError(f"manifest {location} cannot be loaded: {_remedy(error, location)}") from error
+    return parse_manifest(text, location)
+
+
+def _remedy(error: Exception, location: str) -> str:
+    code = getattr(error, "response", {}).get("Error", {}).get("Code", "")
+    if code in ("ParameterNotFound", "NoSuchKey", "NoSuchBucket"):
+        return f"{code}. Was the environment deployed (`cdktf deploy`), and to this account and region?"
+    if "AccessDenied" in code:
+        action = "ssm:GetParameter" if location.startswith("ssm:") else "s3:GetObject"
+        return f"{error}. The job's role needs {action} on it"
+    return f"{type(error).__name__}: {error}"
+
+
+def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
+    """The manifest that the options mean, whether they name one or give the ARNs directly.
+
+    Raises:
+        ManifestError: As `load_manifest`, or `streams` names one that is not in it.
+    """
+    if options.manifest is not None:
+        return load_manifest(options.manifest, session).select(options.streams)
+    assert options.stream_arn and options.consumer_arn and options.lease_table, "checked by SourceOptions.parse"
+    stream = _ARN.fullmatch(options.stream_arn)
+    consumer = _CONSUMER.fullmatch(options.consumer_arn)
+    assert stream and consumer, "checked by SourceOptions.parse"
+    name = stream["name"]
+    return Manifest(
+        application=consumer["name"],
+        environment="",
+        region=options.aws.region or stream["region"],
+        lease_table=options.lease_table,
+        streams={name: StreamRef(name, name, options.stream_arn, options.consumer_arn)},
+        source="the options streamArn, consumerArn and leaseTable",
+    )

@@ -1,0 +1,284 @@
+"""The operations on streams, shards and consumers: request dictionaries in, response dictionaries out, ``AwsError`` raised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from .errors import AwsError, invalid, limit_exceeded
+from .reading import get_records, get_shard_iterator
+from .shards import MAX_HASH, Shard
+from .state import HOUR, Kinesis
+from .streams import Stream
+from .tokens import open_token, seal
+
+Params = dict[str, Any]
+ON_DEMAND_SHARDS = 4
+
+
+# -- streams -------------------------------------------------------------------------------------------------------
+
+
+def create_stream(kinesis: Kinesis, params: Params) -> Params:
+    """CreateStream. An on-demand stream begins with 4 shards."""
+    mode = params.get("StreamModeDetails", {}).get("StreamMode", "PROVISIONED")
+    count = params.get("ShardCount")
+    if mode == "ON_DEMAND":
+        if count is not None:
+            raise invalid("ShardCount must not be given for a stream with StreamMode ON_DEMAND")
+        count = ON_DEMAND_SHARDS
+    elif count is None:
+        raise invalid("ShardCount must be given for a stream with StreamMode PROVISIONED")
+    kinesis.create_stream(
+        params["StreamName"], count, mode, params.get("MaxRecordSizeInKiB", 1024) * 1024, dict(params.get("Tags", {}))
+    )
+    return {}
+
+
+def delete_stream(kinesis: Kinesis, params: Params) -> Params:
+    """DeleteStream."""
+    kinesis.delete_stream(kinesis.stream(params), with_consumers=params.get("EnforceConsumerDeletion", False))
+    return {}
+
+
+def list_streams(kinesis: Kinesis, params: Params) -> Params:
+    """ListStreams."""
+    after = params.get("ExclusiveStartStreamName") or _token(params, "streams").get("after", "")
+    limit = params.get("Limit", 100)
+    left = [stream for name, stream in sorted(kinesis.streams.items()) if name > after]
+    page = left[:limit]
+    shown: Params = {
+        "StreamNames": [stream.name for stream in page],
+        "HasMoreStreams": len(left) > limit,
+        "StreamSummaries": [
+            {
+                "StreamName": stream.name,
+                "StreamARN": stream.arn,
+                "StreamStatus": stream.status,
+                "StreamModeDetails": {"StreamMode": stream.traits.mode},
+                "StreamCreationTimestamp": stream.created_at,
+            }
+            for stream in page
+        ],
+    }
+    if len(left) > limit:
+        shown["NextToken"] = seal({"list": "streams", "after": page[-1].name, "issued": kinesis.now().wall})
+    return shown
+
+
+def describe_stream_summary(kinesis: Kinesis, params: Params) -> Params:
+    """DescribeStreamSummary."""
+    stream = kinesis.stream(params)
+    return {
+        "StreamDescriptionSummary": _describe(stream)
+        | {
+            "OpenShardCount": len(stream.open_shards),
+            "ConsumerCount": len(stream.consumers),
+            "MaxRecordSizeInKiB": stream.traits.max_record_bytes // 1024,
+        }
+    }
+
+
+def describe_stream(kinesis: Kinesis, params: Params) -> Params:
+    """DescribeStream."""
+    stream = kinesis.stream(params)
+    after, limit = params.get("ExclusiveStartShardId", ""), params.get("Limit", 100)
+    left = [shard for shard in stream.shards.values() if shard.id > after]
+    return {
+        "StreamDescription": _describe(stream)
+        | {"Shards": [shard.describe() for shard in left[:limit]], "HasMoreShards": len(left) > limit}
+    }
+
+
+def _describe(stream: Stream) -> Params:
+    return {
+        "StreamName": stream.name,
+        "StreamARN": stream.arn,
+        "StreamStatus": stream.status,
+        "StreamModeDetails": {"StreamMode": stream.traits.mode},
+        "RetentionPeriodHours": math.ceil(stream.traits.retention_seconds / HOUR),
+        "StreamCreationTimestamp": stream.created_at,
+        "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
+        "EncryptionType": "NONE",
+    }
+
+
+# -- shards --------------------------------------------------------------------------------------------------------
+
+
+def list_shards(kinesis: Kinesis, params: Params) -> Params:
+    """ListShards, with every filter and paging."""
+    if "NextToken" in params:
+        clash = [
+            name
+            for name in ("StreamName", "StreamARN", "StreamCreationTimestamp", "ExclusiveStartShardId")
+            if name in params
+        ]
+        if clash:
+            raise invalid(f"NextToken and {' and '.join(clash)} cannot be provided together.")
+        token = _token(params, "shards")
+        issued = token["issued"]
+        if kinesis.now().wall - issued > kinesis.settings.iterator_seconds:
+            raise AwsError("ExpiredNextTokenException", f"NextToken has expired: it was issued at {issued:.3f}")
+        params = {
+            **token["query"],
+            "MaxResults": params.get("MaxResults", 1000),
+            "ExclusiveStartShardId": token["after"],
+        }
+    stream = kinesis.stream(params)
+    created = params.get("StreamCreationTimestamp")
+    if created is not None and abs(created - stream.created_at) >= 1:
+        raise AwsError("ResourceNotFoundException", f"Stream {stream.name} was not created at {created}")
+    after, limit = params.get("ExclusiveStartShardId", ""), min(params.get("MaxResults", 1000), 1000)
+    wanted = _shard_filter(stream, params.get("ShardFilter"), kinesis.now().wall)
+    left = [shard for shard in stream.shards.values() if shard.id > after and wanted(shard)]
+    shown: Params = {"Shards": [shard.describe() for shard in left[:limit]]}
+    if len(left) > limit:
+        query = {"StreamName": stream.name, "ShardFilter": params.get("ShardFilter")}
+        shown["NextToken"] = seal(
+            {"list": "shards", "query": query, "after": left[limit - 1].id, "issued": kinesis.now().wall}
+        )
+    return shown
+
+
+def _shard_filter(stream: Stream, asked: Params | None, now: float) -> Callable[[Shard], bool]:
+    kind = asked["Type"] if asked else "FROM_TRIM_HORIZON"
+    asked = asked or {}
+    horizon = max(stream.horizon(now), stream.created_at)
+    if kind == "AFTER_SHARD_ID":
+        if "ShardId" not in asked:
+            raise invalid("ShardFilter of type AFTER_SHARD_ID needs a ShardId")
+        after: str = asked["ShardId"]
+        return lambda shard: shard.id > after
+    if kind in ("AT_TIMESTAMP", "FROM_TIMESTAMP"):
+        if "Timestamp" not in asked:
+            raise invalid(f"ShardFilter of type {kind} needs a Timestamp")
+        at = asked["Timestamp"]
+        if at > now + 1:
+            raise invalid(f"ShardFilter timestamp {at} is in the future. Current timestamp: {now:.3f}")
+        if at < horizon:
+            at = horizon
+    elif kind in ("AT_TRIM_HORIZON", "FROM_TRIM_HORIZON"):
+        at = horizon
+    elif kind == "AT_LATEST":
+        return lambda shard: not shard.closed
+    else:
+        raise invalid(f"ShardFilter type {kind!r} is not known")
+    if kind.startswith("FROM"):
+        return lambda shard: shard.closed_at is None or shard.closed_at >= at
+    return lambda shard: shard.created_at <= at and (shard.closed_at is None or shard.closed_at >= at)
+
+
+def split_shard(kinesis: Kinesis, params: Params) -> Params:
+    """SplitShard."""
+    stream = _reshardable(kinesis, params)
+    shard_id, at = params["ShardToSplit"], _hash_key(params["NewStartingHashKey"])
+    stream.check_split(shard_id, at)
+    kinesis.check_shard_limit(1)
+    kinesis.reshard(stream, lambda now: stream.split(shard_id, at, now))
+    return {}
+
+
+def merge_shards(kinesis: Kinesis, params: Params) -> Params:
+    """MergeShards."""
+    stream = _reshardable(kinesis, params)
+    first, second = params["ShardToMerge"], params["AdjacentShardToMerge"]
+    stream.check_merge(first, second)
+    kinesis.reshard(stream, lambda now: stream.merge(first, second, now))
+    return {}
+
+
+def update_shard_count(kinesis: Kinesis, params: Params) -> Params:
+    """UpdateShardCount: from half to double, or any count between 1 and the limit where that is further."""
+    stream = _reshardable(kinesis, params)
+    current, target = len(stream.open_shards), params["TargetShardCount"]
+    if target > 2 * current or target < (current + 1) // 2:
+        raise limit_exceeded(
+            f"UpdateShardCount cannot scale from {current} to {target}: the target must be between {(current + 1) // 2} (half) "
+            f"and {2 * current} (double) shards."
+        )
+    kinesis.check_shard_limit(target - current)
+    kinesis.reshard(stream, lambda now: stream.scale(target, now))
+    return {
+        "StreamName": stream.name,
+        "StreamARN": stream.arn,
+        "CurrentShardCount": current,
+        "TargetShardCount": target,
+    }
+
+
+def _reshardable(kinesis: Kinesis, params: Params) -> Stream:
+    stream = kinesis.stream(params)
+    stream.check_active()
+    if stream.traits.mode == "ON_DEMAND":
+        raise AwsError("ValidationException", f"Stream {stream.name} is ON_DEMAND: Kinesis reshards it by itself")
+    return stream
+
+
+def _hash_key(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 39 and int(text) <= MAX_HASH):
+        raise invalid(f"NewStartingHashKey must be a number from 0 to 2^128-1; got {text!r}")
+    return int(text)
+
+
+# -- consumers -----------------------------------------------------------------------------------------------------
+
+
+def register_stream_consumer(kinesis: Kinesis, params: Params) -> Params:
+    """RegisterStreamConsumer."""
+    stream = kinesis.stream({"StreamARN": params["StreamARN"]})
+    stream.check_active()
+    consumer = kinesis.register_consumer(stream, params["ConsumerName"], dict(params.get("Tags", {})))
+    return {"Consumer": consumer.describe(with_stream=False)}
+
+
+def deregister_stream_consumer(kinesis: Kinesis, params: Params) -> Params:
+    """DeregisterStreamConsumer."""
+    kinesis.deregister_consumer(kinesis.consumer_named(params))
+    return {}
+
+
+def describe_stream_consumer(kinesis: Kinesis, params: Params) -> Params:
+    """DescribeStreamConsumer."""
+    return {"ConsumerDescription": kinesis.consumer_named(params).describe(with_stream=True)}
+
+
+def list_stream_consumers(kinesis: Kinesis, params: Params) -> Params:
+    """ListStreamConsumers."""
+    stream = kinesis.stream({"StreamARN": params["StreamARN"]})
+    after, limit = _token(params, "consumers").get("after", ""), params.get("MaxResults", 100)
+    left = [consumer for name, consumer in sorted(stream.consumers.items()) if name > after]
+    shown: Params = {"Consumers": [consumer.describe(with_stream=False) for consumer in left[:limit]]}
+    if len(left) > limit:
+        shown["NextToken"] = seal({"list": "consumers", "after": left[limit - 1].name, "issued": kinesis.now().wall})
+    return shown
+
+
+def _token(params: Params, kind: str) -> Params:
+    if not params.get("NextToken"):
+        return {}
+    token = open_token(params["NextToken"])
+    if token is None or token.get("list") != kind:
+        raise invalid("Invalid NextToken.")
+    return token
+
+
+Operation = Callable[[Kinesis, Params], Any]
+OPERATIONS: dict[str, Operation] = {
+    "CreateStream": create_stream,
+    "DeleteStream": delete_stream,
+    "DeregisterStreamConsumer": deregister_stream_consumer,
+    "DescribeStream": describe_stream,
+    "DescribeStreamConsumer": describe_stream_consumer,
+    "DescribeStreamSummary": describe_stream_summary,
+    "GetRecords": get_records,
+    "GetShardIterator": get_shard_iterator,
+    "ListShards": list_shards,
+    "ListStreamConsumers": list_stream_consumers,
+    "ListStreams": list_streams,
+    "MergeShards": merge_shards,
+    "RegisterStreamConsumer": register_stream_consumer,
+    "SplitShard": split_shard,
+    "UpdateShardCount": update_shard_count,
+}

@@ -1,0 +1,166 @@
+"""``LocalAws``: the local AWS in a background thread of this process. The CLI runs the same class."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from aiohttp import web
+
+from .faults import Faults, NoFaults
+from .server import Server
+from .settings import Settings
+from .state import Clock, Kinesis
+
+ACCESS_KEY, SECRET_KEY = "AKIALOCALKINESISEFO0", "local-secret"
+
+
+class LocalAws:
+    """An AWS endpoint on this machine: Kinesis in memory, moto for every other service.
+
+    A context manager; :meth:`start` and :meth:`stop` do the same by hand. When it stops, no thread, socket or task is left.
+    Two that run at once in one process share moto's state, as moto has one per process; their Kinesis are separate.
+
+    Args:
+        settings: Behaviour; the default is the real service's.
+        host: Address to bind. Anything but a loopback address lets others in: there is no authentication.
+        port: 0 picks a free one.
+        faults: What goes wrong, for tests.
+        clock: Source of Kinesis' times, for tests; any object with ``time()`` and ``monotonic()``.
+
+    Example:
+        >>> with LocalAws(settings=Settings(subscription_seconds=2)) as aws:
+        ...     kinesis = aws.client("kinesis")
+        ...     kinesis.create_stream(StreamName="orders", ShardCount=4)
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Settings | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        faults: Faults | None = None,
+        clock: Clock = time,
+    ) -> None:
+        self.settings = settings or Settings()
+        self._host = host
+        self._wanted_port = port
+        self._faults = faults or NoFaults()
+        self._clock = clock
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._server: Server | None = None
+        self._port = 0
+
+    def start(self) -> LocalAws:
+        """Begin to serve; returns once requests are answered.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        if self._thread is not None:
+            raise RuntimeError(f"the local AWS is already running at {self.endpoint_url}")
+        ready: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), name="local-aws", daemon=True)
+        self._thread.start()
+        try:
+            ready.result()
+        except BaseException:
+            self._thread.join()
+            self._thread = None
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End all subscriptions and close; the port is free afterwards. Does nothing when not running."""
+        if self._thread is None or self._loop is None or self._stopping is None:
+            return
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        self._thread = None
+
+    @property
+    def port(self) -> int:
+        """The port that is served."""
+        return self._port
+
+    @property
+    def endpoint_url(self) -> str:
+        """What clients take as ``endpoint_url``."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    @property
+    def kinesis(self) -> Kinesis:
+        """The state of Kinesis in ``settings.region``: streams, open subscriptions, the trace of calls."""
+        return self.kinesis_in(self.settings.region)
+
+    def kinesis_in(self, region: str) -> Kinesis:
+        """The state of Kinesis in any region."""
+        if self._server is None:
+            raise RuntimeError("the local AWS is not running")
+        return self._server.kinesis(region)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables that point every AWS SDK of a child process here."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_DEFAULT_REGION": self.settings.region,
+            "AWS_REGION": self.settings.region,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def client(self, service: str, **options: Any) -> Any:
+        """A boto3 client for this endpoint.
+
+        Args:
+            service: For example ``"kinesis"`` or ``"dynamodb"``.
+            options: Passed to ``Session.client``; ``region_name`` is ``settings.region`` by default.
+        """
+        import boto3
+
+        region = options.pop("region_name", self.settings.region)
+        session = boto3.session.Session(
+            aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY, region_name=region
+        )
+        return session.client(service, endpoint_url=self.endpoint_url, **options)  # type: ignore[call-overload]
+
+    def __enter__(self) -> LocalAws:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def _serve(self, ready: concurrent.futures.Future[None]) -> None:
+        try:
+            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+            listening = socket.create_server((self._host, self._wanted_port), family=family, backlog=1024)
+        except BaseException as error:
+            ready.set_exception(error)
+            return
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self._server = Server(self.settings, self._faults, self._clock)
+        # A client that goes away cancels its handler: the subscription is closed at once.
+        runner = web.AppRunner(self._server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+        await runner.setup()
+        await web.SockSite(runner, listening).start()
+        self._port = listening.getsockname()[1]
+        ready.set_result(None)
+        try:
+            await self._stopping.wait()
+        finally:
+            await self._server.close()
+            await runner.cleanup()

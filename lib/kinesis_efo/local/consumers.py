@@ -1,0 +1,119 @@
+"""Stream consumers and their open subscriptions. Pure state; the caller passes the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .errors import AwsError, in_use, limit_exceeded
+from .limits import Bucket
+from .shards import Shard
+from .streams import Stream
+
+READ_RATE = 2 * 1024 * 1024
+
+
+class Subscription:
+    """One open SubscribeToShard response. Looked at by tests; written by the push loop.
+
+    Args:
+        consumer: Whose it is.
+        shard: What it reads.
+        cursor: Where it reads next.
+        starting_position: As requested.
+        at: Epoch seconds of the request.
+    """
+
+    def __init__(
+        self, consumer: Consumer, shard: Shard, cursor: int, starting_position: dict[str, Any], at: float
+    ) -> None:
+        self.consumer = consumer
+        self.shard = shard
+        self.cursor = cursor
+        self.starting_position = starting_position
+        self.opened_at = at
+        self.continuation: str | None = None
+        self.events = 0
+        self.records = 0
+        self.bytes = 0
+        self.error: AwsError | None = None
+        self.wake: Callable[[], None] = lambda: None
+
+    def fail(self, error: AwsError) -> None:
+        """End the stream with an in-stream exception."""
+        if self.error is None:
+            self.error = error
+            self.wake()
+
+
+class Consumer:
+    """A registered consumer of one stream."""
+
+    def __init__(self, name: str, arn: str, stream: Stream, created_at: float) -> None:
+        self.name = name
+        self.arn = arn
+        self.stream = stream
+        self.created_at = created_at
+        self.status = "CREATING"
+        self.tags: dict[str, str] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self._succeeded: dict[str, float] = {}
+        self._called: dict[str, float] = {}
+        self._rates: dict[str, Bucket] = {}
+
+    def admit(self, shard: Shard, now: float, resubscribe_seconds: float, interval_seconds: float) -> None:
+        """Check the pace of SubscribeToShard for a shard, ``now`` being monotonic seconds.
+
+        Raises:
+            AwsError: ``ResourceInUseException`` too soon after a success, or while the consumer is not ACTIVE;
+                ``LimitExceededException`` for a second call within ``interval_seconds``.
+        """
+        account, name = self.stream.arn.split(":")[4], f"{self.stream.name}:{shard.id}:{self.name}"
+        if self.status != "ACTIVE":
+            raise in_use(f"Consumer {self.arn} is not ACTIVE, instead in state {self.status}")
+        called = self._called.get(shard.id)
+        self._called[shard.id] = now
+        succeeded = self._succeeded.get(shard.id)
+        if succeeded is not None and now - succeeded < resubscribe_seconds:
+            raise in_use(f"Another active subscription exists for this consumer: {account}:{name}")
+        if called is not None and now - called < interval_seconds:
+            raise limit_exceeded(f"Rate exceeded for consumer {self.arn} and shard {shard.id}")
+
+    def open(self, subscription: Subscription, now: float) -> None:
+        """Make it the shard's subscription; one that is open already ends with ``ResourceInUseException``."""
+        shard_id = subscription.shard.id
+        self._succeeded[shard_id] = now
+        before = self.subscriptions.pop(shard_id, None)
+        if before is not None:
+            before.fail(in_use(f"Another subscription has been made for consumer {self.arn} and shard {shard_id}"))
+        self.subscriptions[shard_id] = subscription
+        subscription.shard.listen(subscription.wake)
+
+    def closed(self, subscription: Subscription) -> None:
+        """Forget a subscription whose response has ended."""
+        subscription.shard.unlisten(subscription.wake)
+        if self.subscriptions.get(subscription.shard.id) is subscription:
+            del self.subscriptions[subscription.shard.id]
+
+    def fail_all(self, error: AwsError) -> None:
+        """End every open subscription with an in-stream exception."""
+        for subscription in tuple(self.subscriptions.values()):
+            subscription.fail(error)
+
+    def rate(self, shard_id: str, now: float) -> Bucket:
+        """The 2 MiB/s of this consumer and shard; it outlives subscriptions."""
+        if shard_id not in self._rates:
+            self._rates[shard_id] = Bucket(READ_RATE, now)
+        return self._rates[shard_id]
+
+    def describe(self, *, with_stream: bool) -> dict[str, Any]:
+        """The consumer as the API shows it."""
+        shown: dict[str, Any] = {
+            "ConsumerARN": self.arn,
+            "ConsumerCreationTimestamp": self.created_at,
+            "ConsumerName": self.name,
+            "ConsumerStatus": self.status,
+        }
+        if with_stream:
+            shown["StreamARN"] = self.stream.arn
+        return shown

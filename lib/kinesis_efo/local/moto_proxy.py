@@ -1,0 +1,96 @@
+"""Every service but Kinesis: a moto server in this process, started when the first such request comes.
+
+moto keeps one state per process, so it is reset when the proxy starts and closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import aiohttp
+import yarl
+from aiohttp import web
+
+if TYPE_CHECKING:
+    from moto.server import ThreadedMotoServer
+
+# Connection-level headers belong to each hop; the lengths are written anew.
+_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "upgrade", "te", "trailer"}
+
+
+class MotoProxy:
+    """Forwards requests to moto.
+
+    Args:
+        region: Region for requests that name none.
+    """
+
+    def __init__(self, region: str) -> None:
+        self._region = region
+        self._server: ThreadedMotoServer | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._url = ""
+        self._starting = asyncio.Lock()
+
+    async def forward(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        """Send a request on and answer with what moto says."""
+        session = await self._ready()
+        headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
+        url = yarl.URL(self._url + request.raw_path, encoded=True)
+        skip = ("User-Agent", "Content-Type", "Accept", "Accept-Encoding")
+        async with session.request(
+            request.method, url, headers=headers, data=body, allow_redirects=False, skip_auto_headers=skip
+        ) as answer:
+            content = await answer.read()
+            kept = [(name, value) for name, value in answer.headers.items() if name.lower() not in _HOP]
+            response = web.Response(status=answer.status, body=content)
+            response.headers.clear()
+            response.headers.extend(kept)
+            if request.method == "HEAD" and "Content-Length" in answer.headers:
+                response.headers["Content-Length"] = answer.headers["Content-Length"]
+            return response
+
+    async def close(self) -> None:
+        """Stop moto and forget its state."""
+        if self._session is not None:
+            await self._session.close()
+        if self._server is not None:
+            server, self._server = self._server, None
+            await asyncio.to_thread(_stop, server)
+
+    async def _ready(self) -> aiohttp.ClientSession:
+        async with self._starting:
+            if self._session is None:
+                self._server = await asyncio.to_thread(_start)
+                host, port = self._server.get_host_and_port()
+                self._url = f"http://{host}:{port}"
+                self._session = aiohttp.ClientSession(
+                    auto_decompress=False,
+                    connector=aiohttp.TCPConnector(limit=0),
+                    timeout=aiohttp.ClientTimeout(total=None),
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                )
+            return self._session
+
+
+def _start() -> ThreadedMotoServer:
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _reset()
+    return server
+
+
+def _stop(server: ThreadedMotoServer) -> None:
+    server.stop()
+    _reset()
+
+
+def _reset() -> None:
+    from moto.moto_api._internal.models import moto_api_backend
+
+    moto_api_backend.reset()

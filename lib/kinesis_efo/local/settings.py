@@ -1,0 +1,69 @@
+"""What can be set about the local AWS. The defaults are the real service's behaviour, except where waiting helps nobody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Behaviour of the local Kinesis. All durations are seconds, all sizes bytes.
+
+    Args:
+        region: Region of clients made by ``LocalAws.client``. Other regions work too, each with its own streams.
+        account_id: Account in every ARN.
+        subscription_seconds: A subscription ends by itself after this long (the real service: 5 minutes).
+        idle_event_seconds: An idle subscription gets an empty event this often.
+        resubscribe_seconds: A SubscribeToShard this soon after a successful one is refused; later it takes over.
+        subscribe_interval_seconds: One SubscribeToShard call per consumer and shard in this time, refused ones included.
+        stream_creating_seconds: How long a stream is CREATING (and DELETING). 0: botocore's waiters, which look only
+            every 10 s, never wait.
+        reshard_seconds: How long a stream is UPDATING before a reshard takes effect.
+        consumer_creating_seconds: How long a consumer is CREATING.
+        consumer_deleting_seconds: How long a consumer is DELETING.
+        retention_seconds: Retention of new streams; None is 24 hours. Lets tests see records expire.
+        read_limit: Enforce 2 MiB/s per consumer and shard, and GetRecords' 5 calls and 2 MiB per second and shard.
+        write_limit: Enforce 1 MiB/s and 1,000 records/s per shard.
+        max_event_bytes: An event carries at most this much (data and keys), but always one record.
+        max_event_records: An event carries at most this many records.
+        iterator_seconds: A shard iterator and a paging token expire after this long.
+        max_shards: Open shards per account and region.
+        trace_length: How many calls ``kinesis.trace`` remembers.
+    """
+
+    region: str = "us-east-1"
+    account_id: str = "123456789012"
+    subscription_seconds: float = 300.0
+    idle_event_seconds: float = 5.0
+    resubscribe_seconds: float = 5.0
+    subscribe_interval_seconds: float = 1.0
+    stream_creating_seconds: float = 0.0
+    reshard_seconds: float = 0.0
+    consumer_creating_seconds: float = 0.5
+    consumer_deleting_seconds: float = 0.5
+    retention_seconds: float | None = None
+    read_limit: bool = True
+    write_limit: bool = False
+    max_event_bytes: int = 1_000_000
+    max_event_records: int = 500
+    iterator_seconds: float = 300.0
+    max_shards: int = 10_000
+    trace_length: int = 100_000
+
+    def __post_init__(self) -> None:
+        zero_is_fine = {
+            "resubscribe_seconds",
+            "subscribe_interval_seconds",
+            "stream_creating_seconds",
+            "reshard_seconds",
+            "consumer_creating_seconds",
+            "consumer_deleting_seconds",
+            "trace_length",
+        }
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            if value < 0 or (value == 0 and field.name not in zero_is_fine):
+                least = "0 or more" if field.name in zero_is_fine else "more than 0"
+                raise ValueError(f"local AWS setting {field.name} must be {least}; got {value!r}")

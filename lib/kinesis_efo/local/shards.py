@@ -1,0 +1,225 @@
+"""A shard: an ordered run of records with a hash range, parents and children. Pure state; the caller passes the time.
+
+Records are kept as the JSON that an event carries, so that pushing one costs a join and nothing else.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .limits import Bucket
+from .sequence import Numbering, Parsed
+
+MAX_HASH = 2**128 - 1
+
+_tick = attrgetter("tick")
+_arrival = attrgetter("arrival")
+
+
+class Record(msgspec.Struct, gc=False):
+    """A record as stored. ``size`` counts data and partition key in bytes; ``arrival`` is epoch seconds."""
+
+    tick: int
+    arrival: float
+    size: int
+    json: bytes
+
+
+class Page(NamedTuple):
+    """Some records from a cursor on: their JSON, their size, and where the next page begins."""
+
+    records: list[bytes]
+    size: int
+    after: int
+    continuation: str
+
+
+class Shard:
+    """One shard of a stream.
+
+    A *cursor* is an absolute index into all records the shard ever got; trimming does not move it.
+
+    Args:
+        index: Position in the stream's sequence of shards; never reused.
+        hash_range: First and last hash key, both inclusive.
+        parents: None, one (split) or two (merge) shard ids.
+        tick: Tick of its creation.
+        at: Time of its creation, epoch seconds.
+        stream_salt: Digits of its stream for sequence numbers.
+        now: Monotonic time, for the rate limits.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        hash_range: tuple[int, int],
+        parents: tuple[str, ...],
+        tick: int,
+        at: float,
+        stream_salt: str,
+        now: float,
+    ) -> None:
+        self.index = index
+        self.id = f"shardId-{index:012d}"
+        self.hash_range = hash_range
+        self.parents = parents
+        self.children: tuple[Shard, ...] = ()
+        self.created_tick = tick
+        self.created_at = at
+        self.closed_tick: int | None = None
+        self.closed_at: float | None = None
+        self.numbering = Numbering(stream_salt, index)
+        self._suffix = self.numbering.record_suffix.encode()
+        self._suffix_number = int(self._suffix)
+        self._records: list[Record] = []
+        self._trimmed = 0
+        self._listeners: set[Callable[[], None]] = set()
+        self.write_bytes = Bucket(1024 * 1024, now)
+        self.write_records = Bucket(1000, now)
+        self.read_bytes = Bucket(2 * 1024 * 1024, now)
+        self.read_calls = Bucket(5, now)
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def append(self, tick: int, arrival: float, key_json: bytes, size: int, data: bytes) -> str:
+        """Store a record and return its sequence number. Wakes nobody.
+
+        Args:
+            tick: Higher than any before.
+            arrival: Epoch seconds, whole milliseconds.
+            key_json: The partition key as a JSON string.
+            size: Bytes of data and key.
+            data: Base64.
+        """
+        number = b"49%019d%b" % (tick, self._suffix)
+        if self._records and self._records[-1].arrival > arrival:
+            # Binary search over arrival times relies on their order, also when the clock jumps back.
+            arrival = self._records[-1].arrival
+        json = (
+            b'{"ApproximateArrivalTimestamp":%.3f,"Data":"%b","EncryptionType":"NONE","PartitionKey":%b,"SequenceNumber":"%b"}'
+            % (
+                arrival,
+                data,
+                key_json,
+                number,
+            )
+        )
+        self._records.append(Record(tick, arrival, size, json))
+        return number.decode()
+
+    def close(self, tick: int, at: float, children: tuple[Shard, ...]) -> None:
+        """End the shard: no more records, and these shards go on where it stopped."""
+        self.closed_tick, self.closed_at, self.children = tick, at, children
+        self.wake()
+
+    def trim(self, horizon: float) -> None:
+        """Forget records that arrived before ``horizon``."""
+        records = self._records
+        if records and records[0].arrival < horizon:
+            gone = bisect_left(records, horizon, key=_arrival)
+            del records[:gone]
+            self._trimmed += gone
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether the shard takes no more records."""
+        return self.closed_tick is not None
+
+    @property
+    def oldest(self) -> int:
+        """Cursor of the oldest record still there."""
+        return self._trimmed
+
+    @property
+    def tip(self) -> int:
+        """Cursor after the newest record."""
+        return self._trimmed + len(self._records)
+
+    def cursor_at(self, number: Parsed, *, after: bool) -> int:
+        """Cursor of the first record at (or after) a sequence number; a trimmed number gives the oldest record."""
+        at = bisect_left(self._records, number.tick, key=_tick)
+        if at < len(self._records) and self._records[at].tick == number.tick:
+            passed = self._suffix_number <= number.rest if after else self._suffix_number < number.rest
+            at += passed
+        return self._trimmed + at
+
+    def cursor_at_time(self, at: float) -> int:
+        """Cursor of the first record that arrived at ``at`` (epoch seconds) or later."""
+        return self._trimmed + bisect_left(self._records, at, key=_arrival)
+
+    def page(self, cursor: int, max_records: int, max_bytes: int) -> Page | None:
+        """Records from ``cursor`` on within the limits, but at least one; None when there are none."""
+        records = self._records
+        start = max(0, cursor - self._trimmed)
+        if start >= len(records):
+            return None
+        size = 0
+        end = start
+        for record in records[start : start + max_records]:
+            size += record.size
+            if size > max_bytes and end > start:
+                size -= record.size
+                break
+            end += 1
+        last = records[end - 1]
+        return Page(
+            [record.json for record in records[start:end]],
+            size,
+            self._trimmed + end,
+            self.numbering.continuation(last.tick),
+        )
+
+    def behind_millis(self, cursor: int, now: float) -> int:
+        """Milliseconds a reader at ``cursor`` is behind: 0 at the tip, else the age of the next record, at least 1."""
+        at = max(0, cursor - self._trimmed)
+        if at >= len(self._records):
+            return 0
+        return max(1, int((now - self._records[at].arrival) * 1000))
+
+    # -- listeners -------------------------------------------------------------------------------------------------
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` when records arrive or the shard closes."""
+        self._listeners.add(listener)
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        """Undo :meth:`listen`."""
+        self._listeners.discard(listener)
+
+    def wake(self) -> None:
+        """Tell the listeners."""
+        for listener in tuple(self._listeners):
+            listener()
+
+    # -- descriptions ----------------------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        """The shard as ListShards shows it."""
+        sequence = {"StartingSequenceNumber": self.numbering.record(self.created_tick)}
+        if self.closed_tick is not None:
+            sequence["EndingSequenceNumber"] = self.numbering.record(self.closed_tick)
+        shown: dict[str, Any] = {
+            "ShardId": self.id,
+            "HashKeyRange": self._hash_key_range(),
+            "SequenceNumberRange": sequence,
+        }
+        for name, parent in zip(("ParentShardId", "AdjacentParentShardId"), self.parents, strict=False):
+            shown[name] = parent
+        return shown
+
+    def describe_children(self) -> list[dict[str, Any]]:
+        """The children as the last event of the shard shows them."""
+        return [
+            {"HashKeyRange": child._hash_key_range(), "ParentShards": list(child.parents), "ShardId": child.id}
+            for child in self.children
+        ]
+
+    def _hash_key_range(self) -> dict[str, str]:
+        return {"EndingHashKey": str(self.hash_range[1]), "StartingHashKey": str(self.hash_range[0])}

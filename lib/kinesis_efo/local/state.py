@@ -1,0 +1,280 @@
+"""The state of Kinesis in one account and region: streams, what is due later, and a trace of every call.
+
+Only the server's thread writes; other threads (tests) may look. Lists and dictionaries that are handed out are copies.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .consumers import Consumer, Subscription
+from .errors import in_use, invalid, limit_exceeded, not_found
+from .sequence import Ticks
+from .settings import Settings
+from .streams import Moment, Stream, Traits
+
+HOUR = 3600.0
+MAX_CONSUMERS = 20
+MAX_CREATING = 5
+
+
+class Clock(Protocol):
+    """Both clocks the state needs. The module ``time`` is one."""
+
+    def time(self) -> float:
+        """Epoch seconds."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One API call, as remembered in the trace.
+
+    ``params`` is what was asked, without record data; ``outcome`` is ``"ok"`` or the code of the error.
+    """
+
+    time: float
+    operation: str
+    params: Mapping[str, Any]
+    outcome: str
+
+
+class Kinesis:
+    """Streams and consumers of one account and region.
+
+    Args:
+        settings: Behaviour.
+        region: In ARNs.
+        clock: Source of all times.
+        ticks: Source of sequence numbers.
+    """
+
+    def __init__(self, settings: Settings, region: str, clock: Clock, ticks: Ticks) -> None:
+        self.settings = settings
+        self.region = region
+        self.account_id = settings.account_id
+        self._clock = clock
+        self._ticks = ticks
+        self._streams: dict[str, Stream] = {}
+        self._agenda: list[tuple[float, int, Callable[[Moment], None]]] = []
+        self._order = itertools.count()
+        self._trace: deque[Call] = deque(maxlen=settings.trace_length)
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    # -- for tests -------------------------------------------------------------------------------------------------
+
+    @property
+    def streams(self) -> dict[str, Stream]:
+        """The streams by name."""
+        return dict(self._streams)
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """All open subscriptions."""
+        return [
+            subscription
+            for stream in tuple(self._streams.values())
+            for consumer in tuple(stream.consumers.values())
+            for subscription in tuple(consumer.subscriptions.values())
+        ]
+
+    @property
+    def trace(self) -> list[Call]:
+        """The latest calls, oldest first (``Settings.trace_length`` of them)."""
+        return list(self._trace)
+
+    def calls(self, operation: str, outcome: str | None = None) -> int:
+        """How often an operation was called, or called with that outcome (``"ok"`` or an error code)."""
+        return sum(
+            count
+            for (name, result), count in tuple(self._counts.items())
+            if name == operation and outcome in (None, result)
+        )
+
+    def remember(self, operation: str, params: Mapping[str, Any], outcome: str) -> None:
+        """Add a call to the trace."""
+        self._trace.append(Call(self._clock.time(), operation, params, outcome))
+        self._counts[operation, outcome] += 1
+
+    # -- time ------------------------------------------------------------------------------------------------------
+
+    def now(self) -> Moment:
+        """Read the clocks."""
+        return Moment(self._clock.time(), self._clock.monotonic())
+
+    def later(self, seconds: float, action: Callable[[Moment], None]) -> None:
+        """Do something once ``seconds`` have passed: at once for 0, else when :meth:`settle` is called after that."""
+        now = self.now()
+        if seconds <= 0:
+            action(now)
+        else:
+            heapq.heappush(self._agenda, (now.monotonic + seconds, next(self._order), action))
+
+    def settle(self) -> float | None:
+        """Do what has become due. Returns the monotonic time of the next thing to do, or None."""
+        while self._agenda:
+            now = self.now()
+            if self._agenda[0][0] > now.monotonic:
+                return self._agenda[0][0]
+            heapq.heappop(self._agenda)[2](now)
+        return None
+
+    # -- streams ---------------------------------------------------------------------------------------------------
+
+    def stream(self, params: Mapping[str, Any]) -> Stream:
+        """The stream that a request names by ``StreamName``, ``StreamARN`` or both; expired records are gone.
+
+        Raises:
+            AwsError: ``ResourceNotFoundException``, or ``InvalidArgumentException`` when neither is given or they disagree.
+        """
+        name, arn = params.get("StreamName"), params.get("StreamARN")
+        if arn is not None:
+            parts = str(arn).split(":", 5)
+            if len(parts) != 6 or not parts[5].startswith("stream/"):
+                raise invalid(f"StreamARN {arn} is not the ARN of a stream")
+            from_arn = parts[5].removeprefix("stream/").split("/")[0]
+            if name is not None and name != from_arn:
+                raise invalid(f"StreamName {name} does not match StreamARN {arn}")
+            if parts[3] != self.region or parts[4] != self.account_id:
+                raise not_found(f"Stream {from_arn} under account {parts[4]} not found in region {self.region}: {arn}")
+            name = from_arn
+        if name is None:
+            raise invalid("Either StreamName or StreamARN should be provided.")
+        stream = self._streams.get(name)
+        if stream is None:
+            raise not_found(f"Stream {name} under account {self.account_id} not found.")
+        stream.expire(self.now().wall)
+        return stream
+
+    def create_stream(
+        self, name: str, shard_count: int, mode: str, max_record_bytes: int, tags: dict[str, str]
+    ) -> Stream:
+        """Create a stream; it is ACTIVE after ``stream_creating_seconds``."""
+        if name in self._streams:
+            raise in_use(f"Stream {name} under account {self.account_id} already exists.")
+        if sum(stream.status == "CREATING" for stream in self._streams.values()) >= MAX_CREATING:
+            raise limit_exceeded(f"Only {MAX_CREATING} streams can be in the CREATING state at a time")
+        self.check_shard_limit(shard_count)
+        traits = Traits(self.settings.retention_seconds or 24 * HOUR, mode, max_record_bytes, None, tags)
+        stream = Stream(name, self.arn(f"stream/{name}"), shard_count, traits, self._ticks, self.now())
+        self._streams[name] = stream
+        self.later(self.settings.stream_creating_seconds, lambda _: setattr(stream, "status", "ACTIVE"))
+        return stream
+
+    def delete_stream(self, stream: Stream, *, with_consumers: bool) -> None:
+        """Delete a stream; open subscriptions end with ``ResourceNotFoundException``."""
+        if stream.consumers and not with_consumers:
+            raise in_use(
+                f"Stream {stream.name} under account {self.account_id} has consumers registered with it; "
+                "set EnforceConsumerDeletion to delete it."
+            )
+        stream.status = "DELETING"
+        gone = not_found(f"Stream {stream.name} under account {self.account_id} not found.")
+        for consumer in stream.consumers.values():
+            consumer.status = "DELETING"
+            consumer.fail_all(gone)
+
+        def forget(_: Moment) -> None:
+            if self._streams.get(stream.name) is stream:
+                del self._streams[stream.name]
+
+        self.later(self.settings.stream_creating_seconds, forget)
+
+    def reshard(self, stream: Stream, change: Callable[[Moment], None]) -> None:
+        """Change the shards of an ACTIVE stream; it is UPDATING for ``reshard_seconds`` first."""
+
+        def apply(now: Moment) -> None:
+            change(now)
+            if stream.status == "UPDATING":
+                stream.status = "ACTIVE"
+
+        stream.status = "UPDATING"
+        self.later(self.settings.reshard_seconds, apply)
+
+    def check_shard_limit(self, more: int) -> None:
+        """Raise ``LimitExceededException`` when ``more`` open shards would be too many."""
+        taken = sum(len(stream.open_shards) for stream in self._streams.values())
+        if taken + more > self.settings.max_shards:
+            raise limit_exceeded(
+                f"This request would exceed the shard limit for the account {self.account_id} in {self.region}. Current shard "
+                f"count for the account: {taken}. Limit: {self.settings.max_shards}."
+            )
+
+    # -- consumers -------------------------------------------------------------------------------------------------
+
+    def consumer(self, arn: str) -> Consumer:
+        """The consumer of that ARN.
+
+        Raises:
+            AwsError: ``ResourceNotFoundException``, ``InvalidArgumentException`` when it is not the ARN of a consumer.
+        """
+        parts = arn.split("/")
+        if len(parts) != 4 or parts[2] != "consumer" or not parts[0].endswith(":stream"):
+            raise invalid(f"ConsumerARN {arn} is not the ARN of a stream consumer")
+        stream = self.stream({"StreamARN": "/".join(parts[:2])})
+        for consumer in stream.consumers.values():
+            if consumer.arn == arn:
+                return consumer
+        raise not_found(f"Consumer {arn} not found.")
+
+    def consumer_named(self, params: Mapping[str, Any]) -> Consumer:
+        """The consumer that a request names by ``ConsumerARN``, or by ``StreamARN`` and ``ConsumerName``."""
+        arn, stream_arn, name = (params.get(key) for key in ("ConsumerARN", "StreamARN", "ConsumerName"))
+        if arn is not None:
+            consumer = self.consumer(arn)
+            if (name or consumer.name) != consumer.name or (stream_arn or consumer.stream.arn) != consumer.stream.arn:
+                raise invalid(f"ConsumerARN {arn} does not match StreamARN {stream_arn} and ConsumerName {name}")
+            return consumer
+        if stream_arn is None or name is None:
+            raise invalid("Either ConsumerARN, or both StreamARN and ConsumerName, should be provided.")
+        stream = self.stream({"StreamARN": stream_arn})
+        if name not in stream.consumers:
+            raise not_found(f"Consumer {name} under stream {stream.name} not found for account {self.account_id}.")
+        return stream.consumers[name]
+
+    def register_consumer(self, stream: Stream, name: str, tags: dict[str, str]) -> Consumer:
+        """Register a consumer; it is ACTIVE after ``consumer_creating_seconds``."""
+        if name in stream.consumers:
+            raise in_use(f"Consumer {name} under stream {stream.name} already exists for account {self.account_id}.")
+        if len(stream.consumers) >= MAX_CONSUMERS:
+            raise limit_exceeded(f"Stream {stream.name} already has {MAX_CONSUMERS} registered consumers")
+        if sum(consumer.status == "CREATING" for consumer in stream.consumers.values()) >= MAX_CREATING:
+            raise limit_exceeded(f"Only {MAX_CREATING} consumers of a stream can be in the CREATING state at a time")
+        at = self.now().wall
+        # Registered twice within a second, a consumer still gets another ARN.
+        stamp = max(int(at), stream.last_consumer_stamp + 1)
+        stream.last_consumer_stamp = stamp
+        consumer = Consumer(name, f"{stream.arn}/consumer/{name}:{stamp}", stream, at)
+        consumer.tags = tags
+        stream.consumers[name] = consumer
+
+        def activate(_: Moment) -> None:
+            if consumer.status == "CREATING":
+                consumer.status = "ACTIVE"
+
+        self.later(self.settings.consumer_creating_seconds, activate)
+        return consumer
+
+    def deregister_consumer(self, consumer: Consumer) -> None:
+        """Deregister a consumer; open subscriptions end with ``ResourceNotFoundException``."""
+        consumer.status = "DELETING"
+        consumer.fail_all(not_found(f"Consumer {consumer.arn} not found."))
+
+        def forget(_: Moment) -> None:
+            if consumer.stream.consumers.get(consumer.name) is consumer:
+                del consumer.stream.consumers[consumer.name]
+
+        self.later(self.settings.consumer_deleting_seconds, forget)
+
+    def arn(self, resource: str) -> str:
+        """The ARN of a Kinesis resource here."""
+        return f"arn:aws:kinesis:{self.region}:{self.account_id}:{resource}"

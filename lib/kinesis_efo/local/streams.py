@@ -1,0 +1,224 @@
+"""A stream: its shards over time, how records find theirs, resharding and retention. Pure state; the caller passes the time."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .errors import in_use, invalid, not_found
+from .sequence import Parsed, Ticks, parse, salt
+from .shards import MAX_HASH, Shard
+
+if TYPE_CHECKING:
+    from .consumers import Consumer
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One reading of the clocks: epoch seconds and monotonic seconds."""
+
+    wall: float
+    monotonic: float
+
+
+def even_ranges(count: int) -> list[tuple[int, int]]:
+    """The hash key space cut into ``count`` ranges as CreateStream cuts it."""
+    width = (MAX_HASH + 1) // count
+    return [(i * width, MAX_HASH if i == count - 1 else (i + 1) * width - 1) for i in range(count)]
+
+
+@dataclass(slots=True)
+class Traits:
+    """What can be changed about a stream without touching its shards."""
+
+    retention_seconds: float
+    mode: str = "PROVISIONED"
+    max_record_bytes: int = 1024 * 1024
+    key_id: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+class Stream:
+    """One stream of an account and region.
+
+    Args:
+        name: Its name.
+        arn: Its ARN.
+        shard_count: Shards to begin with.
+        traits: Retention, mode and the like.
+        ticks: The account's source of sequence numbers.
+        now: Time of its creation.
+    """
+
+    def __init__(self, name: str, arn: str, shard_count: int, traits: Traits, ticks: Ticks, now: Moment) -> None:
+        self.name = name
+        self.arn = arn
+        self.traits = traits
+        self.created_at = now.wall
+        self.status = "CREATING"
+        self.shards: dict[str, Shard] = {}
+        self.consumers: dict[str, Consumer] = {}
+        self.last_consumer_stamp = 0
+        self._ticks = ticks
+        self._created_tick = ticks.next(now.wall)
+        self._salt = salt(f"{arn}@{self._created_tick}")
+        self._issued_tick = self._created_tick
+        self._next_index = 0
+        self._open: list[Shard] = []
+        self._open_starts: list[int] = []
+        for hash_range in even_ranges(shard_count):
+            self._open_shard(hash_range, (), now)
+        self._index_open()
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    def shard_for(self, partition_key: str, explicit_hash_key: str | None) -> Shard:
+        """The open shard whose hash range takes a record."""
+        if explicit_hash_key is None:
+            number = int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest())
+        else:
+            number = int(explicit_hash_key)
+        return self._open[bisect_right(self._open_starts, number) - 1]
+
+    def next_tick(self, now: float) -> int:
+        """A tick higher than any in this stream, for a record or a continuation."""
+        self._issued_tick = self._ticks.next(now)
+        return self._issued_tick
+
+    def parse_number(self, text: str, shard: Shard) -> Parsed:
+        """A sequence number from a request for ``shard``.
+
+        Raises:
+            AwsError: ``InvalidArgumentException`` when this stream never issued such a number, or issued it for another shard.
+        """
+        parsed = parse(text)
+        if parsed is None or not self._created_tick <= parsed.tick <= self._issued_tick:
+            raise invalid(
+                f"StartingSequenceNumber {text} used on shard {shard.id} in stream {self.name} under account "
+                f"{self.arn.split(':')[4]} is invalid because it did not come from this stream."
+            )
+        index = parsed.shard_index(self._salt)
+        if index is not None and index != shard.index:
+            raise invalid(
+                f"Invalid SequenceNumber. It encodes shardId-{index:012d}, while it was used in a call to a shard with {shard.id}"
+            )
+        return parsed
+
+    def horizon(self, now: float) -> float:
+        """Records that arrived before this time (epoch seconds) have expired."""
+        return now - self.traits.retention_seconds
+
+    def expire(self, now: float) -> None:
+        """Forget expired records, and closed shards that can hold none any more."""
+        horizon = self.horizon(now)
+        for shard in tuple(self.shards.values()):
+            shard.trim(horizon)
+            if shard.closed_at is not None and shard.closed_at < horizon:
+                del self.shards[shard.id]
+                shard.wake()
+
+    # -- shards ----------------------------------------------------------------------------------------------------
+
+    @property
+    def open_shards(self) -> list[Shard]:
+        """The shards that take records, by hash range."""
+        return list(self._open)
+
+    def shard(self, shard_id: str) -> Shard:
+        """The shard of that id.
+
+        Raises:
+            AwsError: ``ResourceNotFoundException`` when there is none (any more).
+        """
+        try:
+            return self.shards[shard_id]
+        except KeyError:
+            raise not_found(
+                f"Shard {shard_id} in stream {self.name} under account {self.arn.split(':')[4]} does not exist"
+            ) from None
+
+    def check_active(self) -> None:
+        """Raise ``ResourceInUseException`` unless the stream is ACTIVE."""
+        if self.status != "ACTIVE":
+            raise in_use(
+                f"Stream {self.name} under account {self.arn.split(':')[4]} not ACTIVE, instead in state {self.status}"
+            )
+
+    def check_split(self, shard_id: str, at: int) -> None:
+        """Raise what SplitShard raises when ``at`` cannot be the start of a new shard."""
+        shard = self._open_or_invalid(shard_id)
+        start, end = shard.hash_range
+        if not start < at <= end:
+            raise invalid(
+                f"NewStartingHashKey {at} used in SplitShard() on shard {shard_id} in stream {self.name} is not both greater "
+                f"than one plus the shard's StartingHashKey {start} and less than the shard's EndingHashKey {end}."
+            )
+
+    def split(self, shard_id: str, at: int, now: Moment) -> None:
+        """Close a shard and open two in its place, the second beginning at hash key ``at``."""
+        parent = self.shards[shard_id]
+        start, end = parent.hash_range
+        self._replace((parent,), [(start, at - 1), (at, end)], now)
+
+    def check_merge(self, shard_id: str, adjacent_id: str) -> None:
+        """Raise what MergeShards raises when the two are not neighbours."""
+        first, second = self._open_or_invalid(shard_id), self._open_or_invalid(adjacent_id)
+        if first.hash_range[1] + 1 != second.hash_range[0] and second.hash_range[1] + 1 != first.hash_range[0]:
+            raise invalid(
+                f"Shards {shard_id} and {adjacent_id} in stream {self.name} under account {self.arn.split(':')[4]} are not an "
+                "adjacent pair of shards eligible for merging"
+            )
+
+    def merge(self, shard_id: str, adjacent_id: str, now: Moment) -> None:
+        """Close two neighbours and open one in their place."""
+        first, second = self.shards[shard_id], self.shards[adjacent_id]
+        hash_range = (min(first.hash_range[0], second.hash_range[0]), max(first.hash_range[1], second.hash_range[1]))
+        self._replace((first, second), [hash_range], now)
+
+    def scale(self, target: int, now: Moment) -> None:
+        """Reshard uniformly to ``target`` open shards by splits and merges of neighbours, as UpdateShardCount does."""
+        wanted = {start for start, _ in even_ranges(target)}
+        for start in sorted(wanted):
+            shard = self._open[bisect_right(self._open_starts, start) - 1]
+            if shard.hash_range[0] != start:
+                self.split(shard.id, start, now)
+        position = 0
+        while position + 1 < len(self._open):
+            if self._open_starts[position + 1] in wanted:
+                position += 1
+            else:
+                self.merge(self._open[position].id, self._open[position + 1].id, now)
+
+    def _open_or_invalid(self, shard_id: str) -> Shard:
+        shard = self.shard(shard_id)
+        if shard.closed:
+            raise invalid(
+                f"Shard {shard_id} in stream {self.name} under account {self.arn.split(':')[4]} has already been merged or "
+                "split, and thus is not eligible for merging or splitting."
+            )
+        return shard
+
+    def _replace(self, parents: tuple[Shard, ...], hash_ranges: list[tuple[int, int]], now: Moment) -> None:
+        closing = self.next_tick(now.wall)
+        children = tuple(self._open_shard(each, tuple(parent.id for parent in parents), now) for each in hash_ranges)
+        # Routing changes before anybody is woken: whoever looks now sees the new shards.
+        self._open = [shard for shard in self._open if shard not in parents]
+        self._open.extend(children)
+        self._index_open()
+        for parent in parents:
+            parent.close(closing, now.wall, children)
+
+    def _open_shard(self, hash_range: tuple[int, int], parents: tuple[str, ...], now: Moment) -> Shard:
+        tick = self.next_tick(now.wall)
+        shard = Shard(self._next_index, hash_range, parents, tick, now.wall, self._salt, now.monotonic)
+        self._next_index += 1
+        self.shards[shard.id] = shard
+        if not parents:
+            self._open.append(shard)
+        return shard
+
+    def _index_open(self) -> None:
+        self._open.sort(key=lambda shard: shard.hash_range)
+        self._open_starts = [shard.hash_range[0] for shard in self._open]

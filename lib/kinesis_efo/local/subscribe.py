@@ -1,0 +1,174 @@
+"""SubscribeToShard: the push loop of one open subscription. Woken by the shard, never polling."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from . import wire
+from .consumers import Subscription
+from .faults import Close, Faults, Finish, Pause, Reset
+from .reading import cursor_for
+from .state import Kinesis
+
+
+class _Cut(Exception):
+    """The connection is gone, or is to be cut; the response cannot be finished."""
+
+
+class _Finished(Exception):
+    """The response is to be ended cleanly now."""
+
+
+def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:
+    """Check a SubscribeToShard request and make it the shard's subscription, ending the one before it.
+
+    Raises:
+        AwsError: as the real service does, before the response begins.
+    """
+    settings, now = kinesis.settings, kinesis.now()
+    consumer = kinesis.consumer(params["ConsumerARN"])
+    shard = consumer.stream.shard(params["ShardId"])
+    position = params["StartingPosition"]
+    cursor = cursor_for(consumer.stream, shard, position, now.wall)
+    consumer.admit(shard, now.monotonic, settings.resubscribe_seconds, settings.subscribe_interval_seconds)
+    subscription = Subscription(consumer, shard, cursor, position, now.wall)
+    consumer.open(subscription, now.monotonic)
+    return subscription
+
+
+class Push:
+    """Sends one subscription's events until it ends.
+
+    Args:
+        kinesis: State and settings.
+        subscription: From :func:`open_subscription`.
+        faults: Asked about each frame.
+    """
+
+    def __init__(self, kinesis: Kinesis, subscription: Subscription, faults: Faults) -> None:
+        self._kinesis = kinesis
+        self._subscription = subscription
+        self._faults = faults
+        self._woken = asyncio.Event()
+        subscription.wake = self._woken.set
+
+    async def run(self, request: web.Request, request_id: str) -> web.StreamResponse:
+        """Answer the request with the event stream."""
+        subscription = self._subscription
+        response = web.StreamResponse(headers={"Content-Type": wire.EVENT_STREAM, "x-amzn-RequestId": request_id})
+        subscription.shard.listen(subscription.wake)
+        try:
+            await response.prepare(request)
+            # At its end the response is cut short, also while the client is not reading.
+            async with asyncio.timeout(self._kinesis.settings.subscription_seconds + 1):
+                await self._push(response)
+            await response.write_eof()
+        except _Finished:
+            await response.write_eof()
+        except (_Cut, ConnectionError, TimeoutError):
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            subscription.consumer.closed(subscription)
+        return response
+
+    async def _push(self, response: web.StreamResponse) -> None:
+        kinesis, subscription = self._kinesis, self._subscription
+        settings, shard = kinesis.settings, subscription.shard
+        stream = subscription.consumer.stream
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + settings.subscription_seconds
+        idle = loop.time() + settings.idle_event_seconds
+        rate = subscription.consumer.rate(shard.id, kinesis.now().monotonic)
+
+        async def send(frame: bytes) -> None:
+            await self._send(response, frame)
+
+        await send(wire.INITIAL_RESPONSE)
+        while True:
+            self._woken.clear()
+            kinesis.settle()
+            if subscription.error is not None:
+                await send(wire.exception_frame(subscription.error))
+                return
+            time = loop.time()
+            if time >= ends:
+                return
+            now = kinesis.now()
+            stream.expire(now.wall)
+            page = shard.page(subscription.cursor, settings.max_event_records, settings.max_event_bytes)
+            if page is None:
+                if shard.closed:
+                    await send(wire.event_frame(wire.event_payload((), None, 0, shard.describe_children())))
+                    subscription.continuation = None
+                    subscription.events += 1
+                    return
+                if time < idle:
+                    await self._wait(min(idle, ends) - time)
+                    continue
+                number = shard.numbering.continuation(stream.next_tick(now.wall))
+                await self._event(send, (), number, 0, subscription.cursor, 0)
+            else:
+                delay = rate.delay(page.size, now.monotonic) if settings.read_limit else 0.0
+                if delay > 0:
+                    await self._wait(min(delay, ends - time))
+                    continue
+                rate.take(page.size)
+                behind = shard.behind_millis(page.after, now.wall)
+                await self._event(send, page.records, page.continuation, behind, page.after, page.size)
+            idle = loop.time() + settings.idle_event_seconds
+
+    async def _event(
+        self,
+        send: Callable[[bytes], Awaitable[None]],
+        records: list[bytes] | tuple[()],
+        continuation: str,
+        behind: int,
+        cursor: int,
+        size: int,
+    ) -> None:
+        subscription = self._subscription
+        await send(wire.event_frame(wire.event_payload(records, continuation, behind)))
+        subscription.cursor = cursor
+        subscription.continuation = continuation
+        subscription.events += 1
+        subscription.records += len(records)
+        subscription.bytes += size
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    async def _send(self, response: web.StreamResponse, frame: bytes) -> None:
+        for step in self._faults.frame(self._subscription, frame):
+            match step:
+                case bytes():
+                    await response.write(step)
+                case Pause(seconds):
+                    await asyncio.sleep(seconds)
+                case Finish():
+                    raise _Finished
+                case Close() | Reset():
+                    _cut(response, reset=isinstance(step, Reset))
+                    raise _Cut
+
+
+def _cut(response: web.StreamResponse, *, reset: bool) -> None:
+    transport = response._req.transport if response._req is not None else None
+    if transport is None:
+        return
+    raw = transport.get_extra_info("socket")
+    if reset and raw is not None:
+        # Closing with a linger time of zero makes the kernel send RST.
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+        transport.abort()
+    else:
+        transport.close()

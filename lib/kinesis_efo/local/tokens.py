@@ -1,0 +1,28 @@
+"""Opaque tokens for clients (shard iterators, paging): JSON in base64 with a checksum, so that a mangled one is refused."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from typing import Any
+
+import msgspec
+
+
+def seal(content: dict[str, Any]) -> str:
+    """A token that carries ``content``."""
+    raw = msgspec.json.encode(content)
+    return base64.urlsafe_b64encode(zlib.crc32(raw).to_bytes(4, "big") + raw).decode()
+
+
+def open_token(token: str) -> dict[str, Any] | None:
+    """What a token carries; None when it is not one of ours."""
+    try:
+        raw = base64.urlsafe_b64decode(token)
+    except (binascii.Error, ValueError):
+        return None
+    if len(raw) < 4 or zlib.crc32(raw[4:]) != int.from_bytes(raw[:4], "big"):
+        return None
+    content = msgspec.json.decode(raw[4:])
+    return content if isinstance(content, dict) else None

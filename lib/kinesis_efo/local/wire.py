@@ -1,0 +1,75 @@
+"""Bytes on the wire: event-stream frames. Encodes only; clients bring the decoder.
+
+The format is AWS's ``application/vnd.amazon.eventstream``: a prelude of total and header length with its CRC, headers, payload, CRC.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from .errors import AwsError
+
+EVENT_STREAM = "application/vnd.amazon.eventstream"
+_STRING = 7
+
+
+def encode_headers(headers: Mapping[str, str]) -> bytes:
+    """String headers of a frame."""
+    parts = []
+    for name, value in headers.items():
+        raw_name, raw_value = name.encode(), value.encode()
+        parts.append(struct.pack(f"!B{len(raw_name)}sBH", len(raw_name), raw_name, _STRING, len(raw_value)) + raw_value)
+    return b"".join(parts)
+
+
+def encode_frame(headers: bytes, payload: bytes) -> bytes:
+    """One frame from encoded headers and a payload."""
+    prelude = struct.pack("!II", 16 + len(headers) + len(payload), len(headers))
+    prelude += struct.pack("!I", zlib.crc32(prelude))
+    crc = zlib.crc32(payload, zlib.crc32(headers, zlib.crc32(prelude)))
+    return b"".join((prelude, headers, payload, struct.pack("!I", crc)))
+
+
+_EVENT_HEADERS = encode_headers(
+    {":event-type": "SubscribeToShardEvent", ":content-type": "application/json", ":message-type": "event"}
+)
+_INITIAL_HEADERS = encode_headers(
+    {":event-type": "initial-response", ":content-type": "application/json", ":message-type": "event"}
+)
+INITIAL_RESPONSE = encode_frame(_INITIAL_HEADERS, b"{}")
+
+
+def event_payload(
+    records: Iterable[bytes], continuation: str | None, behind_millis: int, children: object = None
+) -> bytes:
+    """The JSON of a SubscribeToShardEvent, fields in the real service's order.
+
+    Args:
+        records: Records as JSON.
+        continuation: Sequence number to go on from; None at the end of the shard.
+        behind_millis: Milliseconds behind the tip.
+        children: Child shards as JSON-able objects, only at the end of the shard.
+    """
+    number = b"null" if continuation is None else b'"%b"' % continuation.encode()
+    child_shards = b"" if children is None else b',"ChildShards":' + msgspec.json.encode(children)
+    return b'{"ContinuationSequenceNumber":%b,"MillisBehindLatest":%d,"Records":[%b]%b}' % (
+        number,
+        behind_millis,
+        b",".join(records),
+        child_shards,
+    )
+
+
+def event_frame(payload: bytes) -> bytes:
+    """The frame of a SubscribeToShardEvent."""
+    return encode_frame(_EVENT_HEADERS, payload)
+
+
+def exception_frame(error: AwsError) -> bytes:
+    """The frame of an exception inside the stream."""
+    headers = {":exception-type": error.code, ":content-type": "application/json", ":message-type": "exception"}
+    return encode_frame(encode_headers(headers), msgspec.json.encode({"message": error.message}))

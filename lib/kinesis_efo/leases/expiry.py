@@ -1,0 +1,88 @@
+"""Which leases have expired, judged by watching: a counter that does not move for the lease timeout.
+
+Nobody's wall clock is trusted, and none is in the table: what counts is how long this observer has seen no change on its
+own monotonic clock (KCL's rule). Pure; relies on rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kinesis_efo.leases.row import Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What was seen of one row so far.
+
+    Attributes:
+        lease: The row as it was seen last.
+        owner_since: When it was first seen with its present owner, seconds.
+        changed_at: When its owner or counter was last seen to change, seconds.
+        gone: Whether the row has vanished from the table since.
+    """
+
+    lease: Lease
+    owner_since: float
+    changed_at: float
+    gone: bool = False
+
+
+class Observer:
+    """Remembers the rows seen and tells which have gone quiet.
+
+    Args:
+        lease_timeout: Seconds without change after which a lease counts as expired.
+    """
+
+    def __init__(self, lease_timeout: float) -> None:
+        self._timeout = lease_timeout
+        self._sightings: dict[str, Sighting] = {}
+
+    def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Sighting]:
+        """Take note of a scan.
+
+        A row seen for the first time counts as renewed just now. A row that was owned and has vanished is remembered
+        until it would have expired: somebody deleted it by hand, and its owner may not know yet.
+
+        Args:
+            leases: All rows.
+            now: Monotonic time at which the scan was complete, seconds.
+
+        Returns:
+            All sightings, by lease key.
+        """
+        kept = {
+            key: Sighting(old.lease, old.owner_since, old.changed_at, gone=True)
+            for key, old in self._sightings.items()
+            if key not in leases and old.lease.owner is not None and not self.quiet(old, now)
+        }
+        self._sightings = kept | {key: self._sight(lease, now) for key, lease in leases.items()}
+        return self._sightings
+
+    def _sight(self, lease: Lease, now: float) -> Sighting:
+        old = self._sightings.get(lease.key)
+        if old is None or old.lease.owner != lease.owner:
+            return Sighting(lease, now, now)
+        moved = old.lease.counter != lease.counter
+        return Sighting(lease, old.owner_since, now if moved else old.changed_at)
+
+    def quiet(self, sighting: Sighting, now: float, times: float = 1) -> bool:
+        """Whether neither owner nor counter has changed for so many times the lease timeout."""
+        return now - sighting.changed_at >= times * self._timeout
+
+    def expired(self, sighting: Sighting, now: float) -> bool:
+        """Whether an owned lease is free because its owner has not renewed it for the timeout."""
+        return sighting.lease.owner is not None and self.quiet(sighting, now)
+
+    def proven_alive(self, sighting: Sighting, now: float) -> bool:
+        """Whether the owner was watched for a whole timeout and renews its lease.
+
+        A renewal is due every third of the timeout: an owner silent for two thirds may be dead, and is watched on.
+        """
+        return (
+            now - sighting.owner_since >= self._timeout
+            and sighting.changed_at > sighting.owner_since
+            and now - sighting.changed_at < self._timeout * 2 / 3
+        )

@@ -1,0 +1,212 @@
+"""Keeping one lease: renewals and checkpoints of one row, written one after the other, and the deadline on our own clock.
+
+A lease is ours until `lease_timeout` after the moment *before* its last successful write was sent. Whoever watches the
+row sees that write later than we sent it, so nobody can find the lease expired before we do.
+Relies on the store, the clock and rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import TypeVar
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import LeaseError
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Written
+from kinesis_efo.positions import Position
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How often rows are written. All in seconds.
+
+    Attributes:
+        lease_timeout: A lease that is not renewed for this long is free.
+        checkpoint_interval: Least time between two checkpoints of one shard.
+    """
+
+    lease_timeout: float = 10.0
+    checkpoint_interval: float = 5.0
+
+    @property
+    def renewal(self) -> float:
+        """Time between two renewals of one lease: a third of the timeout, so that two may fail."""
+        return self.lease_timeout / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A position to store with one of the next writes."""
+
+    position: Position
+    sub: int = 0
+    children: frozenset[str] = frozenset()
+
+
+async def within(clock: Clock, seconds: float, work: Awaitable[T]) -> T | None:
+    """The result of `work`, or None (and `work` cancelled) when it is not there in time."""
+    task = asyncio.ensure_future(work)
+    alarm = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))
+    try:
+        await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for each in (task, alarm):
+            each.cancel()
+        await asyncio.gather(task, alarm, return_exceptions=True)
+
+
+class Ending(Enum):
+    """Why a keeper does not keep its lease any more."""
+
+    LEAVING = "leaving"
+    ASKED = "another worker of the run asked for it"
+    LOST = "another worker took it"
+    UNREACHABLE = "not renewed in time"
+
+
+class Keeper:
+    """Holds one lease until it is lost, or has to be released.
+
+    Args:
+        store: Where the row is.
+        lease: The row as we took it.
+        sent_at: Monotonic time before the taking write was sent, seconds.
+        slots: Bounds requests in flight, over all leases.
+        noted: Returns what should be stored, or None; asked before every write.
+    """
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        lease: Lease,
+        sent_at: float,
+        *,
+        clock: Clock,
+        timing: Timing,
+        slots: asyncio.Semaphore,
+        random: Random,
+        noted: Callable[[], Noted | None],
+    ) -> None:
+        self.lease = lease
+        self.lost_to: str | None = None
+        self.trouble: LeaseError | None = None
+        self._store = store
+        self._clock = clock
+        self._timing = timing
+        self._slots = slots
+        self._random = random
+        self._noted = noted
+        self._sent_at = sent_at
+        self._checkpointed_at = sent_at
+        self._leaving = asyncio.Event()
+
+    @property
+    def deadline(self) -> float:
+        """Monotonic time until which the lease is ours, seconds."""
+        return self._sent_at + self._timing.lease_timeout
+
+    @property
+    def valid(self) -> bool:
+        """Whether the deadline is still ahead, by the clock at this very moment."""
+        return self._clock.monotonic() < self.deadline
+
+    def leave(self) -> None:
+        """Make `keep` return, so that the lease can be released."""
+        self._leaving.set()
+
+    async def keep(self) -> Ending:
+        """Renew and checkpoint until the lease is lost or should be released; the row is left as it is then."""
+        pause = self._timing.renewal * self._random.uniform(0.5, 1)  # so that leases taken together spread out
+        while True:
+            await within(self._clock, pause, self._leaving.wait())
+            if not self.valid:  # also after this process was stopped for a while: before anything is written
+                return Ending.UNREACHABLE
+            if self._leaving.is_set():
+                return Ending.LEAVING
+            outcome = await self._write(self._next_row)
+            if isinstance(outcome, Lost) and outcome.current is None:
+                outcome = await self._recreate()
+            match outcome:
+                case None:
+                    pause = self._retry_pause()
+                case Lost(current):
+                    self.lost_to = current.owner if current else None
+                    return Ending.LOST
+                case Written() if self.lease.handover_to is not None:
+                    return Ending.ASKED
+                case Written():
+                    pause = self._sent_at + self._timing.renewal - self._clock.monotonic()
+
+    async def release(self) -> bool:
+        """Write the last checkpoint and free the row, as long as the lease is ours.
+
+        Returns:
+            Whether the row is free now.
+        """
+        while self.valid:
+            outcome = await self._write(self._last_row)
+            if outcome is not None:
+                return isinstance(outcome, Written)
+            await self._clock.sleep(self._retry_pause())
+        return False
+
+    def _next_row(self, lease: Lease) -> Lease:
+        noted = self._noted()
+        due = self._clock.monotonic() - self._checkpointed_at >= self._timing.checkpoint_interval
+        if due and noted and _advances(lease, noted):
+            return lease.checkpointed(noted.position, noted.sub, noted.children)
+        return lease.renewed()
+
+    def _last_row(self, lease: Lease) -> Lease:
+        noted = self._noted()
+        if noted and _advances(lease, noted):
+            return lease.released_at(noted.position, noted.sub, noted.children)
+        return lease.released()
+
+    async def _write(self, change: Callable[[Lease], Lease]) -> Outcome | None:
+        return await self._send(lambda: self._store.apply(self.lease, change))
+
+    async def _recreate(self) -> Outcome | None:
+        """Somebody deleted our row: write it again with all that we know."""
+        outcome = await self._send(lambda: self._store.create_if_absent(self._next_row(self.lease)))
+        if isinstance(outcome, Written):
+            logger.warning("lease %s: its row was deleted from %s; written again", self.lease.key, self._store.label)
+        return outcome
+
+    async def _send(self, request: Callable[[], Awaitable[Outcome]]) -> Outcome | None:
+        """Send one write; None when it failed for now or took longer than the lease lasts."""
+
+        async def sent() -> tuple[float, Outcome]:
+            async with self._slots:
+                return self._clock.monotonic(), await request()
+
+        try:
+            answer = await within(self._clock, self.deadline - self._clock.monotonic(), sent())
+        except LeaseError as error:
+            self.trouble = error
+            return None
+        if answer is None:
+            return None
+        sent_at, outcome = answer
+        if isinstance(outcome, Written):
+            if outcome.lease.checkpoint != self.lease.checkpoint or outcome.lease.sub != self.lease.sub:
+                self._checkpointed_at = sent_at
+            self.lease, self._sent_at, self.trouble = outcome.lease, sent_at, None
+        return outcome
+
+    def _retry_pause(self) -> float:
+        return self._timing.renewal / 3 * self._random.uniform(0.5, 1)
+
+
+def _advances(lease: Lease, noted: Noted) -> bool:
+    return lease.advances(noted.position, noted.sub) or not noted.children <= lease.children

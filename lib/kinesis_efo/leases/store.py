@@ -1,0 +1,148 @@
+"""Where leases are kept, as seen by workers: conditional writes whose outcome is a value.
+
+The rules of fencing live here, once, for DynamoDB (`table.py`) and for the model of it that tests use: every write
+asks for the owner and the counter that the writer saw. Relies on rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from kinesis_efo.errors import LeaseError
+from kinesis_efo.leases.row import Lease
+
+
+class TableUnavailableError(LeaseError):
+    """The lease table cannot be reached or throttles us for now; trying again later makes sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The write is in the table.
+
+    Attributes:
+        lease: The row as it is now.
+    """
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The write was refused, because the row is not as the writer knew it.
+
+    Attributes:
+        current: The row as it is instead; None where it does not exist.
+    """
+
+    current: Lease | None
+
+
+Outcome: TypeAlias = Written | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """All rows of the table at one time.
+
+    Attributes:
+        leases: By lease key.
+        unreadable: By lease key, why a row cannot be understood.
+    """
+
+    leases: Mapping[str, Lease] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+
+class LeaseStore(ABC):
+    """A table of leases.
+
+    Every method raises `TableUnavailableError` for what may pass, and `LeaseTableError` for what needs a person.
+    """
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """The table as messages name it."""
+
+    @abstractmethod
+    async def check(self) -> None:
+        """Make sure that the table exists and has the key schema of a lease table."""
+
+    @abstractmethod
+    async def scan(self) -> Scan:
+        """All rows, read consistently."""
+
+    @abstractmethod
+    async def _put(self, lease: Lease) -> Outcome:
+        """Write a row unless there is one."""
+
+    @abstractmethod
+    async def _update(self, before: Lease, after: Lease) -> Outcome:
+        """Change a row from `before` to `after` if it still has the owner and the counter of `before`."""
+
+    @abstractmethod
+    async def _remove(self, before: Lease) -> Outcome:
+        """Delete a row if it still has the owner and the counter of `before`."""
+
+    async def create_if_absent(self, lease: Lease) -> Outcome:
+        """Write a new row. It may have an owner already: creating and taking are one write then."""
+        outcome = await self._put(lease)
+        return _settled(lease, outcome.current) if isinstance(outcome, Lost) else outcome
+
+    async def take(self, seen: Lease, owner: str, run: str, endpoint: str) -> Outcome:
+        """Make `owner` the owner of a lease, on condition that nobody has written its row since it was seen."""
+        after = seen.taken(owner, run, endpoint)
+        outcome = await self._update(seen, after)
+        return _settled(after, outcome.current) if isinstance(outcome, Lost) else outcome
+
+    async def apply(self, held: Lease, change: Callable[[Lease], Lease]) -> Outcome:
+        """Change a row that the caller owns, on condition that owner and counter are as the caller knows them.
+
+        A refusal may be our own doing: a write that arrived although its answer was lost (and that the SDK or the
+        caller then repeated). The row shows it: our owner, one counter further. If it is what was to be written, it
+        counts as written; if it is another write of ours, the change is made once more on top of it.
+
+        Args:
+            held: The row as the caller last wrote it.
+            change: From one row to the next, such as `Lease.renewed`.
+        """
+        after = change(held)
+        outcome = await self._update(held, after)
+        if isinstance(outcome, Written):
+            return outcome
+        outcome = _settled(after, outcome.current)
+        if isinstance(outcome, Written) or not _is_our_other_write(held, outcome.current):
+            return outcome
+        assert outcome.current is not None
+        after = change(outcome.current)
+        outcome = await self._update(outcome.current, after)
+        return _settled(after, outcome.current) if isinstance(outcome, Lost) else outcome
+
+    async def ask(self, seen: Lease, worker: str) -> Outcome:
+        """Ask the owner of a lease to hand it over to `worker`. It stays the owner until it does."""
+        return await self._update(seen, seen.asked(worker))
+
+    async def delete(self, seen: Lease) -> Outcome:
+        """Delete a row, on condition that nobody has written it since it was seen.
+
+        Returns:
+            `Lost(None)` where the row was gone already.
+        """
+        return await self._remove(seen)
+
+
+def _settled(after: Lease, current: Lease | None) -> Outcome:
+    """What a refused write amounts to, given the row that refused it."""
+    landed = current is not None and (
+        (current.owner, current.counter, current.checkpoint, current.sub, current.children)
+        == (after.owner, after.counter, after.checkpoint, after.sub, after.children)
+    )
+    return Written(current) if landed and current is not None else Lost(current)
+
+
+def _is_our_other_write(held: Lease, current: Lease | None) -> bool:
+    return current is not None and (current.owner, current.counter) == (held.owner, held.counter + 1)

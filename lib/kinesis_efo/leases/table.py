@@ -1,0 +1,246 @@
+"""The lease table in DynamoDB. Thin: one call per method, conditions as `store.py` asks for them.
+
+Relies on an aiobotocore DynamoDB client that is passed in; `client_config` says how it should be configured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final, Protocol
+
+import aiohttp
+from aiobotocore.config import AioConfig
+from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError, HTTPClientError
+from botocore.parsers import ResponseParserError
+
+from kinesis_efo.errors import LeaseTableError
+from kinesis_efo.leases.row import KCL_TRANSIENT, Item, Lease
+from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan, TableUnavailableError, Written
+
+_PASSING: Final = frozenset(
+    {
+        "InternalServerError",
+        "InternalFailure",
+        "LimitExceededException",
+        "ProvisionedThroughputExceededException",
+        "ReplicatedWriteConflictException",
+        "RequestLimitExceeded",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "ResourceInUseException",
+        "ServiceUnavailable",
+        "ThrottlingException",
+        "Throttling",
+        "TransactionInProgressException",
+        "TransactionConflictException",
+    }
+)
+_DENIED: Final = frozenset({"AccessDeniedException", "AccessDenied", "UnauthorizedOperation"})
+
+
+class DynamoDbClient(Protocol):
+    """What is used of an aiobotocore DynamoDB client."""
+
+    meta: Any
+
+    def describe_table(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
+    def scan(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
+    def put_item(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
+    def update_item(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
+    def delete_item(self, **request: Any) -> Awaitable[dict[str, Any]]: ...
+
+
+def client_config(lease_timeout: float, in_flight: int = 32) -> AioConfig:
+    """How a client for the lease table should be configured.
+
+    Timeouts are short against the lease timeout: an answer that comes after it is worth nothing.
+
+    Args:
+        lease_timeout: Seconds after which a lease that is not renewed is free.
+        in_flight: Requests at the same time, at most.
+    """
+    return AioConfig(
+        connect_timeout=lease_timeout / 6,
+        read_timeout=lease_timeout / 6,
+        retries={"mode": "standard", "total_max_attempts": 3},
+        max_pool_connections=in_flight + 2,
+    )
+
+
+class LeaseTable(LeaseStore):
+    """The lease table of one application. It is declared as code and never created here.
+
+    Args:
+        client: An aiobotocore DynamoDB client.
+        name: Name of the table, or its ARN.
+        declared_by: What declares the table, for messages: the manifest and the infrastructure behind it.
+    """
+
+    def __init__(self, client: DynamoDbClient, name: str, *, declared_by: str) -> None:
+        self._client = client
+        self._name = name
+        self._declared_by = declared_by
+
+    @property
+    def label(self) -> str:
+        return f"lease table {self._name} in {self._client.meta.region_name}"
+
+    async def check(self) -> None:
+        """Make sure that the table exists, is ACTIVE and has the partition key `leaseKey` (S) and no sort key.
+
+        Raises:
+            LeaseTableError: It is not so; the message names the table, its region and what declares it.
+            TableUnavailableError: DynamoDB cannot be reached for now, or the table is still being created.
+        """
+        answer = await self._call("DescribeTable", self._client.describe_table(TableName=self._name))
+        table = answer["Table"]
+        status = table.get("TableStatus")
+        if status in ("CREATING", "UPDATING"):
+            if status == "CREATING":
+                raise TableUnavailableError(f"{self.label} is still being created")
+        elif status != "ACTIVE":
+            raise LeaseTableError(f"{self.label} is {status}, expected ACTIVE; {self._remedy}")
+        types = {each["AttributeName"]: each["AttributeType"] for each in table["AttributeDefinitions"]}
+        keys = [f"{each['KeyType']} {each['AttributeName']} ({types[each['AttributeName']]})"
+                for each in table["KeySchema"]]  # fmt: skip
+        if keys != ["HASH leaseKey (S)"]:
+            raise LeaseTableError(
+                f"{self.label} has the key schema {', '.join(keys)}, a lease table has HASH leaseKey (S): "
+                f"it is not a lease table; {self._remedy}"
+            )
+
+    async def scan(self) -> Scan:
+        leases: dict[str, Lease] = {}
+        unreadable: dict[str, str] = {}
+        request: dict[str, Any] = {"TableName": self._name, "ConsistentRead": True}
+        while True:
+            page = await self._call("Scan", self._client.scan(**request))
+            for item in page["Items"]:
+                key = item["leaseKey"]["S"]
+                try:
+                    if (lease := Lease.from_item(item)) is not None:
+                        leases[key] = lease
+                except ValueError as error:
+                    unreadable[key] = f"{error} in {self.label}"
+            if "LastEvaluatedKey" not in page:
+                return Scan(leases, unreadable)
+            request["ExclusiveStartKey"] = page["LastEvaluatedKey"]
+
+    async def _put(self, lease: Lease) -> Outcome:
+        answer = await self._write(
+            "PutItem",
+            self._client.put_item(
+                TableName=self._name,
+                Item=lease.to_item(),
+                ConditionExpression="attribute_not_exists(leaseKey)",
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            ),
+        )
+        return answer if isinstance(answer, Lost) else Written(lease)
+
+    async def _update(self, before: Lease, after: Lease) -> Outcome:
+        answer = await self._write(
+            "UpdateItem",
+            self._client.update_item(
+                TableName=self._name,
+                Key={"leaseKey": {"S": before.key}},
+                ReturnValues="ALL_NEW",
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+                **_update_request(before, after),
+            ),
+        )
+        return answer if isinstance(answer, Lost) else Written(self._lease(answer["Attributes"]) or after)
+
+    async def _remove(self, before: Lease) -> Outcome:
+        condition, values = _fence(before)
+        answer = await self._write(
+            "DeleteItem",
+            self._client.delete_item(
+                TableName=self._name,
+                Key={"leaseKey": {"S": before.key}},
+                ConditionExpression=condition,
+                ExpressionAttributeValues=values,
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            ),
+        )
+        return answer if isinstance(answer, Lost) else Written(before)
+
+    async def _write(self, action: str, call: Awaitable[dict[str, Any]]) -> dict[str, Any] | Lost:
+        try:
+            return await self._call(action, call)
+        except ClientError as error:  # the refusal of a condition; everything else was translated
+            item = error.response.get("Item")
+            return Lost(self._lease(item) if item else None)
+
+    def _lease(self, item: Item) -> Lease | None:
+        try:
+            return Lease.from_item(item)
+        except ValueError as error:
+            raise LeaseTableError(f"{error} in {self.label}") from None
+
+    async def _call(self, action: str, call: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+        """Wait for a call and translate its failure; the refusal of a condition passes as it is."""
+        try:
+            return await call
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            if code == "ConditionalCheckFailedException":
+                raise
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            if code in _PASSING or status >= 500:
+                raise TableUnavailableError(f"{self.label}: {action} failed for now: {error}") from error
+            raise self._fatal(action, code, error) from error
+        except (HTTPClientError, CredentialRetrievalError, ResponseParserError, OSError, aiohttp.ClientError) as error:
+            reason = str(error) or type(error).__name__
+            raise TableUnavailableError(f"{self.label}: {action} failed for now: {reason}") from error
+        except BotoCoreError as error:
+            raise LeaseTableError(f"{self.label}: {action} failed: {error}; {self._remedy}") from error
+
+    def _fatal(self, action: str, code: str, error: ClientError) -> LeaseTableError:
+        if code == "ResourceNotFoundException":
+            return LeaseTableError(f"{self.label} does not exist; {self._remedy}")
+        if code in _DENIED:
+            return LeaseTableError(
+                f"not allowed: dynamodb:{action} on {self._arn_pattern} ({self.label}): {error}; "
+                "attach the runtime policy of the application to the role that runs the query"
+            )
+        return LeaseTableError(f"{self.label}: {action} failed: {error}; {self._remedy}")
+
+    @property
+    def _arn_pattern(self) -> str:
+        if self._name.startswith("arn:"):
+            return self._name
+        return f"arn:aws:dynamodb:{self._client.meta.region_name}:*:table/{self._name}"
+
+    @property
+    def _remedy(self) -> str:
+        return f"it is declared by {self._declared_by}, and kinesis-efo never creates it: deploy that first"
+
+
+def _fence(before: Lease) -> tuple[str, Item]:
+    values: Item = {":counter": {"N": str(before.counter)}}
+    if before.owner is None:
+        return "leaseCounter = :counter AND attribute_not_exists(leaseOwner)", values
+    return "leaseCounter = :counter AND leaseOwner = :owner", {**values, ":owner": {"S": before.owner}}
+
+
+def _update_request(before: Lease, after: Lease) -> dict[str, Any]:
+    """What differs between two rows, as an update of exactly these attributes: those we do not know stay."""
+    old, new = before.to_item(), after.to_item()
+    changed = sorted(name for name in new if old.get(name) != new[name])
+    gone = sorted(set(old) - set(new))
+    if after.owner is not None and after.owner != before.owner:
+        gone += KCL_TRANSIENT
+    # Placeholders for all names: some, such as "run" or "endpoint", may become reserved words.
+    names = {f"#n{i}": name for i, name in enumerate([*changed, *gone])}
+    short = {name: placeholder for placeholder, name in names.items()}
+    expression = "SET " + ", ".join(f"{short[name]} = :v{i}" for i, name in enumerate(changed))
+    if gone:
+        expression += " REMOVE " + ", ".join(short[name] for name in gone)
+    condition, values = _fence(before)
+    return {
+        "UpdateExpression": expression,
+        "ConditionExpression": condition,
+        "ExpressionAttributeNames": names,
+        "ExpressionAttributeValues": {**values, **{f":v{i}": new[name] for i, name in enumerate(changed)}},
+    }

@@ -1,0 +1,378 @@
+"""A worker's loop over the lease table: find out who holds what, take what is ours to take, keep it, give it back.
+
+Scans happen only while something wanted is not held (or rows of finished shards are left); what is held is kept by one
+`Keeper` per lease, on its own schedule. Relies on the store, election and keepers; never on what is read with a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Collection, Mapping
+from random import Random
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError
+from kinesis_efo.leases.cleanup import finished_parents
+from kinesis_efo.leases.election import Plan, Worker, plan
+from kinesis_efo.leases.expiry import Observer, Sighting
+from kinesis_efo.leases.keeper import Ending, Keeper, Noted, Timing, within
+from kinesis_efo.leases.row import Lease, LeaseInfo
+from kinesis_efo.leases.store import LeaseStore, Scan, TableUnavailableError, Written
+from kinesis_efo.positions import SHARD_END, Position
+
+logger = logging.getLogger(__name__)
+
+CLEANUP_INTERVAL = 60.0
+"""Seconds between two looks at the rows of finished shards (KCL's interval)."""
+
+
+def worker_id(random: Random) -> str:
+    """A new worker id, `<host>:<pid>:<random>`: never the same twice, and readable in the table."""
+    return f"{socket.gethostname()}:{os.getpid()}:{random.getrandbits(64):016x}"
+
+
+class LeaseLoop:
+    """Holds the leases of the shards that a worker wants. One per worker, on one asyncio loop.
+
+    Args:
+        table: Where the leases are.
+        worker_id: Unique for ever; see `worker_id`.
+        run_id: Query run; workers of one run share the leases, those of another are refused.
+        endpoint: Where this worker serves data; other processes find it in the rows.
+        clock: Time.
+        lease_timeout: Seconds without renewal after which a lease is free.
+        checkpoint_interval: Least seconds between two checkpoints of one shard.
+        random: Spreads renewals and choices.
+        application: Name for messages.
+        in_flight: Requests to the table at the same time, at most.
+        on_taken: Called with a lease key once it is ours.
+        on_lost: Called with a lease key, and who has it now (None: nobody we know of, the table was not reachable in
+            time), once it is not ours any more without our doing. Stop reading before returning.
+        on_failed: Called with the error that ended the loop.
+    """
+
+    def __init__(
+        self,
+        table: LeaseStore,
+        *,
+        worker_id: str,
+        run_id: str,
+        endpoint: str,
+        clock: Clock,
+        lease_timeout: float,
+        checkpoint_interval: float = 5.0,
+        random: Random,
+        application: str | None = None,
+        in_flight: int = 32,
+        on_taken: Callable[[str], None] = lambda _key: None,
+        on_lost: Callable[[str, str | None], None] = lambda _key, _owner: None,
+        on_failed: Callable[[LeaseError], None] = lambda _error: None,
+    ) -> None:
+        self._table = table
+        self._me = Worker(worker_id, run_id, endpoint)
+        self._clock = clock
+        self._timing = Timing(lease_timeout, checkpoint_interval)
+        self._random = random
+        self._subject = f"application {application}" if application else table.label
+        self._slots = asyncio.Semaphore(in_flight)
+        self._on_taken = on_taken
+        self._on_lost = on_lost
+        self._on_failed = on_failed
+        self._observer = Observer(lease_timeout)
+        self._wanted: dict[str, LeaseInfo] = {}
+        self._finished: set[str] = set()
+        self._noted: dict[str, Noted] = {}
+        self._keepers: dict[str, Keeper] = {}
+        self._tending: set[asyncio.Task[None]] = set()
+        self._loop_task: asyncio.Task[None] | None = None
+        self._plan = Plan()
+        self._wake = asyncio.Event()
+        self._news = asyncio.Event()
+        self._cleanup_at: float | None = None
+        self._trouble: LeaseError | None = None
+        self._failure: LeaseError | None = None
+
+    # --- what the owner of the loop says
+
+    def want(self, keys: Mapping[str, LeaseInfo]) -> None:
+        """Set the leases that this run should hold, in place of the former set.
+
+        New ones are taken as soon as possible; those held that are not in it any more are released.
+        """
+        self._wanted = dict(keys)
+        self._finished &= keys.keys()
+        for key in self._keepers.keys() - keys.keys():
+            self._keepers[key].leave()
+        self._wake.set()
+
+    def checkpoint(self, key: str, position: Position, sub: int = 0) -> None:
+        """Note how far a shard is done. Written with a later renewal, forwards only, and only while the lease is ours.
+
+        Args:
+            key: Lease key.
+            position: Everything up to here is done.
+            sub: Sub-sequence number within an aggregated record.
+        """
+        noted = self._noted.get(key)
+        if noted is None or Lease(key, checkpoint=noted.position, sub=noted.sub).advances(position, sub):
+            self._noted[key] = Noted(position, sub, noted.children if noted else frozenset())
+
+    def finish(self, key: str, children: Collection[str] = ()) -> None:
+        """Note that a shard is done to its end: its lease gets the checkpoint `SHARD_END` and is released.
+
+        Args:
+            key: Lease key.
+            children: Shard ids of its children.
+        """
+        self._noted[key] = Noted(SHARD_END, 0, frozenset(children))
+        self._finished.add(key)
+        if key in self._keepers:
+            self._keepers[key].leave()
+
+    # --- what it can ask
+
+    @property
+    def held(self) -> frozenset[str]:
+        """Lease keys that are ours at this moment."""
+        return frozenset(key for key in self._keepers if self.is_held(key))
+
+    def is_held(self, key: str) -> bool:
+        """Whether a lease is ours at this moment: asks the clock, so it is right even after the process was paused."""
+        keeper = self._keepers.get(key)
+        return keeper is not None and keeper.valid
+
+    def assert_held(self, key: str) -> None:
+        """Raise `LeaseLostError` unless a lease is ours at this moment."""
+        if not self.is_held(key):
+            raise LeaseLostError(f"worker {self._me.id} does not hold lease {key} of {self._subject} (any more)")
+
+    @property
+    def failure(self) -> LeaseError | None:
+        """The error that ended the loop, if one did."""
+        return self._failure
+
+    @property
+    def rival(self) -> Sighting | None:
+        """A lease we want that another run holds, as seen last."""
+        return self._plan.rival
+
+    async def wait_held(self, keys: Collection[str], at_most: float | None = None) -> None:
+        """Wait until all these leases are held by this worker or, where the run has several, by another of them.
+
+        Args:
+            keys: Lease keys; they must be wanted.
+            at_most: Longest wait, seconds.
+
+        Raises:
+            AlreadyRunningError: Another run holds one of them and has been seen renewing it, for `lease_timeout`.
+            LeaseTableError: The table cannot be used.
+            TableUnavailableError: `at_most` has passed.
+        """
+        give_up_at = None if at_most is None else self._clock.monotonic() + at_most
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            now = self._clock.monotonic()
+            rival = self._plan.rival
+            if rival is not None and self._observer.proven_alive(rival, now):
+                raise AlreadyRunningError(
+                    f"{self._subject} is already read by {rival.lease.owner} (run {rival.lease.run}), "
+                    f"last seen {now - rival.changed_at:.0f} s ago renewing lease {rival.lease.key}; "
+                    "stop that query, or give this one an application of its own"
+                )
+            missing = [key for key in keys if not self.is_held(key) and key not in self._plan.with_peers]
+            if not missing:
+                return
+            if give_up_at is not None and now >= give_up_at:
+                raise TableUnavailableError(
+                    f"{self._subject}: lease {missing[0]} and {len(missing) - 1} more are not held after {at_most} s"
+                    f"{f': {self._trouble}' if self._trouble else ''}"
+                ) from self._trouble
+            self._news.clear()
+            await within(self._clock, self._timing.renewal if give_up_at is None else give_up_at - now,
+                         self._news.wait())  # fmt: skip
+
+    # --- start and stop
+
+    async def start(self) -> None:
+        """Check the table and begin.
+
+        Raises:
+            LeaseTableError: The table is missing, is no lease table, or refuses us.
+            TableUnavailableError: It cannot be reached.
+        """
+        await self._table.check()
+        self._loop_task = asyncio.create_task(self._run(), name=f"leases of {self._me.id}")
+
+    async def stop(self, at_most: float = 5.0) -> None:
+        """Write the last checkpoints and release all leases.
+
+        Args:
+            at_most: Seconds after which leases that could not be released are left to expire.
+        """
+        if self._loop_task is not None:
+            self._loop_task.cancel()
+            await asyncio.gather(self._loop_task, return_exceptions=True)
+            self._loop_task = None
+        for keeper in self._keepers.values():
+            keeper.leave()
+        if self._tending:
+            await within(self._clock, at_most, asyncio.wait(self._tending))
+        for task in self._tending:
+            task.cancel()
+        await asyncio.gather(*self._tending, return_exceptions=True)
+        self._keepers.clear()
+
+    # --- the loop
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._wake.clear()
+                pause = await self._step() if self._scan_due() else self._timing.renewal
+                self._announce()
+                await within(self._clock, pause, self._wake.wait())
+        except LeaseError as error:
+            self._fail(error)
+        except Exception as error:
+            self._fail(LeaseError(f"{self._subject}: the lease loop failed: {error!r}"))
+            raise
+
+    def _scan_due(self) -> bool:
+        cleanup = self._cleanup_at is not None and self._clock.monotonic() >= self._cleanup_at
+        return cleanup or not self._open <= self._keepers.keys()
+
+    @property
+    def _open(self) -> set[str]:
+        return self._wanted.keys() - self._finished
+
+    async def _step(self) -> float:
+        """Scan, decide and act once.
+
+        Returns:
+            Seconds until the next step is due.
+        """
+        try:
+            scan = await within(self._clock, self._timing.lease_timeout, self._table.scan())
+            if scan is None:
+                raise TableUnavailableError(f"{self._table.label}: no answer for {self._timing.lease_timeout} s")
+        except TableUnavailableError as error:
+            if self._trouble is None:
+                logger.warning("%s", error)
+            self._trouble = error
+            return self._timing.renewal / 3 * self._random.uniform(0.5, 1)
+        self._trouble = None
+        if bad := [scan.unreadable[key] for key in sorted(scan.unreadable.keys() & self._open)]:
+            raise LeaseTableError(f"{bad[0]}; correct or delete the row")
+        now = self._clock.monotonic()
+        sightings = self._observer.observe(scan.leases, now)
+        self._plan = plan(
+            sightings, self._observer, now, me=self._me, wanted=self._open, held=self._keepers, random=self._random
+        )
+        await self._act(self._plan)
+        await self._clean(scan, sightings)
+        settled = self._open <= self._keepers.keys() | self._plan.with_peers
+        return self._timing.renewal if settled else self._timing.lease_timeout / 10
+
+    async def _act(self, todo: Plan) -> None:
+        attempts = [self._create(key) for key in todo.create] + [self._take(lease) for lease in todo.take]
+        if todo.ask is not None:
+            attempts.append(self._ask(todo.ask))
+        results = await asyncio.gather(*attempts, return_exceptions=True)
+        for error in results:
+            if isinstance(error, TableUnavailableError):
+                self._trouble = error
+            elif isinstance(error, BaseException):
+                raise error
+        if (todo.create or todo.take) and self._trouble is None:
+            self._wake.set()  # a first key was won, or others were faster: look again at once
+
+    async def _create(self, key: str) -> None:
+        info = self._wanted[key]
+        lease = Lease.new(key, info)
+        if (noted := self._noted.get(key)) is not None and lease.advances(noted.position, noted.sub):
+            lease = lease.checkpointed(noted.position, noted.sub, noted.children)
+        async with self._slots:
+            sent_at = self._clock.monotonic()
+            outcome = await self._table.create_if_absent(lease.taken(self._me.id, self._me.run, self._me.endpoint))
+        if isinstance(outcome, Written):
+            self._begin(outcome.lease, sent_at)
+
+    async def _take(self, seen: Lease) -> None:
+        async with self._slots:
+            sent_at = self._clock.monotonic()
+            outcome = await self._table.take(seen, self._me.id, self._me.run, self._me.endpoint)
+        if isinstance(outcome, Written):
+            self._begin(outcome.lease, sent_at)
+
+    async def _ask(self, lease: Lease) -> None:
+        async with self._slots:
+            await self._table.ask(lease, self._me.id)
+
+    def _begin(self, lease: Lease, sent_at: float) -> None:
+        key = lease.key
+        keeper = Keeper(
+            self._table, lease, sent_at, clock=self._clock, timing=self._timing, slots=self._slots,
+            random=self._random, noted=lambda: self._noted.get(key),
+        )  # fmt: skip
+        self._keepers[key] = keeper
+        logger.info("lease %s taken by %s at %s", key, self._me.id, lease.checkpoint)
+        if key not in self._open:  # it was given up while the write was under way
+            keeper.leave()
+        task = asyncio.create_task(self._tend(key, keeper), name=f"lease {key}")
+        self._tending.add(task)
+        task.add_done_callback(self._tending.discard)
+        self._on_taken(key)
+        self._announce()
+
+    async def _tend(self, key: str, keeper: Keeper) -> None:
+        ending = await keeper.keep()
+        del self._keepers[key]
+        match ending:
+            case Ending.LEAVING:
+                released = await keeper.release()
+                logger.info("lease %s %s by %s", key, "released" if released else "left to expire", self._me.id)
+            case Ending.ASKED:
+                self._lose(key, keeper.lease.handover_to, ending)
+                await keeper.release()
+            case Ending.LOST:
+                self._lose(key, keeper.lost_to, ending)
+            case Ending.UNREACHABLE:
+                self._lose(key, None, ending, keeper.trouble)
+                if isinstance(keeper.trouble, LeaseTableError):
+                    self._fail(keeper.trouble)
+        self._wake.set()
+        self._announce()
+
+    def _lose(self, key: str, owner: str | None, why: Ending, trouble: LeaseError | None = None) -> None:
+        logger.warning("lease %s lost by %s to %s: %s%s", key, self._me.id, owner or "nobody known", why.value,
+                       f" ({trouble})" if trouble else "")  # fmt: skip
+        self._on_lost(key, owner)
+
+    async def _clean(self, scan: Scan, sightings: Mapping[str, Sighting]) -> None:
+        """Delete the rows of parents whose children have all begun; only sometimes, and never what is wanted."""
+        now = self._clock.monotonic()
+        if self._cleanup_at is not None and now < self._cleanup_at:
+            return
+        left = scan.leases.keys() - self._wanted.keys()
+        self._cleanup_at = now + CLEANUP_INTERVAL if left or self._finished else None
+        free = {key for key in left if scan.leases[key].owner is None or self._observer.expired(sightings[key], now)}
+        for lease in finished_parents(scan.leases, free):
+            async with self._slots:
+                try:
+                    await self._table.delete(lease)
+                except TableUnavailableError:
+                    return
+
+    def _fail(self, error: LeaseError) -> None:
+        if self._failure is None:
+            self._failure = error
+            logger.error("%s", error)
+            self._on_failed(error)
+        self._announce()
+
+    def _announce(self) -> None:
+        self._news.set()

@@ -1,0 +1,1 @@
+"""Reading shards with Enhanced Fan-Out: wire format, transport, subscription, topology, decoding."""

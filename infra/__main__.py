@@ -1,0 +1,59 @@
+"""`python -m infra`: synthesize (what `cdktf` calls), accept a protected environment, declare one in local AWS."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+from infra.errors import InfraError
+from infra.load import DIRECTORY, load_environments
+
+_log = logging.getLogger("infra")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        match options.command:
+            case "accept":
+                from infra import ledger
+
+                for environment in load_environments(options.directory, [options.environment]):
+                    _log.info("wrote %s", ledger.accept(options.directory, environment))
+            case "up":
+                from infra.up import up
+
+                up(options.directory, options.environment, options.endpoint, through=options.through)
+            case _:
+                from infra.app import synthesize
+
+                environments = load_environments(options.directory, getattr(options, "environments", ()))
+                written = synthesize(environments, options.directory)
+                _log.info("synthesized %s into %s", ", ".join(e.environment for e in environments), written)
+    except InfraError as error:
+        _log.error("error: %s", error)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m infra", description=__doc__)
+    parser.add_argument("--directory", type=Path, default=DIRECTORY, help="environment files (default: %(default)s)")
+    commands = parser.add_subparsers(dest="command")
+    synth = commands.add_parser("synth", help="write Terraform JSON (the default)")
+    synth.add_argument("environments", nargs="*", help="default: all")
+    accept = commands.add_parser("accept", help="write down what a protected environment declares")
+    accept.add_argument("environment")
+    up = commands.add_parser("up", help="declare an environment in local AWS")
+    up.add_argument("environment")
+    up.add_argument("--endpoint", default="http://127.0.0.1:4566", help="URL of local AWS (default: %(default)s)")
+    up.add_argument("--through", choices=["auto", "terraform", "boto3"], default="auto")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

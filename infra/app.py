@@ -1,0 +1,38 @@
+"""Synthesizes environments into Terraform JSON, without Node's CDKTF command line. Relies on `stacks`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from infra import ledger
+from infra.cdk import App
+from infra.settings import Environment
+from infra.stacks.streaming import StreamingStack
+
+
+def synthesize(
+    environments: Iterable[Environment],
+    directory: Path,
+    *,
+    outdir: Path | None = None,
+    local_endpoint: str | None = None,
+) -> Path:
+    """Write one stack per environment and return the directory that holds `stacks/<name>/cdk.tf.json`.
+
+    Args:
+        environments: What to synthesize.
+        directory: Where the environment files and their ledgers are.
+        outdir: Where to; default `$CDKTF_OUTDIR`, as CDKTF's command line sets it, or `cdktf.out`.
+        local_endpoint: As for `StreamingStack`.
+
+    Raises:
+        LedgerError: A protected environment does not match its ledger.
+    """
+    app = App(outdir=str(outdir) if outdir else None)
+    for environment in environments:
+        if local_endpoint is None:
+            ledger.check(directory, environment)
+        StreamingStack(app, environment, local_endpoint)
+    app.synth()
+    return Path(app.outdir)

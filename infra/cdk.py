@@ -1,0 +1,128 @@
+"""The one place that imports CDKTF, so that its fork CDK Terrain (`cdktn`) can take its place.
+
+`KINESIS_EFO_CDK=cdktn` chooses the fork; without it, `cdktf` is used where it is installed. Everything else in `infra`
+imports from here, and is typed by `cdktf`'s own annotations: the fork has the same classes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from types import ModuleType
+
+_PROVIDER = "cdktf_cdktf_provider_aws"
+
+
+def _engine() -> str:
+    chosen = os.environ.get("KINESIS_EFO_CDK", "")
+    if chosen not in ("", "cdktf", "cdktn"):
+        raise ImportError(f"KINESIS_EFO_CDK must be cdktf or cdktn; got {chosen!r}")
+    engine = chosen or ("cdktf" if importlib.util.find_spec("cdktf") else "cdktn")
+    if importlib.util.find_spec(engine) is None:
+        raise ImportError(f"{engine} is not installed: pip install 'kinesis-efo[infra]'")
+    return engine
+
+
+def _install(engine: str) -> None:
+    """Make `cdktf` and its AWS provider importable, fast."""
+    # jsii prints a banner of eleven lines about Node 20, which CDKTF 0.21 is made for.
+    os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "20")
+    if engine == "cdktn":
+        sys.modules["cdktf"] = importlib.import_module("cdktn")
+        sys.modules[_PROVIDER] = importlib.import_module("cdktn_provider_aws")
+    elif _PROVIDER not in sys.modules:
+        # The provider's own __init__ imports 2,200 modules: 10 to 30 s and up to 1.2 GB. A package without it lets the few
+        # modules below be imported by themselves (hashicorp/terraform-cdk#3753).
+        spec = importlib.util.find_spec(_PROVIDER)
+        assert spec is not None and spec.submodule_search_locations is not None
+        package = ModuleType(_PROVIDER)
+        package.__path__ = list(spec.submodule_search_locations)
+        package.__spec__, package.__file__, package.__package__ = spec, spec.origin, _PROVIDER
+        sys.modules[_PROVIDER] = package
+
+
+ENGINE = _engine()
+"""Which library synthesizes: `cdktf` or `cdktn`."""
+_install(ENGINE)
+
+from cdktf import (  # noqa: E402
+    App,
+    Fn,
+    LocalBackend,
+    S3Backend,
+    TerraformOutput,
+    TerraformResource,
+    TerraformResourceLifecycle,
+    TerraformStack,
+)
+from cdktf_cdktf_provider_aws.cloudwatch_dashboard import CloudwatchDashboard  # noqa: E402
+from cdktf_cdktf_provider_aws.cloudwatch_metric_alarm import (  # noqa: E402
+    CloudwatchMetricAlarm,
+    CloudwatchMetricAlarmMetricQuery,
+    CloudwatchMetricAlarmMetricQueryMetric,
+)
+from cdktf_cdktf_provider_aws.data_aws_iam_policy_document import (  # noqa: E402
+    DataAwsIamPolicyDocument,
+    DataAwsIamPolicyDocumentStatement,
+    DataAwsIamPolicyDocumentStatementCondition,
+    DataAwsIamPolicyDocumentStatementPrincipals,
+)
+from cdktf_cdktf_provider_aws.dynamodb_table import (  # noqa: E402
+    DynamodbTable,
+    DynamodbTableAttribute,
+    DynamodbTablePointInTimeRecovery,
+    DynamodbTableServerSideEncryption,
+)
+from cdktf_cdktf_provider_aws.iam_instance_profile import IamInstanceProfile  # noqa: E402
+from cdktf_cdktf_provider_aws.iam_policy import IamPolicy  # noqa: E402
+from cdktf_cdktf_provider_aws.iam_role import IamRole  # noqa: E402
+from cdktf_cdktf_provider_aws.iam_role_policy_attachment import IamRolePolicyAttachment  # noqa: E402
+from cdktf_cdktf_provider_aws.kinesis_resource_policy import KinesisResourcePolicy  # noqa: E402
+from cdktf_cdktf_provider_aws.kinesis_stream import KinesisStream, KinesisStreamStreamModeDetails  # noqa: E402
+from cdktf_cdktf_provider_aws.kinesis_stream_consumer import KinesisStreamConsumer  # noqa: E402
+from cdktf_cdktf_provider_aws.kms_alias import KmsAlias  # noqa: E402
+from cdktf_cdktf_provider_aws.kms_key import KmsKey  # noqa: E402
+from cdktf_cdktf_provider_aws.provider import AwsProvider, AwsProviderDefaultTags, AwsProviderEndpoints  # noqa: E402
+from cdktf_cdktf_provider_aws.ssm_parameter import SsmParameter  # noqa: E402
+from constructs import Construct  # noqa: E402
+
+__all__ = [
+    "ENGINE",
+    "App",
+    "AwsProvider",
+    "AwsProviderDefaultTags",
+    "AwsProviderEndpoints",
+    "CloudwatchDashboard",
+    "CloudwatchMetricAlarm",
+    "CloudwatchMetricAlarmMetricQuery",
+    "CloudwatchMetricAlarmMetricQueryMetric",
+    "Construct",
+    "DataAwsIamPolicyDocument",
+    "DataAwsIamPolicyDocumentStatement",
+    "DataAwsIamPolicyDocumentStatementCondition",
+    "DataAwsIamPolicyDocumentStatementPrincipals",
+    "DynamodbTable",
+    "DynamodbTableAttribute",
+    "DynamodbTablePointInTimeRecovery",
+    "DynamodbTableServerSideEncryption",
+    "Fn",
+    "IamInstanceProfile",
+    "IamPolicy",
+    "IamRole",
+    "IamRolePolicyAttachment",
+    "KinesisResourcePolicy",
+    "KinesisStream",
+    "KinesisStreamConsumer",
+    "KinesisStreamStreamModeDetails",
+    "KmsAlias",
+    "KmsKey",
+    "LocalBackend",
+    "S3Backend",
+    "SsmParameter",
+    "TerraformOutput",
+    "TerraformResource",
+    "TerraformResourceLifecycle",
+    "TerraformStack",
+]

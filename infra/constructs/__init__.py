@@ -1,0 +1,11 @@
+"""Building blocks in the manner of CDK's L2 constructs: small, opinionated, with grants as methods."""
+
+from infra.constructs.access import ReaderAccess
+from infra.constructs.alarms import Alarms
+from infra.constructs.dashboard import Dashboard
+from infra.constructs.key import CustomerKey
+from infra.constructs.manifest import Manifest
+from infra.constructs.stream import FanOutStream
+from infra.constructs.table import LeaseTable
+
+__all__ = ["Alarms", "CustomerKey", "Dashboard", "FanOutStream", "LeaseTable", "Manifest", "ReaderAccess"]

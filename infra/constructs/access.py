@@ -1,0 +1,100 @@
+"""What an application's runtime may do: a managed policy, and a role where the settings ask for one."""
+
+from __future__ import annotations
+
+from infra import documents, names
+from infra.cdk import Construct, IamInstanceProfile, IamPolicy, IamRole, IamRolePolicyAttachment
+from infra.constructs.base import policy_document, put
+from infra.settings import Eks, EmrEc2, EmrServerless, Environment, RoleAccess
+
+
+class ReaderAccess(Construct):
+    """The policy of an application and, for EMR and EKS, a role that has it.
+
+    Args:
+        scope: Where it belongs.
+        environment: The environment.
+        application: Key of the application.
+        policy: What the grants gathered. The denial of consumer registration is added here, always.
+    """
+
+    def __init__(self, scope: Construct, environment: Environment, application: str, policy: documents.Policy) -> None:
+        super().__init__(scope, f"access-{application}")
+        settings = environment.applications[application]
+        self._environment, self._application = environment, application
+        self._place = names.place(application, settings)
+        policy.deny_registration()
+        managed = IamPolicy(
+            self,
+            "policy",
+            name=names.policy_name(environment, application),
+            description=f"Read Kinesis as {application} of {environment.environment}; never register consumers",
+            policy=policy_document(self, f"{application}_reader", policy.statements.values()).json,
+        )
+        self._policy_arn = put(managed, self._place).arn
+        self._role_arn = None
+        if isinstance(settings.access, RoleAccess):
+            self._role_arn = self._role(settings.access)
+
+    @property
+    def policy_arn(self) -> str:
+        """ARN of the managed policy."""
+        return self._policy_arn
+
+    @property
+    def role_arn(self) -> str | None:
+        """ARN of the role; None where only a policy is wanted."""
+        return self._role_arn
+
+    def _role(self, access: RoleAccess) -> str:
+        trust = policy_document(self, f"{self._application}_trust", [self._trust(access)])
+        role = IamRole(
+            self,
+            "role",
+            name=names.role_name(self._environment, self._application),
+            description=f"Runtime of {self._application} in {self._environment.environment}",
+            assume_role_policy=trust.json,
+            permissions_boundary=access.permissions_boundary,
+        )
+        put(role, self._place)
+        attached = {"reader": self._policy_arn} | {arn.rpartition("/")[2]: arn for arn in access.policies}
+        for name, arn in attached.items():
+            attachment = IamRolePolicyAttachment(self, f"attach-{name}", role=role.name, policy_arn=arn)
+            put(attachment, self._place.join(name))
+        if isinstance(access, EmrEc2):
+            put(IamInstanceProfile(self, "profile", name=role.name, role=role.name), self._place)
+        return role.arn
+
+    def _trust(self, access: RoleAccess) -> documents.Statement:
+        environment = self._environment
+        match access:
+            case EmrEc2():
+                service = f"ec2.{names.dns_suffix(environment.region)}"
+                return documents.Statement("EmrOnEc2", ("sts:AssumeRole",), (), principals={"Service": (service,)})
+            case EmrServerless():
+                source = names.arn(environment, "emr-serverless", f"/applications/{access.application_id or '*'}")
+                return documents.Statement(
+                    "EmrServerless",
+                    ("sts:AssumeRole",),
+                    (),
+                    principals={"Service": ("emr-serverless.amazonaws.com",)},
+                    # Against the confused deputy: only jobs of this account's applications.
+                    conditions=(
+                        documents.Condition("StringEquals", "aws:SourceAccount", (environment.account_id,)),
+                        documents.Condition("ArnLike", "aws:SourceArn", (source,)),
+                    ),
+                )
+            case Eks():
+                issuer = access.oidc_provider_arn.partition("oidc-provider/")[2]
+                subject = f"system:serviceaccount:{access.namespace}:{access.service_account}"
+                test = "StringLike" if "*" in subject else "StringEquals"
+                return documents.Statement(
+                    "ServiceAccount",
+                    ("sts:AssumeRoleWithWebIdentity",),
+                    (),
+                    principals={"Federated": (access.oidc_provider_arn,)},
+                    conditions=(
+                        documents.Condition("StringEquals", f"{issuer}:aud", ("sts.amazonaws.com",)),
+                        documents.Condition(test, f"{issuer}:sub", (subject,)),
+                    ),
+                )

@@ -1,0 +1,176 @@
+"""Alarms on what Enhanced Fan-Out reports. GetRecords metrics, which most stacks watch, say nothing about it.
+
+Metrics and dimensions: Amazon Kinesis Data Streams developer guide, "Monitor with CloudWatch".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from infra import names
+from infra.cdk import (
+    CloudwatchMetricAlarm,
+    CloudwatchMetricAlarmMetricQuery,
+    CloudwatchMetricAlarmMetricQueryMetric,
+    Construct,
+)
+from infra.constructs.base import put
+from infra.constructs.stream import FanOutStream
+from infra.constructs.table import LeaseTable
+from infra.settings import AdoptedStream, Environment
+
+LAG = "SubscribeToShardEvent.MillisBehindLatest"
+RATE_EXCEEDED = "SubscribeToShard.RateExceeded"
+WRITES_THROTTLED = "WriteProvisionedThroughputExceeded"
+TAKEOVERS = 5  # in five minutes, which is where the library gives up
+
+
+class Alarms(Construct):
+    """Alarms of an environment, each notifying its topic if it has one.
+
+    Args:
+        scope: Where they belong.
+        environment: The environment.
+    """
+
+    def __init__(self, scope: Construct, environment: Environment) -> None:
+        super().__init__(scope, "alarms")
+        self._environment = environment
+        self._topics = [environment.alarms.sns_topic] if environment.alarms.sns_topic else None
+        self._lag_arns: list[str] = []
+
+    @property
+    def lag_arns(self) -> Sequence[str]:
+        """ARN of every lag alarm."""
+        return tuple(self._lag_arns)
+
+    def watch_stream(self, key: str, stream: FanOutStream) -> None:
+        """Watch a stream's consumers, and its writes if it is ours. CloudWatch has no metrics of other accounts' streams."""
+        settings = self._environment.streams[key]
+        if isinstance(settings, AdoptedStream):
+            if names.parse_arn(settings.existing_arn).account != self._environment.account_id:
+                return
+        else:
+            self._writes_throttled(names.place(key, settings), key, stream)
+        for application in stream.consumers:
+            self._consumer(key, stream, application)
+
+    def watch_table(self, application: str, table: LeaseTable) -> None:
+        """Watch an application's lease table: throttled leases expire, and then workers fight over shards."""
+        queries = [
+            CloudwatchMetricAlarmMetricQuery(
+                id=query,
+                metric=CloudwatchMetricAlarmMetricQueryMetric(
+                    namespace="AWS/DynamoDB",
+                    metric_name=metric,
+                    period=60,
+                    stat="Sum",
+                    dimensions={"TableName": table.name},
+                ),
+            )
+            for query, metric in (("reads", "ReadThrottleEvents"), ("writes", "WriteThrottleEvents"))
+        ]
+        total = CloudwatchMetricAlarmMetricQuery(
+            id="total", expression="FILL(reads, 0) + FILL(writes, 0)", label="throttled", return_data=True
+        )
+        alarm = CloudwatchMetricAlarm(
+            self,
+            f"leases-{application}",
+            alarm_name=self._name(application, "leases-throttled"),
+            alarm_description=f"The lease table of {application} is throttled: leases may expire.",
+            comparison_operator="GreaterThanThreshold",
+            threshold=0,
+            evaluation_periods=3,
+            datapoints_to_alarm=2,
+            metric_query=[*queries, total],
+            treat_missing_data="notBreaching",
+            actions_enabled=True,
+            alarm_actions=self._topics,
+            ok_actions=self._topics,
+        )
+        put(alarm, names.place(application, self._environment.applications[application]).join("leases"))
+
+    def _consumer(self, key: str, stream: FanOutStream, application: str) -> None:
+        settings = self._environment.applications[application]
+        place = names.consumer_place(self._environment, key, application)
+        consumer = names.application_name(application, settings)
+        dimensions = {"StreamName": stream.name, "ConsumerName": consumer}
+        lag = self._alarm(
+            place.join("lag"),
+            name=self._name(application, f"{key}-lag"),
+            description=f"{application} is more than {settings.lag_threshold_seconds} s behind on {key}"
+            + (", or reads nothing at all." if settings.continuous else "."),
+            metric=LAG,
+            statistic="Maximum",
+            threshold=settings.lag_threshold_seconds * 1000,
+            periods=5,
+            datapoints=5,
+            # While a subscription is open, Kinesis sends events even when nobody writes. No data: nobody reads.
+            missing="breaching" if settings.continuous else "notBreaching",
+            dimensions=dimensions,
+        )
+        self._lag_arns.append(lag.arn)
+        self._alarm(
+            place.join("rate"),
+            name=self._name(application, f"{key}-subscribe-refused"),
+            description=f"Subscriptions of {application} on {key} keep being refused: is something else using its consumer?",
+            metric=RATE_EXCEEDED,
+            statistic="Sum",
+            threshold=TAKEOVERS,
+            period=300,
+            periods=1,
+            datapoints=1,
+            dimensions=dimensions,
+        )
+
+    def _writes_throttled(self, place: names.Place, key: str, stream: FanOutStream) -> None:
+        self._alarm(
+            place.join("writes"),
+            name=self._name(key, "writes-throttled"),
+            description=f"Producers of {key} are throttled: too few shards, or one hot partition key.",
+            metric=WRITES_THROTTLED,
+            statistic="Sum",
+            threshold=0,
+            periods=5,
+            datapoints=3,
+            dimensions={"StreamName": stream.name},
+        )
+
+    def _alarm(
+        self,
+        place: names.Place,
+        *,
+        name: str,
+        description: str,
+        metric: str,
+        statistic: str,
+        threshold: float,
+        periods: int,
+        datapoints: int,
+        dimensions: Mapping[str, str],
+        period: int = 60,
+        missing: str = "notBreaching",
+    ) -> CloudwatchMetricAlarm:
+        alarm = CloudwatchMetricAlarm(
+            self,
+            f"alarm-{place.now}",
+            alarm_name=name,
+            alarm_description=description,
+            namespace="AWS/Kinesis",
+            metric_name=metric,
+            dimensions=dimensions,
+            statistic=statistic,
+            period=period,
+            evaluation_periods=periods,
+            datapoints_to_alarm=datapoints,
+            comparison_operator="GreaterThanThreshold",
+            threshold=threshold,
+            treat_missing_data=missing,
+            actions_enabled=True,
+            alarm_actions=self._topics,
+            ok_actions=self._topics,
+        )
+        return put(alarm, place)
+
+    def _name(self, subject: str, what: str) -> str:
+        return f"kinesis-efo-{self._environment.environment}-{subject}-{what}"

@@ -1,0 +1,69 @@
+"""What every construct here needs: fixed Terraform names, protection, and IAM statements as Terraform data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from infra.cdk import (
+    Construct,
+    DataAwsIamPolicyDocument,
+    DataAwsIamPolicyDocumentStatement,
+    DataAwsIamPolicyDocumentStatementCondition,
+    DataAwsIamPolicyDocumentStatementPrincipals,
+    TerraformResource,
+    TerraformResourceLifecycle,
+)
+from infra.documents import Statement
+from infra.names import Place
+from infra.settings import Environment
+
+_Resource = TypeVar("_Resource", bound=TerraformResource)
+
+
+def put(resource: _Resource, place: Place) -> _Resource:
+    """Give a resource the Terraform name of its place, whichever construct it is in, and move it there from where it was.
+
+    CDKTF would derive a name from the construct tree, so that moving code would replace resources.
+    """
+    resource.override_logical_id(place.now)
+    if place.before != place.now:
+        resource.move_from_id(f"{resource.terraform_resource_type}.{place.before}")
+    return resource
+
+
+def keep(environment: Environment) -> TerraformResourceLifecycle | None:
+    """The lifecycle of whatever has an identity: not destroyed where the environment is protected."""
+    return TerraformResourceLifecycle(prevent_destroy=True) if environment.protected else None
+
+
+def policy_document(scope: Construct, name: str, statements: Iterable[Statement]) -> DataAwsIamPolicyDocument:
+    """Statements as a Terraform data source, which evaluates references and which checkov understands.
+
+    Args:
+        scope: Where it belongs.
+        name: Its Terraform name.
+        statements: What it says.
+    """
+    document = DataAwsIamPolicyDocument(scope, f"{name}-document", statement=[_statement(each) for each in statements])
+    document.override_logical_id(name)
+    return document
+
+
+def _statement(statement: Statement) -> DataAwsIamPolicyDocumentStatement:
+    return DataAwsIamPolicyDocumentStatement(
+        sid=statement.sid,
+        effect=statement.effect,
+        actions=list(statement.actions),
+        resources=list(statement.resources) or None,
+        principals=[
+            DataAwsIamPolicyDocumentStatementPrincipals(type=kind, identifiers=list(identifiers))
+            for kind, identifiers in statement.principals.items()
+        ]
+        or None,
+        condition=[
+            DataAwsIamPolicyDocumentStatementCondition(test=each.test, variable=each.variable, values=list(each.values))
+            for each in statement.conditions
+        ]
+        or None,
+    )

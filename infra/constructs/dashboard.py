@@ -1,0 +1,106 @@
+"""A dashboard that answers one question: is each application keeping up?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from infra import names
+from infra.cdk import CloudwatchDashboard, Construct, Fn
+from infra.constructs.alarms import LAG, RATE_EXCEEDED, WRITES_THROTTLED, Alarms
+from infra.constructs.stream import FanOutStream
+from infra.settings import Environment
+
+_WIDTH = 24
+_HEIGHT = 6
+
+
+class Dashboard(Construct):
+    """Lag alarms on top, then a row per application (lag, what it receives, refusals), then a row of streams.
+
+    Args:
+        scope: Where it belongs.
+        environment: The environment.
+        streams: Every stream, by key.
+        alarms: Alarms of the environment; those on lag are shown by their state.
+    """
+
+    def __init__(
+        self, scope: Construct, environment: Environment, streams: Mapping[str, FanOutStream], alarms: Alarms
+    ) -> None:
+        super().__init__(scope, "dashboard")
+        self._environment, self._streams = environment, streams
+        widgets: list[dict[str, Any]] = []
+        if alarms.lag_arns:
+            state = {"title": "Is each application keeping up?", "alarms": list(alarms.lag_arns)}
+            widgets.append({"type": "alarm", "x": 0, "y": 0, "width": _WIDTH, "height": 3, "properties": state})
+        top = 3
+        rows = [self._application(key) for key in environment.applications] + [self._writers()]
+        for row in rows:
+            width = _WIDTH // len(row)
+            widgets += [
+                {
+                    "type": "metric",
+                    "x": n * width,
+                    "y": top,
+                    "width": width,
+                    "height": _HEIGHT,
+                    "properties": properties,
+                }
+                for n, properties in enumerate(row)
+            ]
+            top += _HEIGHT
+        dashboard = CloudwatchDashboard(
+            self,
+            "dashboard",
+            dashboard_name=f"kinesis-efo-{environment.environment}",
+            dashboard_body=Fn.jsonencode({"widgets": widgets}),
+        )
+        dashboard.override_logical_id("applications")
+
+    def _application(self, key: str) -> list[dict[str, Any]]:
+        settings = self._environment.applications[key]
+        consumer = names.application_name(key, settings)
+
+        def per_stream(metric: str) -> list[list[Any]]:
+            return [
+                [
+                    "AWS/Kinesis",
+                    metric,
+                    "StreamName",
+                    self._streams[each].name,
+                    "ConsumerName",
+                    consumer,
+                    {"label": each},
+                ]
+                for each in settings.streams
+            ]
+
+        limit = {"horizontal": [{"label": "alarm", "value": settings.lag_threshold_seconds * 1000}]}
+        return [
+            self._widget(f"{key}: milliseconds behind", per_stream(LAG), "Maximum") | {"annotations": limit},
+            self._widget(f"{key}: bytes received", per_stream("SubscribeToShardEvent.Bytes"), "Sum"),
+            self._widget(f"{key}: subscriptions refused", per_stream(RATE_EXCEEDED), "Sum"),
+        ]
+
+    def _writers(self) -> list[dict[str, Any]]:
+        def of_streams(metric: str) -> list[list[Any]]:
+            return [
+                ["AWS/Kinesis", metric, "StreamName", stream.name, {"label": key}]
+                for key, stream in self._streams.items()
+            ]
+
+        return [
+            self._widget("bytes written", of_streams("IncomingBytes"), "Sum"),
+            self._widget("writes throttled", of_streams(WRITES_THROTTLED), "Sum"),
+        ]
+
+    def _widget(self, title: str, metrics: list[list[Any]], statistic: str) -> dict[str, Any]:
+        return {
+            "title": title,
+            "region": self._environment.region,
+            "view": "timeSeries",
+            "stat": statistic,
+            "period": 60,
+            "metrics": metrics,
+        }

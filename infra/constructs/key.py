@@ -1,0 +1,59 @@
+"""A customer key with its alias, whose policy may let readers of other accounts decrypt through Kinesis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from infra import documents, names
+from infra.cdk import Construct, KmsAlias, KmsKey
+from infra.constructs.base import keep, put
+from infra.settings import Environment
+
+
+class CustomerKey(Construct):
+    """A rotated customer key.
+
+    Args:
+        scope: Where it belongs.
+        environment: The environment.
+        place: Its Terraform name.
+        alias: Alias without `alias/kinesis-efo/`.
+        description: What it encrypts.
+        foreign_readers: Principals of other accounts that may decrypt, through Kinesis only.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        environment: Environment,
+        place: names.Place,
+        *,
+        alias: str,
+        description: str,
+        foreign_readers: Sequence[str] = (),
+    ) -> None:
+        super().__init__(scope, "key")
+        root = f"arn:{names.partition(environment.region)}:iam::{environment.account_id}:root"
+        statements = [documents.Statement("Account", ("kms:*",), ("*",), principals={"AWS": (root,)})]
+        if foreign_readers:
+            statements.append(documents.decrypt_through(environment.region, "kinesis", principals=foreign_readers))
+        # Not a data source: in a key's policy the resource * is the key itself, which linters take for all keys.
+        key = KmsKey(
+            self,
+            "key",
+            description=description,
+            enable_key_rotation=True,
+            deletion_window_in_days=30,
+            policy=documents.policy_json(statements),
+            lifecycle=keep(environment),
+        )
+        put(key, place)
+        # A stream's name may hold dots, an alias may not; '/' keeps different names different.
+        name = f"alias/kinesis-efo/{alias.replace('.', '/')}"
+        put(KmsAlias(self, "alias", name=name, target_key_id=key.key_id), place)
+        self._arn = key.arn
+
+    @property
+    def arn(self) -> str:
+        """ARN of the key."""
+        return self._arn

@@ -1,0 +1,256 @@
+"""The manifest and the IAM statements, written once for tokens and for literal values alike. Pure.
+
+The shape of the manifest is agreed with the library, which reads it; the actions are those that the library calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from infra import names
+from infra.settings import AdoptedStream, Environment, OwnStream
+
+MANIFEST_VERSION = 1
+READ_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards")
+POLL_STREAM = ("kinesis:GetRecords", "kinesis:GetShardIterator")
+SUBSCRIBE = ("kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard")
+WRITE_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:PutRecord", "kinesis:PutRecords")
+LEASES = (
+    "dynamodb:DeleteItem",
+    "dynamodb:DescribeTable",
+    "dynamodb:GetItem",
+    "dynamodb:PutItem",
+    "dynamodb:Scan",
+    "dynamodb:UpdateItem",
+)
+REGISTRATION = ("kinesis:DeregisterStreamConsumer", "kinesis:RegisterStreamConsumer")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRef:
+    """What a manifest says of one stream; tokens or literal values."""
+
+    name: str
+    arn: str
+    consumer_arn: str
+
+
+def manifest(
+    environment: Environment, key: str, *, table_arn: str, table_name: str, streams: Mapping[str, StreamRef]
+) -> dict[str, Any]:
+    """The manifest of an application, with whatever stands for the values that only AWS knows."""
+    return {
+        "schemaVersion": MANIFEST_VERSION,
+        "application": names.application_name(key, environment.applications[key]),
+        "environment": environment.environment,
+        "region": environment.region,
+        "leaseTable": {"name": table_name, "arn": table_arn},
+        "streams": {
+            name: {"streamName": ref.name, "streamArn": ref.arn, "consumerArn": ref.consumer_arn}
+            for name, ref in streams.items()
+        },
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition of a statement."""
+
+    test: str
+    variable: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement of an IAM policy; tokens or literal values.
+
+    Attributes:
+        sid: Its id.
+        actions: What it is about.
+        resources: ARNs; none in a role's trust policy.
+        effect: `Allow` or `Deny`.
+        conditions: All of them must hold.
+        principals: By type (`AWS`, `Service`, `Federated`), for resource and trust policies.
+    """
+
+    sid: str
+    actions: tuple[str, ...]
+    resources: tuple[str, ...]
+    effect: str = "Allow"
+    conditions: tuple[Condition, ...] = ()
+    principals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def through(region: str, *services: str) -> tuple[Condition]:
+    """The condition that a key is used through these services only (kms:ViaService)."""
+    hosts = tuple(f"{service}.{region}.{names.dns_suffix(region)}" for service in services)
+    return (Condition("StringEquals", "kms:ViaService", hosts),)
+
+
+def decrypt_through(region: str, service: str, *, principals: Sequence[str]) -> Statement:
+    """For a key's own policy: principals of other accounts decrypt through a service."""
+    return Statement(
+        "OtherAccounts",
+        ("kms:Decrypt",),
+        ("*",),
+        conditions=through(region, service),
+        principals={"AWS": tuple(principals)},
+    )
+
+
+def share_consumer(consumer_arn: str, principals: Sequence[str]) -> Statement:
+    """For a consumer's resource policy: principals of another account subscribe with it."""
+    return Statement("Subscribe", SUBSCRIBE, (consumer_arn,), principals={"AWS": tuple(principals)})
+
+
+def share_stream(application: str, stream_arn: str, principals: Sequence[str], *, polling: bool) -> Statement:
+    """For a stream's resource policy: principals of another account list its shards, and poll where that is allowed."""
+    sid = "Read" + "".join(part.capitalize() for part in application.split("-"))
+    return Statement(sid, _read_actions(polling), (stream_arn,), principals={"AWS": tuple(principals)})
+
+
+def _read_actions(polling: bool) -> tuple[str, ...]:
+    return tuple(sorted(READ_STREAM + (POLL_STREAM if polling else ())))
+
+
+@dataclass(slots=True)
+class Policy:
+    """Gathers what a runtime may do. The same sid twice is one statement with both resources.
+
+    Args:
+        region: For the names of the services that keys are used through.
+    """
+
+    region: str
+    statements: dict[str, Statement] = field(default_factory=dict)
+
+    def add(self, statement: Statement) -> None:
+        """Add a statement, or its resources to the one with its sid."""
+        known = self.statements.get(statement.sid)
+        if known is not None:
+            statement = replace(known, resources=tuple(dict.fromkeys(known.resources + statement.resources)))
+        self.statements[statement.sid] = statement
+
+    def read_stream(self, stream_arn: str, consumer_arn: str, key_arn: str | None, *, polling: bool = False) -> None:
+        """Read a stream through one consumer.
+
+        Args:
+            stream_arn: The stream.
+            consumer_arn: The consumer.
+            key_arn: Customer key of the stream, if it has one.
+            polling: Also allow GetRecords.
+        """
+        self.add(Statement("ReadStreams", _read_actions(polling), (stream_arn,)))
+        self.add(Statement("SubscribeToConsumers", SUBSCRIBE, (consumer_arn,)))
+        if key_arn:
+            via = through(self.region, "kinesis")
+            self.add(Statement("DecryptStreams", ("kms:Decrypt",), (key_arn,), conditions=via))
+
+    def write_stream(self, stream_arn: str, key_arn: str | None) -> None:
+        """Put records into a stream."""
+        self.add(Statement("WriteStreams", WRITE_STREAM, (stream_arn,)))
+        if key_arn:
+            via = through(self.region, "kinesis")
+            self.add(Statement("EncryptStreams", ("kms:GenerateDataKey",), (key_arn,), conditions=via))
+
+    def read_write_leases(self, table_arn: str, key_arn: str) -> None:
+        """Keep leases in a table."""
+        self.add(Statement("KeepLeases", LEASES, (table_arn,)))
+        self._decrypt_state(key_arn)
+
+    def read_manifest(self, parameter_arn: str, key_arn: str) -> None:
+        """Load a manifest from Parameter Store."""
+        self.add(Statement("LoadManifest", ("ssm:GetParameter",), (parameter_arn,)))
+        self._decrypt_state(key_arn)
+
+    def deny_registration(self) -> None:
+        """Consumers are Terraform's: whatever else a role is allowed, it never registers or deregisters one."""
+        self.add(Statement("NeverRegisterConsumers", REGISTRATION, ("*",), effect="Deny"))
+
+    def json(self) -> str:
+        """The policy document; meaningful for literal values only."""
+        return policy_json(list(self.statements.values()))
+
+    def _decrypt_state(self, key_arn: str) -> None:
+        via = through(self.region, "dynamodb", "ssm")
+        self.add(Statement("DecryptLeasesAndManifest", ("kms:Decrypt",), (key_arn,), conditions=via))
+
+
+def policy_json(statements: Sequence[Statement]) -> str:
+    """A policy document from statements without tokens."""
+    return json.dumps(
+        {"Version": "2012-10-17", "Statement": [_statement_json(statement) for statement in statements]},
+        separators=(",", ":"),
+    )
+
+
+def _statement_json(statement: Statement) -> dict[str, Any]:
+    document: dict[str, Any] = {"Sid": statement.sid, "Effect": statement.effect}
+    if statement.principals:
+        document["Principal"] = {kind: list(each) for kind, each in statement.principals.items()}
+    document["Action"] = list(statement.actions)
+    if statement.resources:
+        document["Resource"] = list(statement.resources)
+    for condition in statement.conditions:
+        tests = document.setdefault("Condition", {})
+        tests.setdefault(condition.test, {})[condition.variable] = list(condition.values)
+    return document
+
+
+def literal_manifest(environment: Environment, key: str) -> str:
+    """The manifest as long as Terraform will write it: every value is known but a consumer's time of creation."""
+    document = manifest(
+        environment,
+        key,
+        table_arn=names.lease_table_arn(environment, key),
+        table_name=names.lease_table_name(environment, key),
+        streams={
+            stream_key: StreamRef(
+                names.stream_name(environment, stream_key),
+                names.stream_arn(environment, stream_key),
+                literal_consumer_arn(environment, stream_key, key),
+            )
+            for stream_key in environment.applications[key].streams
+        },
+    )
+    return json.dumps(document, separators=(",", ":"), sort_keys=True)
+
+
+def literal_policy(environment: Environment, key: str) -> Policy:
+    """The reader policy as long as Terraform will write it."""
+    application = environment.applications[key]
+    policy = Policy(environment.region)
+    for stream_key in application.streams:
+        consumer_arn = literal_consumer_arn(environment, stream_key, key)
+        stream_arn = names.stream_arn(environment, stream_key)
+        policy.read_stream(stream_arn, consumer_arn, _literal_key(environment, stream_key), polling=application.polling)
+    for stream_key in application.writes:
+        policy.write_stream(names.stream_arn(environment, stream_key), _literal_key(environment, stream_key))
+    policy.read_write_leases(names.lease_table_arn(environment, key), _some_key(environment))
+    policy.read_manifest(names.parameter_arn(environment, key), _some_key(environment))
+    policy.deny_registration()
+    return policy
+
+
+def literal_consumer_arn(environment: Environment, stream_key: str, key: str) -> str:
+    """A consumer's ARN, with ten digits where AWS writes the time of its creation if it is declared here."""
+    stream = environment.streams[stream_key]
+    if isinstance(stream, AdoptedStream) and key in stream.consumers:
+        return stream.consumers[key]
+    name = names.application_name(key, environment.applications[key])
+    return f"{names.stream_arn(environment, stream_key)}/consumer/{name}:{'0' * 10}"
+
+
+def _literal_key(environment: Environment, stream_key: str) -> str | None:
+    stream = environment.streams[stream_key]
+    if isinstance(stream, OwnStream) and stream.key == "own":
+        return _some_key(environment)
+    return stream.key if stream.key and stream.key.startswith("arn:") else None
+
+
+def _some_key(environment: Environment) -> str:
+    return names.arn(environment, "kms", f"key/{'0' * 36}")

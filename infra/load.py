@@ -1,0 +1,168 @@
+"""Reads environment files and reports everything that is wrong in them at once. Relies on PyYAML and `rules`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from infra import rules
+from infra.errors import Fault, SettingsError
+from infra.settings import Application, Environment, Head, Settings, stream_model
+
+_log = logging.getLogger("infra")
+_Model = TypeVar("_Model", bound=Settings)
+
+DIRECTORY = Path(__file__).parent / "environments"
+"""Where the environment files are."""
+EXAMPLE = "example"
+"""The environment that only shows what can be written; it is checked, and never deployed."""
+
+
+def load_environments(directory: Path = DIRECTORY, only: Iterable[str] = ()) -> list[Environment]:
+    """Read every environment file of a directory, or those named.
+
+    Files are checked against each other too, whatever `only` says. Warnings are logged.
+
+    Args:
+        directory: Holds `<environment>.yaml` files; `example.yaml` is left out.
+        only: Names of the environments wanted; empty for all.
+
+    Raises:
+        SettingsError: Anything is wrong in any of them, or one named does not exist.
+    """
+    files = {path.stem: path for path in sorted(directory.glob("*.yaml")) if path.stem != EXAMPLE}
+    wanted = list(only) or list(files)
+    faults = [
+        Fault("", name, f"there is no such environment; {directory} has {', '.join(files) or 'none'}")
+        for name in wanted
+        if name not in files
+    ]
+    if not files:
+        faults.append(Fault("", str(directory), "must hold at least one <environment>.yaml"))
+    environments: dict[str, Environment] = {}
+    for name, path in files.items():
+        try:
+            environments[name] = load_environment(path)
+        except SettingsError as error:
+            faults += error.faults
+    faults += rules.between_environments(environments)
+    if faults:
+        raise SettingsError(faults)
+    for name in wanted:
+        for warning in rules.warnings(environments[name]):
+            _log.warning("warning: %s: %s", files[name], warning)
+    return [environments[name] for name in wanted]
+
+
+def load_environment(path: Path) -> Environment:
+    """Read one environment file.
+
+    Raises:
+        SettingsError: It cannot be read, or anything in it is wrong; every fault that can be seen is in the error.
+    """
+    shown = _shown(path)
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingsError(
+            [Fault("", None, f"cannot be read as YAML: {' '.join(str(error).split())}", shown)]
+        ) from None
+    draft = _parse(document)
+    if draft.head is not None and draft.head.environment != path.stem:
+        rule = f"must be {path.stem!r}, as the file is called"
+        draft.faults.append(Fault("environment", draft.head.environment, rule))
+    draft.faults += rules.within_environment(draft)
+    if draft.faults or draft.head is None:
+        raise SettingsError([Fault(fault.path, fault.value, fault.rule, shown) for fault in draft.faults])
+    return draft.environment()
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """A safe loader that refuses a key written twice, where YAML would quietly take the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is written twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _parse(document: Any) -> rules.Draft:
+    """Check each entry by itself, so that a fault in one hides none in another."""
+    draft = rules.Draft()
+    if not isinstance(document, dict):
+        draft.faults.append(Fault("", document, "must be a mapping with environment, region, streams, applications"))
+        return draft
+    entries = {"streams": document.pop("streams", None), "applications": document.pop("applications", None)}
+    draft.head = _check(Head, document, "", draft.faults)
+    for section, written in entries.items():
+        if not isinstance(written, dict) or not written:
+            draft.faults.append(Fault(section, written, "must be a mapping with at least one entry"))
+            continue
+        for key, entry in written.items():
+            path = f"{section}.{key}"
+            draft.faults += rules.key_faults(section, key)
+            draft.written[section].add(str(key))
+            if section == "streams":
+                if stream := _check(stream_model(entry), entry or {}, path, draft.faults):
+                    draft.streams[str(key)] = stream
+            elif application := _check(Application, entry or {}, path, draft.faults):
+                draft.applications[str(key)] = application
+    return draft
+
+
+def _check(model: type[_Model], entry: Any, path: str, faults: list[Fault]) -> _Model | None:
+    if not isinstance(entry, Mapping):
+        faults.append(Fault(path, entry, "must be a mapping"))
+        return None
+    try:
+        return model.model_validate(entry)
+    except ValidationError as error:
+        faults += [_fault(model, detail, path) for detail in error.errors(include_url=False)]
+        return None
+
+
+def _fault(model: type[Settings], detail: Any, path: str) -> Fault:
+    # A union's branches stand in pydantic's location; they are no place in the file.
+    branches = (
+        "literal[",
+        "constrained-str",
+        "function-",
+        "policy",
+        "emr-ec2",
+        "emr-serverless",
+        "eks",
+        "other-account",
+    )
+    steps = [str(step) for step in detail["loc"] if not str(step).startswith(branches)]
+    where = ".".join([*([path] if path else []), *steps])
+    match detail["type"]:
+        case "missing":
+            return Fault(where, None, "is missing")
+        case "extra_forbidden":
+            known = ", ".join(model.model_fields)
+            hint = f"; {model.__name__} has {known}" if len(steps) == 1 else ""
+            return Fault(where, detail["input"], f"is not a known setting{hint}")
+        case "string_pattern_mismatch":
+            return Fault(where, detail["input"], f"must match {detail['ctx']['pattern']}")
+        case "string_type":
+            return Fault(where, detail["input"], "must be a text (put it in quotes)")
+        case "value_error":
+            return Fault(where, detail["input"], str(detail["ctx"]["error"]))
+        case _:
+            message = detail["msg"].replace("Input should", "must").replace("Input tag", "the kind")
+            return Fault(where, detail["input"], message)

@@ -1,0 +1,177 @@
+"""Every name, ARN and Terraform address that follows from the settings. Pure; relies on `settings` only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from infra.settings import AdoptedStream, Application, Environment, OtherAccount, OwnStream, RoleAccess, Stream
+
+
+def partition(region: str) -> str:
+    """The AWS partition a region is in."""
+    if region.startswith("cn-"):
+        return "aws-cn"
+    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def dns_suffix(region: str) -> str:
+    """What service principals and endpoints of a region end with."""
+    return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+
+
+@dataclass(frozen=True, slots=True)
+class ArnParts:
+    """What an ARN says."""
+
+    partition: str
+    service: str
+    region: str
+    account: str
+    resource: str
+
+
+def parse_arn(arn: str) -> ArnParts:
+    """Take an ARN apart; it has been checked by the settings."""
+    _, *parts = arn.split(":", 5)
+    return ArnParts(*parts)
+
+
+def arn(environment: Environment, service: str, resource: str) -> str:
+    """ARN of something in the environment's own region and account."""
+    region = environment.region
+    return f"arn:{partition(region)}:{service}:{region}:{environment.account_id}:{resource}"
+
+
+def stream_name(environment: Environment, key: str) -> str:
+    """Name of a stream in Kinesis."""
+    stream = environment.streams[key]
+    if isinstance(stream, AdoptedStream):
+        return parse_arn(stream.existing_arn).resource.removeprefix("stream/")
+    return stream.name or f"{environment.environment}-{key}"
+
+
+def stream_arn(environment: Environment, key: str) -> str:
+    """ARN of a stream, declared or adopted."""
+    stream = environment.streams[key]
+    if isinstance(stream, AdoptedStream):
+        return stream.existing_arn
+    return arn(environment, "kinesis", f"stream/{stream_name(environment, key)}")
+
+
+def application_name(key: str, application: Application) -> str:
+    """Name of an application and of its consumers."""
+    return application.name or key
+
+
+def lease_table_name(environment: Environment, key: str) -> str:
+    """Name of an application's lease table."""
+    application = environment.applications[key]
+    default = f"kinesis-efo-{environment.environment}-{application_name(key, application)}"
+    return application.lease_table or default
+
+
+def lease_table_arn(environment: Environment, key: str) -> str:
+    """ARN of an application's lease table."""
+    return arn(environment, "dynamodb", f"table/{lease_table_name(environment, key)}")
+
+
+def parameter_name(environment: Environment, key: str) -> str:
+    """Parameter that holds an application's manifest."""
+    return f"/kinesis-efo/{environment.environment}/{application_name(key, environment.applications[key])}"
+
+
+def parameter_arn(environment: Environment, key: str) -> str:
+    """ARN of the parameter that holds an application's manifest."""
+    return arn(environment, "ssm", f"parameter{parameter_name(environment, key)}")
+
+
+def policy_name(environment: Environment, key: str) -> str:
+    """Name of an application's managed policy."""
+    return f"kinesis-efo-{environment.environment}-{application_name(key, environment.applications[key])}"
+
+
+def role_name(environment: Environment, key: str) -> str:
+    """Name of an application's role, where one is declared."""
+    access = environment.applications[key].access
+    given = access.role_name if isinstance(access, RoleAccess) else None
+    return given or policy_name(environment, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something stands in Terraform: its name now, and the one it had before the settings moved it.
+
+    Names are built from keys only, so that neither the order nor the neighbours of an entry matter. Keys have no
+    underscore, so that joined names never meet.
+    """
+
+    now: str
+    before: str
+
+    def join(self, other: Place | str) -> Place:
+        """The place of something that belongs to both."""
+        if isinstance(other, str):
+            other = Place(other, other)
+        return Place(f"{self.now}_{other.now}", f"{self.before}_{other.before}")
+
+
+ENVIRONMENT_KEY = Place("environment_key", "environment_key")
+"""The environment's own KMS key."""
+
+
+def place(key: str, entry: Stream | Application) -> Place:
+    """The place of what is declared for an entry of the file."""
+    return Place(key, entry.moved_from or key)
+
+
+def consumer_place(environment: Environment, stream_key: str, application_key: str) -> Place:
+    """The place of a consumer."""
+    return place(stream_key, environment.streams[stream_key]).join(
+        place(application_key, environment.applications[application_key])
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Identity:
+    """Something whose replacement would lose data or change an ARN that running jobs hold.
+
+    Attributes:
+        address: Terraform address in the environment's stack.
+        name: What AWS derives its identity from.
+        before: Address it had before, where the settings say that it moved; else the same.
+    """
+
+    address: str
+    name: str
+    before: str
+
+
+def declared_consumers(environment: Environment) -> Iterator[tuple[str, str]]:
+    """Pairs of stream and application keys for which a consumer is declared (not given by the stream's owner)."""
+    for application_key, application in environment.applications.items():
+        for stream_key in application.streams:
+            stream = environment.streams[stream_key]
+            if isinstance(stream, OwnStream) or application_key not in stream.consumers:
+                yield stream_key, application_key
+
+
+def identities(environment: Environment) -> Iterator[Identity]:
+    """Everything in an environment that has an identity worth protecting, with addresses as the stack gives them."""
+
+    def identity(kind: str, at: Place, name: str) -> Identity:
+        return Identity(f"{kind}.{at.now}", name, f"{kind}.{at.before}")
+
+    if environment.key == "own":
+        yield identity("aws_kms_key", ENVIRONMENT_KEY, environment.environment)
+    for key, stream in environment.streams.items():
+        if isinstance(stream, OwnStream):
+            yield identity("aws_kinesis_stream", place(key, stream), stream_name(environment, key))
+            if stream.key == "own":
+                yield identity("aws_kms_key", place(key, stream), stream_name(environment, key))
+    for stream_key, key in declared_consumers(environment):
+        name = f"{stream_name(environment, stream_key)}/{application_name(key, environment.applications[key])}"
+        yield identity("aws_kinesis_stream_consumer", consumer_place(environment, stream_key, key), name)
+    for key, application in environment.applications.items():
+        if not isinstance(application.access, OtherAccount):
+            yield identity("aws_dynamodb_table", place(key, application), lease_table_name(environment, key))

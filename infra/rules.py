@@ -1,0 +1,276 @@
+"""Rules that span entries of an environment file, or several files. Pure; relies on `settings`, `names`, `documents`.
+
+Each rule looks only at entries that are valid by themselves, so that one fault never produces a second, misleading one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from infra import documents, names
+from infra.errors import Fault
+from infra.settings import (
+    AdoptedStream,
+    Application,
+    Environment,
+    Head,
+    OtherAccount,
+    OwnStream,
+    RoleAccess,
+    Stream,
+)
+
+_KEY = re.compile(r"[a-z][a-z0-9-]{0,62}")
+_CONSUMERS = 20
+_CONSUMERS_ADVANTAGE = 50  # docs: enhanced-consumers.html, "On-demand Advantage"
+_PARAMETER_BYTES = {"standard": 4096, "advanced": 8192}  # API_PutParameter, Value
+_POLICY_CHARACTERS = 6144  # IAM quotas: managed policy, white space not counted
+_ROLE_CHARACTERS = 64
+
+
+@dataclass(slots=True)
+class Draft:
+    """An environment file while it is checked: what is valid so far, and what was written at all."""
+
+    head: Head | None = None
+    streams: dict[str, Stream] = field(default_factory=dict)
+    applications: dict[str, Application] = field(default_factory=dict)
+    written: dict[str, set[str]] = field(default_factory=lambda: {"streams": set(), "applications": set()})
+    faults: list[Fault] = field(default_factory=list)
+
+    def environment(self) -> Environment:
+        """The environment that the valid entries make. Needs a valid head."""
+        assert self.head is not None
+        head = {name: getattr(self.head, name) for name in Head.model_fields}
+        return Environment.model_construct(**head, streams=self.streams, applications=self.applications)
+
+
+def key_faults(section: str, key: object) -> Iterator[Fault]:
+    """What is wrong with the key of an entry."""
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        yield Fault(
+            section, key, "a key must begin with a-z, go on with a-z, 0-9 or '-', and have at most 63 characters"
+        )
+
+
+def within_environment(draft: Draft) -> list[Fault]:
+    """What is wrong between the entries of one file."""
+    faults = [*_capacity(draft), *_references(draft), *_consumer_limit(draft), *_uniqueness(draft), *_moves(draft)]
+    if draft.head is not None:
+        faults += [*_protection(draft.head), *_places(draft, draft.head)]
+        if not faults and not draft.faults:
+            faults += _sizes(draft.environment())
+    return faults
+
+
+def _capacity(draft: Draft) -> Iterator[Fault]:
+    for key, stream in draft.streams.items():
+        if isinstance(stream, OwnStream):
+            path = f"streams.{key}.shards"
+            if stream.mode == "on-demand" and stream.shards is not None:
+                rule = "must not be given with mode on-demand, where AWS scales; leave it out or say mode: provisioned"
+                yield Fault(path, stream.shards, rule)
+            elif stream.mode == "provisioned" and stream.shards is None:
+                yield Fault(path, None, "is missing: mode provisioned needs the number of shards")
+
+
+def _references(draft: Draft) -> Iterator[Fault]:
+    known = ", ".join(sorted(draft.written["streams"])) or "none"
+    for key, application in draft.applications.items():
+        path = f"applications.{key}"
+        if not application.streams:
+            rule = "must name at least one stream: an application that consumes nothing has no lease table or manifest"
+            yield Fault(f"{path}.streams", [], rule)
+        for setting, listed in (("streams", application.streams), ("writes", application.writes)):
+            for stream_key, count in Counter(listed).items():
+                if stream_key not in draft.written["streams"]:
+                    yield Fault(
+                        f"{path}.{setting}", stream_key, f"names a stream that this file does not have ({known})"
+                    )
+                if count > 1:
+                    yield Fault(f"{path}.{setting}", stream_key, "must name each stream once")
+        if application.adopt_lease_table and application.lease_table is None:
+            yield Fault(f"{path}.lease_table", None, "is missing: adopt_lease_table needs the name of the table")
+        if isinstance(application.access, OtherAccount):
+            yield from _shared_out(draft, key, application)
+    for key, stream in draft.streams.items():
+        if isinstance(stream, AdoptedStream):
+            for application_key, consumer in stream.consumers.items():
+                yield from _given_consumer(draft, key, stream, application_key, consumer)
+
+
+def _given_consumer(
+    draft: Draft, key: str, stream: AdoptedStream, application_key: str, consumer: str
+) -> Iterator[Fault]:
+    path = f"streams.{key}.consumers.{application_key}"
+    if application_key not in draft.written["applications"]:
+        yield Fault(path, application_key, "names an application that this file does not have")
+    if not consumer.startswith(f"{stream.existing_arn}/consumer/"):
+        yield Fault(path, consumer, f"must be a consumer of {stream.existing_arn}")
+
+
+def _shared_out(draft: Draft, key: str, application: Application) -> Iterator[Fault]:
+    path = f"applications.{key}"
+    for stream_key in application.streams:
+        stream = draft.streams.get(stream_key)
+        if isinstance(stream, OwnStream) and stream.key == "aws-managed":
+            rule = "must be own or the ARN of a key: other accounts cannot decrypt with the AWS-managed key"
+            yield Fault(f"streams.{stream_key}.key", stream.key, f"{rule} ({path} reads from another account)")
+    for setting in ("lease_table", "adopt_lease_table", "writes"):
+        if value := getattr(application, setting):
+            rule = "must not be given with access other-account: the other account declares its own side"
+            yield Fault(f"{path}.{setting}", value, rule)
+
+
+def _consumer_limit(draft: Draft) -> Iterator[Fault]:
+    advantage = draft.head is not None and draft.head.on_demand_advantage
+    limit = _CONSUMERS_ADVANTAGE if advantage else _CONSUMERS
+    consumers = Counter(key for application in draft.applications.values() for key in set(application.streams))
+    for key, count in consumers.items():
+        if count > limit and key in draft.streams:
+            hint = "" if advantage else f" ({_CONSUMERS_ADVANTAGE} with on_demand_advantage: true)"
+            yield Fault(f"streams.{key}", f"{count} consumers", f"a stream has at most {limit} consumers{hint}")
+
+
+def _uniqueness(draft: Draft) -> Iterator[Fault]:
+    used: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for key, application in draft.applications.items():
+        used["application name", names.application_name(key, application)].append(f"applications.{key}")
+    if draft.head is not None:
+        environment = draft.environment()
+        for key in draft.streams:
+            used["stream", names.stream_arn(environment, key)].append(f"streams.{key}")
+        for key, application in draft.applications.items():
+            if not isinstance(application.access, OtherAccount):
+                used["lease table", names.lease_table_name(environment, key)].append(f"applications.{key}")
+            if isinstance(application.access, RoleAccess):
+                used["role", names.role_name(environment, key)].append(f"applications.{key}")
+    for (what, name), paths in used.items():
+        if len(paths) > 1:
+            yield Fault(paths[-1], name, f"must have a {what} of its own; {', '.join(paths[:-1])} has the same")
+
+
+def _moves(draft: Draft) -> Iterator[Fault]:
+    sections: dict[str, Mapping[str, Stream | Application]] = {
+        "streams": draft.streams,
+        "applications": draft.applications,
+    }
+    for section, entries in sections.items():
+        counts = Counter(entry.moved_from for entry in entries.values() if entry.moved_from)
+        for key, entry in entries.items():
+            old = entry.moved_from
+            path = f"{section}.{key}"
+            if old and (old in draft.written[section] or counts[old] > 1):
+                yield Fault(f"{path}.moved_from", old, "must be a key that no entry has, and that no other moved from")
+            if old and isinstance(entry, OwnStream | Application) and entry.name is None:
+                rule = "is missing: moved_from needs the name it has in AWS, which would follow the new key otherwise"
+                yield Fault(f"{path}.name", None, rule)
+
+
+def _protection(head: Head) -> Iterator[Fault]:
+    if head.environment == "prod" and head.protect is False:
+        yield Fault("protect", False, "must not be false in prod, which is always protected; leave it out")
+
+
+def _places(draft: Draft, head: Head) -> Iterator[Fault]:
+    """Regions, accounts and lengths of names."""
+    environment = draft.environment()
+    if isinstance(head.key, str) and head.key != "own":
+        yield from _same_region("key", head.key, head)
+    if head.alarms.sns_topic:
+        yield from _same_region("alarms.sns_topic", head.alarms.sns_topic, head)
+    for key, stream in draft.streams.items():
+        if isinstance(stream, AdoptedStream):
+            path = f"streams.{key}"
+            yield from _same_region(f"{path}.existing_arn", stream.existing_arn, head)
+            if names.parse_arn(stream.existing_arn).account != head.account_id:
+                missing = [a for a, b in draft.applications.items() if key in b.streams and a not in stream.consumers]
+                if missing:
+                    rule = (
+                        f"is in another account, whose owner registers the consumers: consumers must name one for "
+                        f"{', '.join(missing)}"
+                    )
+                    yield Fault(path, stream.existing_arn, rule)
+        elif len(name := names.stream_name(environment, key)) > 128:
+            yield Fault(f"streams.{key}", name, "must give a name of at most 128 characters; say name:")
+        if stream.key and stream.key.startswith("arn:"):
+            yield from _same_region(f"streams.{key}.key", stream.key, head)
+    for key, application in draft.applications.items():
+        if (
+            isinstance(application.access, RoleAccess)
+            and len(role := names.role_name(environment, key)) > _ROLE_CHARACTERS
+        ):
+            rule = f"an IAM role's name has at most {_ROLE_CHARACTERS} characters; say access.role_name:"
+            yield Fault(f"applications.{key}", role, rule)
+        elif len(policy := names.policy_name(environment, key)) > 128:
+            yield Fault(
+                f"applications.{key}", policy, "an IAM policy's name has at most 128 characters; say a shorter name:"
+            )
+        for stream_key in application.writes:
+            target = draft.streams.get(stream_key)
+            if isinstance(target, AdoptedStream) and names.parse_arn(target.existing_arn).account != head.account_id:
+                rule = "must be in this account; for another account, its owner grants PutRecords"
+                yield Fault(f"applications.{key}.writes", stream_key, rule)
+
+
+def _same_region(path: str, arn: str, head: Head) -> Iterator[Fault]:
+    region = names.parse_arn(arn).region
+    if region != head.region:
+        yield Fault(path, arn, f"must be in region {head.region}, as the environment; it is in {region}")
+
+
+def _sizes(environment: Environment) -> Iterator[Fault]:
+    limit = _PARAMETER_BYTES[environment.manifest_tier]
+    for key, application in environment.applications.items():
+        if isinstance(application.access, OtherAccount):
+            continue
+        size = len(documents.literal_manifest(environment, key).encode())
+        if size > limit:
+            hint = "say manifest_tier: advanced" if environment.manifest_tier == "standard" else "split the application"
+            rule = f"its manifest must fit the {environment.manifest_tier} parameter tier ({limit} bytes); {hint}"
+            yield Fault(f"applications.{key}", f"{size} bytes", rule)
+        characters = len(documents.literal_policy(environment, key).json())
+        if characters > _POLICY_CHARACTERS:
+            rule = f"its policy must fit a managed policy ({_POLICY_CHARACTERS} characters); split the application"
+            yield Fault(f"applications.{key}", f"{characters} characters", rule)
+
+
+def between_environments(environments: Mapping[str, Environment]) -> list[Fault]:
+    """What is wrong between the files: two of them declaring the same stream, table or parameter."""
+    used: dict[str, list[str]] = defaultdict(list)
+    for name, environment in environments.items():
+        for key, stream in environment.streams.items():
+            if isinstance(stream, OwnStream):
+                used[names.stream_arn(environment, key)].append(f"{name}.yaml streams.{key}")
+        for key, application in environment.applications.items():
+            if not isinstance(application.access, OtherAccount):
+                used[names.lease_table_arn(environment, key)].append(f"{name}.yaml applications.{key}")
+    return [
+        Fault(places[-1], arn, f"is declared by {' and '.join(places[:-1])} too; each must be declared once")
+        for arn, places in used.items()
+        if len(places) > 1
+    ]
+
+
+def warnings(environment: Environment) -> Iterable[str]:
+    """What is allowed but probably not meant, as sentences."""
+    consumed = {key for application in environment.applications.values() for key in application.streams}
+    for key, stream in environment.streams.items():
+        if key not in consumed:
+            yield f"streams.{key}: no application consumes it, yet it is billed while it exists"
+        for application_key, application in environment.applications.items():
+            if not isinstance(application.access, OtherAccount) or key not in application.streams:
+                continue
+            reader = f"applications.{application_key} reads from another account"
+            if isinstance(stream, AdoptedStream):
+                yield (
+                    f"streams.{key}: {reader}, but the policy of an adopted stream is its owner's: its owner must allow "
+                    f"{', '.join(documents.READ_STREAM)} to those principals"
+                )
+            if stream.key not in ("own", "aws-managed", None):
+                yield f"streams.{key}: {reader}: the policy of key {stream.key} must allow them kms:Decrypt"
+    if environment.protected and environment.alarms.sns_topic is None:
+        yield "alarms.sns_topic: nobody is told of an alarm in this protected environment"

@@ -1,0 +1,1 @@
+"""One stack per environment. Environments share nothing, so there is no shared stack."""

@@ -1,0 +1,134 @@
+"""The stack of an environment: its streams, applications and what watches them. Relies on `constructs`."""
+
+from __future__ import annotations
+
+from infra import documents, names
+from infra.cdk import (
+    App,
+    AwsProvider,
+    AwsProviderDefaultTags,
+    AwsProviderEndpoints,
+    LocalBackend,
+    S3Backend,
+    TerraformOutput,
+    TerraformStack,
+)
+from infra.constructs import Alarms, CustomerKey, Dashboard, FanOutStream, LeaseTable, Manifest, ReaderAccess
+from infra.settings import Environment, OtherAccount
+
+_LOCAL_SERVICES = ("cloudwatch", "dynamodb", "iam", "kinesis", "kms", "ssm", "sts")
+
+
+def stack_name(environment: Environment) -> str:
+    """Name of the stack of an environment."""
+    return f"kinesis-efo-{environment.environment}"
+
+
+class StreamingStack(TerraformStack):
+    """Everything one environment file declares.
+
+    Args:
+        scope: The app.
+        environment: The environment.
+        local_endpoint: URL of a local AWS to deploy to instead: its own account, state in a local file, no protection.
+    """
+
+    def __init__(self, scope: App, environment: Environment, local_endpoint: str | None = None) -> None:
+        super().__init__(scope, stack_name(environment))
+        self._environment = environment
+        if local_endpoint:
+            self._on_local_aws(local_endpoint)
+        else:
+            self._on_aws()
+        key_arn = environment.key
+        if key_arn == "own":
+            key_arn = CustomerKey(
+                self,
+                environment,
+                names.ENVIRONMENT_KEY,
+                alias=environment.environment,
+                description=f"Lease tables and manifests of kinesis-efo in {environment.environment}",
+            ).arn
+        self._streams = {key: FanOutStream(self, environment, key) for key in environment.streams}
+        self._alarms = Alarms(self, environment)
+        for key, stream in self._streams.items():
+            self._alarms.watch_stream(key, stream)
+        self._manifests: dict[str, str] = {}
+        self._policies: dict[str, str] = {}
+        self._roles: dict[str, str] = {}
+        for key, application in environment.applications.items():
+            if not isinstance(application.access, OtherAccount):
+                self._application(key, key_arn)
+        if environment.alarms.dashboard:
+            Dashboard(self, environment, self._streams, self._alarms)
+        self._outputs()
+
+    def _application(self, key: str, key_arn: str) -> None:
+        environment = self._environment
+        application = environment.applications[key]
+        consumed = {each: self._streams[each] for each in application.streams}
+        table = LeaseTable(self, environment, key, key_arn)
+        manifest = Manifest(self, environment, key, table=table, streams=consumed, key_arn=key_arn)
+        self._alarms.watch_table(key, table)
+        policy = documents.Policy(environment.region)
+        for stream in consumed.values():
+            stream.grant_read(policy, key)
+        for each in application.writes:
+            self._streams[each].grant_write(policy)
+        table.grant_read_write(policy)
+        manifest.grant_read(policy)
+        access = ReaderAccess(self, environment, key, policy)
+        self._manifests[key] = manifest.parameter_name
+        self._policies[key] = access.policy_arn
+        if access.role_arn:
+            self._roles[key] = access.role_arn
+
+    def _outputs(self) -> None:
+        consumers = {
+            f"{key}/{name}": arn for key, stream in self._streams.items() for name, arn in stream.consumers.items()
+        }
+        for name, value in {
+            "stream_arns": {key: stream.arn for key, stream in self._streams.items()},
+            "consumer_arns": consumers,
+            "manifests": {key: f"ssm://{name}" for key, name in self._manifests.items()},
+            "policy_arns": self._policies,
+            "role_arns": self._roles,
+        }.items():
+            TerraformOutput(self, name, value=value)
+
+    def _on_aws(self) -> None:
+        environment = self._environment
+        S3Backend(
+            self,
+            bucket=environment.state_bucket,
+            key=f"kinesis-efo/{environment.environment}.tfstate",
+            region=environment.state_region or environment.region,
+            encrypt=True,
+        )
+        # Terraform's own lock file in S3 (1.10 and later); CDKTF 0.21 has no typed property for it.
+        self.add_override("terraform.backend.s3.use_lockfile", True)
+        AwsProvider(
+            self,
+            "aws",
+            region=environment.region,
+            allowed_account_ids=[environment.account_id],
+            default_tags=[AwsProviderDefaultTags(tags=self._tags())],
+        )
+
+    def _on_local_aws(self, endpoint: str) -> None:
+        LocalBackend(self, path="terraform.tfstate")
+        AwsProvider(
+            self,
+            "aws",
+            region=self._environment.region,
+            access_key="local",
+            secret_key="local",
+            skip_credentials_validation=True,
+            skip_requesting_account_id=True,
+            skip_metadata_api_check="true",
+            endpoints=[AwsProviderEndpoints(**dict.fromkeys(_LOCAL_SERVICES, endpoint))],
+            default_tags=[AwsProviderDefaultTags(tags=self._tags())],
+        )
+
+    def _tags(self) -> dict[str, str]:
+        return {"environment": self._environment.environment, "managed-by": "kinesis-efo", **self._environment.tags}

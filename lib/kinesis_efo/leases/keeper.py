@@ -109,6 +109,7 @@ class Keeper:
         self._sent_at = sent_at
         self._checkpointed_at = sent_at
         self._leaving = asyncio.Event()
+        self._keeping = True
 
     @property
     def deadline(self) -> float:
@@ -120,15 +121,26 @@ class Keeper:
         """Whether the deadline is still ahead, by the clock at this very moment."""
         return self._clock.monotonic() < self.deadline
 
+    @property
+    def held(self) -> bool:
+        """Whether the lease may be used: it is ours, and not about to be released."""
+        return self._keeping and self.valid
+
     def leave(self) -> None:
         """Make `keep` return, so that the lease can be released."""
         self._leaving.set()
 
     async def keep(self) -> Ending:
         """Renew and checkpoint until the lease is lost or should be released; the row is left as it is then."""
+        try:
+            return await self._keep()
+        finally:
+            self._keeping = False
+
+    async def _keep(self) -> Ending:
         pause = self._timing.renewal * self._random.uniform(0.5, 1)  # so that leases taken together spread out
         while True:
-            await within(self._clock, pause, self._leaving.wait())
+            await within(self._clock, min(pause, self.deadline - self._clock.monotonic()), self._leaving.wait())
             if not self.valid:  # also after this process was stopped for a while: before anything is written
                 return Ending.UNREACHABLE
             if self._leaving.is_set():

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from random import Random
 
 from kinesis_efo.clock import Clock
@@ -20,7 +20,7 @@ from kinesis_efo.leases.election import Plan, Worker, plan
 from kinesis_efo.leases.expiry import Observer, Sighting
 from kinesis_efo.leases.keeper import Ending, Keeper, Noted, Timing, within
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.leases.store import LeaseStore, Scan, TableUnavailableError, Written
+from kinesis_efo.leases.store import LeaseStore, Outcome, Scan, TableUnavailableError, Written
 from kinesis_efo.positions import SHARD_END, Position
 
 logger = logging.getLogger(__name__)
@@ -94,6 +94,7 @@ class LeaseLoop:
         self._cleanup_at: float | None = None
         self._trouble: LeaseError | None = None
         self._failure: LeaseError | None = None
+        self._stopping = False
 
     # --- what the owner of the loop says
 
@@ -104,6 +105,7 @@ class LeaseLoop:
         """
         self._wanted = dict(keys)
         self._finished &= keys.keys()
+        self._noted = {key: noted for key, noted in self._noted.items() if key in keys or key in self._keepers}
         for key in self._keepers.keys() - keys.keys():
             self._keepers[key].leave()
         self._wake.set()
@@ -129,6 +131,7 @@ class LeaseLoop:
         """
         self._noted[key] = Noted(SHARD_END, 0, frozenset(children))
         self._finished.add(key)
+        self._cleanup_at = self._cleanup_at or self._clock.monotonic() + CLEANUP_INTERVAL
         if key in self._keepers:
             self._keepers[key].leave()
 
@@ -137,12 +140,12 @@ class LeaseLoop:
     @property
     def held(self) -> frozenset[str]:
         """Lease keys that are ours at this moment."""
-        return frozenset(key for key in self._keepers if self.is_held(key))
+        return frozenset(key for key, keeper in self._keepers.items() if keeper.held)
 
     def is_held(self, key: str) -> bool:
         """Whether a lease is ours at this moment: asks the clock, so it is right even after the process was paused."""
         keeper = self._keepers.get(key)
-        return keeper is not None and keeper.valid
+        return keeper is not None and keeper.held
 
     def assert_held(self, key: str) -> None:
         """Raise `LeaseLostError` unless a lease is ours at this moment."""
@@ -175,25 +178,19 @@ class LeaseLoop:
         while True:
             if self._failure is not None:
                 raise self._failure
-            now = self._clock.monotonic()
-            rival = self._plan.rival
-            if rival is not None and self._observer.proven_alive(rival, now):
-                raise AlreadyRunningError(
-                    f"{self._subject} is already read by {rival.lease.owner} (run {rival.lease.run}), "
-                    f"last seen {now - rival.changed_at:.0f} s ago renewing lease {rival.lease.key}; "
-                    "stop that query, or give this one an application of its own"
-                )
             missing = [key for key in keys if not self.is_held(key) and key not in self._plan.with_peers]
             if not missing:
                 return
+            now = self._clock.monotonic()
             if give_up_at is not None and now >= give_up_at:
+                others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+                reason = f": {self._trouble}" if self._trouble else ""
                 raise TableUnavailableError(
-                    f"{self._subject}: lease {missing[0]} and {len(missing) - 1} more are not held after {at_most} s"
-                    f"{f': {self._trouble}' if self._trouble else ''}"
+                    f"{self._subject}: lease {missing[0]}{others} not held after {at_most:g} s{reason}"
                 ) from self._trouble
             self._news.clear()
-            await within(self._clock, self._timing.renewal if give_up_at is None else give_up_at - now,
-                         self._news.wait())  # fmt: skip
+            pause = self._timing.renewal if give_up_at is None else give_up_at - now
+            await within(self._clock, pause, self._news.wait())
 
     # --- start and stop
 
@@ -213,33 +210,37 @@ class LeaseLoop:
         Args:
             at_most: Seconds after which leases that could not be released are left to expire.
         """
+        give_up_at = self._clock.monotonic() + at_most
+        self._stopping = True
+        self._wake.set()
         if self._loop_task is not None:
+            # Not cancelled at once: a lease that is just being taken would be ours without anybody to release it.
+            await within(self._clock, at_most, asyncio.wait((self._loop_task,)))
             self._loop_task.cancel()
             await asyncio.gather(self._loop_task, return_exceptions=True)
-            self._loop_task = None
         for keeper in self._keepers.values():
             keeper.leave()
-        if self._tending:
-            await within(self._clock, at_most, asyncio.wait(self._tending))
-        for task in self._tending:
+        tending = set(self._tending)
+        if tending:
+            await within(self._clock, give_up_at - self._clock.monotonic(), asyncio.wait(tending))
+        for key in self._keepers:
+            logger.warning("lease %s not released by %s in time: it is left to expire", key, self._me.id)
+        for task in tending:
             task.cancel()
-        await asyncio.gather(*self._tending, return_exceptions=True)
+        await asyncio.gather(*tending, return_exceptions=True)
         self._keepers.clear()
 
     # --- the loop
 
     async def _run(self) -> None:
         try:
-            while True:
+            while not self._stopping:
                 self._wake.clear()
                 pause = await self._step() if self._scan_due() else self._timing.renewal
-                self._announce()
+                self._news.set()
                 await within(self._clock, pause, self._wake.wait())
-        except LeaseError as error:
-            self._fail(error)
         except Exception as error:
-            self._fail(LeaseError(f"{self._subject}: the lease loop failed: {error!r}"))
-            raise
+            self._fail(error)
 
     def _scan_due(self) -> bool:
         cleanup = self._cleanup_at is not None and self._clock.monotonic() >= self._cleanup_at
@@ -272,6 +273,8 @@ class LeaseLoop:
         self._plan = plan(
             sightings, self._observer, now, me=self._me, wanted=self._open, held=self._keepers, random=self._random
         )
+        if self._plan.rival is not None and self._observer.proven_alive(self._plan.rival, now):
+            raise self._already_running(self._plan.rival, now)
         await self._act(self._plan)
         await self._clean(scan, sightings)
         settled = self._open <= self._keepers.keys() | self._plan.with_peers
@@ -281,98 +284,126 @@ class LeaseLoop:
         attempts = [self._create(key) for key in todo.create] + [self._take(lease) for lease in todo.take]
         if todo.ask is not None:
             attempts.append(self._ask(todo.ask))
-        results = await asyncio.gather(*attempts, return_exceptions=True)
+        # No attempt outlasts a lease. One that is given up may still arrive: then the row names us, and is taken again.
+        results = await asyncio.gather(
+            *(within(self._clock, self._timing.lease_timeout, attempt) for attempt in attempts), return_exceptions=True
+        )
         for error in results:
             if isinstance(error, TableUnavailableError):
                 self._trouble = error
             elif isinstance(error, BaseException):
                 raise error
-        if (todo.create or todo.take) and self._trouble is None:
-            self._wake.set()  # a first key was won, or others were faster: look again at once
+        if any(result is True for result in results):
+            self._wake.set()  # more may be ours to take now
 
-    async def _create(self, key: str) -> None:
-        info = self._wanted[key]
+    async def _create(self, key: str) -> bool:
+        if (info := self._wanted.get(key)) is None:
+            return False
         lease = Lease.new(key, info)
         if (noted := self._noted.get(key)) is not None and lease.advances(noted.position, noted.sub):
             lease = lease.checkpointed(noted.position, noted.sub, noted.children)
+        lease = lease.taken(self._me.id, self._me.run, self._me.endpoint)
+        return await self._acquire(lambda: self._table.create_if_absent(lease))
+
+    async def _take(self, seen: Lease) -> bool:
+        return await self._acquire(lambda: self._table.take(seen, self._me.id, self._me.run, self._me.endpoint))
+
+    async def _acquire(self, write: Callable[[], Awaitable[Outcome]]) -> bool:
         async with self._slots:
             sent_at = self._clock.monotonic()
-            outcome = await self._table.create_if_absent(lease.taken(self._me.id, self._me.run, self._me.endpoint))
-        if isinstance(outcome, Written):
+            outcome = await write()
+        if isinstance(outcome, Written) and self._clock.monotonic() < sent_at + self._timing.lease_timeout:
             self._begin(outcome.lease, sent_at)
+            return True
+        return False
 
-    async def _take(self, seen: Lease) -> None:
-        async with self._slots:
-            sent_at = self._clock.monotonic()
-            outcome = await self._table.take(seen, self._me.id, self._me.run, self._me.endpoint)
-        if isinstance(outcome, Written):
-            self._begin(outcome.lease, sent_at)
-
-    async def _ask(self, lease: Lease) -> None:
+    async def _ask(self, lease: Lease) -> bool:
         async with self._slots:
             await self._table.ask(lease, self._me.id)
+        return False
 
     def _begin(self, lease: Lease, sent_at: float) -> None:
         key = lease.key
         keeper = Keeper(
-            self._table, lease, sent_at, clock=self._clock, timing=self._timing, slots=self._slots,
-            random=self._random, noted=lambda: self._noted.get(key),
-        )  # fmt: skip
+            self._table,
+            lease,
+            sent_at,
+            clock=self._clock,
+            timing=self._timing,
+            slots=self._slots,
+            random=self._random,
+            noted=lambda: self._noted.get(key),
+        )
         self._keepers[key] = keeper
-        logger.info("lease %s taken by %s at %s", key, self._me.id, lease.checkpoint)
-        if key not in self._open:  # it was given up while the write was under way
-            keeper.leave()
+        logger.info("lease %s taken by %s at %s", key, self._me.id, lease.checkpoint or "LATEST")
         task = asyncio.create_task(self._tend(key, keeper), name=f"lease {key}")
         self._tending.add(task)
         task.add_done_callback(self._tending.discard)
-        self._on_taken(key)
-        self._announce()
+        if key in self._open and not self._stopping:
+            self._on_taken(key)
+            self._news.set()
+        else:  # given up while the write was under way
+            keeper.leave()
 
     async def _tend(self, key: str, keeper: Keeper) -> None:
-        ending = await keeper.keep()
-        del self._keepers[key]
-        match ending:
-            case Ending.LEAVING:
-                released = await keeper.release()
-                logger.info("lease %s %s by %s", key, "released" if released else "left to expire", self._me.id)
-            case Ending.ASKED:
-                self._lose(key, keeper.lease.handover_to, ending)
-                await keeper.release()
-            case Ending.LOST:
-                self._lose(key, keeper.lost_to, ending)
-            case Ending.UNREACHABLE:
-                self._lose(key, None, ending, keeper.trouble)
-                if isinstance(keeper.trouble, LeaseTableError):
-                    self._fail(keeper.trouble)
-        self._wake.set()
-        self._announce()
-
-    def _lose(self, key: str, owner: str | None, why: Ending, trouble: LeaseError | None = None) -> None:
-        logger.warning("lease %s lost by %s to %s: %s%s", key, self._me.id, owner or "nobody known", why.value,
-                       f" ({trouble})" if trouble else "")  # fmt: skip
-        self._on_lost(key, owner)
+        try:
+            match await keeper.keep():
+                case Ending.LEAVING:
+                    if key in self._open and not self._stopping:  # not wanted for a moment, and wanted again since
+                        self._on_lost(key, None)
+                    freed = await keeper.release()
+                    logger.info("lease %s %s by %s", key, "released" if freed else "left to expire", self._me.id)
+                case Ending.ASKED:
+                    heir = keeper.lease.handover_to
+                    logger.info("lease %s handed over by %s to %s", key, self._me.id, heir)
+                    self._on_lost(key, heir)
+                    await keeper.release()
+                case Ending.LOST:
+                    logger.warning("lease %s of %s lost to %s", key, self._me.id, keeper.lost_to or "nobody")
+                    self._on_lost(key, keeper.lost_to)
+                case Ending.UNREACHABLE:
+                    why = keeper.trouble or "this process was stopped"
+                    logger.warning("lease %s of %s lost: not renewed in time: %s", key, self._me.id, why)
+                    self._on_lost(key, None)
+                    if isinstance(keeper.trouble, LeaseTableError):
+                        self._fail(keeper.trouble)
+        except Exception as error:
+            self._fail(error)
+        finally:
+            # Only now: until its release is through, the row must not be taken again.
+            del self._keepers[key]
+            self._wake.set()
+            self._news.set()
 
     async def _clean(self, scan: Scan, sightings: Mapping[str, Sighting]) -> None:
         """Delete the rows of parents whose children have all begun; only sometimes, and never what is wanted."""
         now = self._clock.monotonic()
         if self._cleanup_at is not None and now < self._cleanup_at:
             return
-        left = scan.leases.keys() - self._wanted.keys()
-        self._cleanup_at = now + CLEANUP_INTERVAL if left or self._finished else None
+        left = scan.leases.keys() - self._open
+        self._cleanup_at = now + CLEANUP_INTERVAL if left else None
         free = {key for key in left if scan.leases[key].owner is None or self._observer.expired(sightings[key], now)}
-        for lease in finished_parents(scan.leases, free):
-            async with self._slots:
-                try:
-                    await self._table.delete(lease)
-                except TableUnavailableError:
-                    return
+        try:
+            for lease in finished_parents(scan.leases, free - self._keepers.keys()):
+                await self._table.delete(lease)
+                logger.info("lease %s deleted: its shard and what came before its children is read", lease.key)
+        except LeaseError as error:
+            logger.warning("rows of finished shards stay for now: %s", error)
 
-    def _fail(self, error: LeaseError) -> None:
+    def _already_running(self, rival: Sighting, now: float) -> AlreadyRunningError:
+        return AlreadyRunningError(
+            f"{self._subject} is already read by {rival.lease.owner} (run {rival.lease.run}), "
+            f"last seen {now - rival.changed_at:.0f} s ago renewing lease {rival.lease.key}; "
+            "stop that query, or give this one an application of its own"
+        )
+
+    def _fail(self, error: Exception) -> None:
+        if not isinstance(error, LeaseError):
+            logger.error("the lease loop failed", exc_info=error)
+            cause, error = error, LeaseError(f"{self._subject}: the lease loop failed: {error!r}")
+            error.__cause__ = cause
         if self._failure is None:
             self._failure = error
             logger.error("%s", error)
             self._on_failed(error)
-        self._announce()
-
-    def _announce(self) -> None:
         self._news.set()

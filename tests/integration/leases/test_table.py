@@ -1,0 +1,133 @@
+"""The lease table against DynamoDB's API over HTTP (moto)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import aiobotocore.session
+import pytest
+from kinesis_efo.errors import LeaseTableError
+from kinesis_efo.leases import Lease, LeaseInfo, LeaseStore, LeaseTable, client_config
+from kinesis_efo.leases.row import Item
+from moto.server import ThreadedMotoServer
+
+from tests.support.lease_contract import LeaseStoreContract, Scenario
+
+REGION = "eu-west-1"
+DECLARED_BY = "stack kinesis-efo-dev of manifest ssm:///kinesis-efo/dev/lake"
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def dynamodb(url: str) -> Any:
+    return aiobotocore.session.get_session().create_client(
+        "dynamodb",
+        region_name=REGION,
+        endpoint_url=url,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        config=client_config(10),
+    )
+
+
+async def create_table(client: Any, keys: tuple[tuple[str, str, str], ...] = (("leaseKey", "HASH", "S"),)) -> str:
+    name = f"leases-{next(_numbers)}"
+    await client.create_table(
+        TableName=name,
+        KeySchema=[{"AttributeName": key, "KeyType": role} for key, role, _ in keys],
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": kind} for key, _, kind in keys],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    return name
+
+
+class TestLeaseTable(LeaseStoreContract):
+    client: Any
+    name: str
+
+    @pytest.fixture(autouse=True)
+    def _server(self, moto: str) -> None:
+        self.url = moto
+
+    def run(self, scenario: Scenario) -> None:
+        async def main() -> None:
+            async with dynamodb(self.url) as self.client:
+                self.name = await create_table(self.client)
+                table = LeaseTable(self.client, self.name, declared_by=DECLARED_BY)
+                await table.check()
+                await scenario(table)
+
+        asyncio.run(main())
+
+    async def put_item(self, store: LeaseStore, item: Item) -> None:
+        await self.client.put_item(TableName=self.name, Item=item)
+
+    async def get_item(self, store: LeaseStore, key: str) -> Item:
+        answer = await self.client.get_item(TableName=self.name, Key={"leaseKey": {"S": key}}, ConsistentRead=True)
+        item: Item = answer["Item"]
+        return item
+
+    def test_all_pages_are_scanned(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            pages = 0
+
+            class SmallPages:
+                meta = self.client.meta
+
+                async def scan(self, **request: Any) -> Any:
+                    nonlocal pages
+                    pages += 1
+                    assert request["ConsistentRead"] is True
+                    return await client.scan(**request, Limit=3)
+
+            client = self.client
+            keys = {f"shardId-{i:012d}" for i in range(10)}
+            await asyncio.gather(*(store.create_if_absent(Lease.new(key, LeaseInfo())) for key in keys))
+            scan = await LeaseTable(SmallPages(), self.name, declared_by=DECLARED_BY).scan()  # type: ignore[arg-type]
+            assert scan.leases.keys() == keys
+            assert pages >= 4
+
+        self.run(scenario)
+
+
+def check(url: str, name: str | None = None, keys: tuple[tuple[str, str, str], ...] = ()) -> str:
+    async def main() -> str:
+        async with dynamodb(url) as client:
+            table = name or await create_table(client, keys)
+            with pytest.raises(LeaseTableError) as caught:
+                await LeaseTable(client, table, declared_by=DECLARED_BY).check()
+            return str(caught.value)
+
+    return asyncio.run(main())
+
+
+def test_a_missing_table_is_named_with_what_declares_it(moto: str) -> None:
+    assert check(moto, "nowhere") == (
+        f"lease table nowhere in eu-west-1 does not exist; it is declared by {DECLARED_BY}, "
+        "and kinesis-efo never creates it: deploy that first"
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ((("id", "HASH", "S"),), "HASH id (S)"),
+        ((("leaseKey", "HASH", "N"),), "HASH leaseKey (N)"),
+        ((("leaseKey", "HASH", "S"), ("shard", "RANGE", "S")), "HASH leaseKey (S), RANGE shard (S)"),
+    ],
+)
+def test_a_table_with_another_key_is_no_lease_table(moto: str, keys: Any, said: str) -> None:
+    message = check(moto, keys=keys)
+    assert f"has the key schema {said}, a lease table has HASH leaseKey (S)" in message
+    assert DECLARED_BY in message

@@ -1,0 +1,268 @@
+"""What every lease store must do, as tests: run against the model in memory and against DynamoDB's API."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from kinesis_efo.leases import Lease, LeaseInfo, LeaseStore, Lost, Written
+from kinesis_efo.leases.row import Item
+from kinesis_efo.leases.store import Outcome
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+
+KEY = "shardId-000000000000"
+BIG = int("9" * 129)
+
+Scenario = Callable[[LeaseStore], Awaitable[None]]
+
+
+def written(outcome: Outcome) -> Lease:
+    assert isinstance(outcome, Written), outcome
+    return outcome.lease
+
+
+def lost(outcome: Outcome) -> Lease | None:
+    assert isinstance(outcome, Lost), outcome
+    return outcome.current
+
+
+async def owned(store: LeaseStore, owner: str = "a") -> Lease:
+    return written(await store.create_if_absent(Lease.new(KEY, LeaseInfo()).taken(owner, "run", "grpc://here")))
+
+
+async def stored(store: LeaseStore, key: str = KEY) -> Lease | None:
+    return (await store.scan()).leases.get(key)
+
+
+class LeaseStoreContract(ABC):
+    @abstractmethod
+    def run(self, scenario: Scenario) -> None:
+        """Run a scenario against a new, empty store."""
+
+    @abstractmethod
+    async def put_item(self, store: LeaseStore, item: Item) -> None:
+        """Write a row without asking, as another program does."""
+
+    @abstractmethod
+    async def get_item(self, store: LeaseStore, key: str) -> Item:
+        """Read a row as it is stored."""
+
+    def test_a_new_row_comes_back_as_written(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            lease = Lease.new(
+                KEY, LeaseInfo(Position.at_timestamp(1_700_000_000_123), frozenset({"shardId-p"}), "0", str(2**128 - 1))
+            ).taken("a", "run", "grpc://here")
+            assert written(await store.create_if_absent(lease)) == lease
+            assert await stored(store) == lease
+
+        self.run(scenario)
+
+    def test_a_row_is_created_once(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            first = await owned(store, "a")
+            other = Lease.new(KEY, LeaseInfo()).taken("b", "run", "grpc://there")
+            assert lost(await store.create_if_absent(other)) == first
+            assert await stored(store) == first
+
+        self.run(scenario)
+
+    def test_creating_again_after_a_lost_answer_counts_as_written(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            first = await owned(store, "a")
+            assert written(await store.create_if_absent(first)) == first
+
+        self.run(scenario)
+
+    def test_a_stale_counter_cannot_renew(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            first = await owned(store)
+            second = written(await store.apply(first, Lease.renewed))
+            third = written(await store.apply(second, Lease.renewed))
+            assert (second.counter, third.counter) == (first.counter + 1, first.counter + 2)
+            assert lost(await store.apply(first, Lease.renewed)) == third
+
+        self.run(scenario)
+
+    def test_a_renewed_lease_cannot_be_taken_by_what_was_seen_before(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            seen = await owned(store)
+            renewed = written(await store.apply(seen, Lease.renewed))
+            assert lost(await store.take(seen, "b", "run", "grpc://there")) == renewed
+            assert await stored(store) == renewed
+
+        self.run(scenario)
+
+    def test_taking_changes_the_owner_and_shuts_the_old_one_out(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            seen = await owned(store)
+            taken = written(await store.take(seen, "b", "run 2", "grpc://there"))
+            assert (taken.owner, taken.run, taken.endpoint) == ("b", "run 2", "grpc://there")
+            assert (taken.counter, taken.owner_switches) == (seen.counter + 1, seen.owner_switches + 1)
+            for change in (Lease.renewed, Lease.released, lambda lease: lease.checkpointed(Position.after(7))):
+                assert lost(await store.apply(seen, change)) == taken
+            assert lost(await store.delete(seen)) == taken
+            assert await stored(store) == taken
+
+        self.run(scenario)
+
+    def test_of_many_takers_one_wins(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            seen = await owned(store)
+            names = [f"worker {i}" for i in range(8)]
+            outcomes = await asyncio.gather(*(store.take(seen, name, "run", "") for name in names))
+            winners = [each for each in outcomes if isinstance(each, Written)]
+            assert len(winners) == 1
+            assert await stored(store) == winners[0].lease
+
+        self.run(scenario)
+
+    def test_taking_again_after_a_lost_answer_counts_as_taken(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            seen = await owned(store)
+            taken = written(await store.take(seen, "b", "run", "grpc://there"))
+            assert written(await store.take(seen, "b", "run", "grpc://there")) == taken
+
+        self.run(scenario)
+
+    def test_a_checkpoint_is_stored_as_kcl_stores_it_and_renews(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            lease = written(await store.take(await owned(store), "b", "run", ""))
+            after = written(await store.apply(lease, lambda row: row.checkpointed(Position.after(BIG), 3)))
+            assert (after.checkpoint, after.sub, after.owner_switches) == (Position.after(BIG), 3, 0)
+            assert after.counter == lease.counter + 1
+            item = await self.get_item(store, KEY)
+            assert item["checkpoint"] == {"S": "9" * 129}
+            assert item["checkpointSubSequenceNumber"] == {"N": "3"}
+            assert item["ownerSwitchesSinceCheckpoint"] == {"N": "0"}
+
+        self.run(scenario)
+
+    def test_the_time_goes_when_the_checkpoint_leaves_it(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            info = LeaseInfo(Position.at_timestamp(1_700_000_000_123))
+            lease = written(await store.create_if_absent(Lease.new(KEY, info).taken("a", "run", "")))
+            item = await self.get_item(store, KEY)
+            assert (item["checkpoint"], item["checkpointTimestamp"]) == ({"S": "AT_TIMESTAMP"}, {"N": "1700000000123"})
+            await store.apply(lease, lambda row: row.checkpointed(Position.after(1)))
+            assert "checkpointTimestamp" not in await self.get_item(store, KEY)
+
+        self.run(scenario)
+
+    def test_a_finished_shard_names_its_children_and_is_free(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            lease = await owned(store)
+            end = written(await store.apply(lease, lambda row: row.released_at(SHARD_END, 0, {"c1", "c2"})))
+            assert (end.checkpoint, end.children, end.owner) == (SHARD_END, {"c1", "c2"}, None)
+            item = await self.get_item(store, KEY)
+            assert sorted(item["childShardIds"]["SS"]) == ["c1", "c2"]
+            assert not {"leaseOwner", "run", "endpoint"} & item.keys()
+
+        self.run(scenario)
+
+    def test_a_repeated_write_whose_first_answer_was_lost_counts_as_written(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            for change in (Lease.renewed, lambda row: row.checkpointed(Position.after(5)), Lease.released):
+                before = await stored(store) or await owned(store)
+                after = written(await store.apply(before, change))
+                assert written(await store.apply(before, change)) == after
+                assert await stored(store) == after
+
+        self.run(scenario)
+
+    def test_a_write_on_top_of_another_of_ours_whose_answer_was_lost_is_made(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            before = await owned(store)
+            renewed = written(await store.apply(before, Lease.renewed))
+            after = written(await store.apply(before, lambda row: row.checkpointed(Position.after(5))))
+            assert after == renewed.checkpointed(Position.after(5))
+            released = written(await store.apply(renewed, Lease.released))
+            assert released == after.released()
+
+        self.run(scenario)
+
+    def test_a_deleted_row_is_not_brought_back_by_an_update(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            lease = await owned(store)
+            assert written(await store.delete(lease)) == lease
+            assert lost(await store.delete(lease)) is None
+            assert lost(await store.apply(lease, Lease.renewed)) is None
+            assert lost(await store.take(lease, "b", "run", "")) is None
+            assert await stored(store) is None
+
+        self.run(scenario)
+
+    def test_a_row_that_was_written_since_is_not_deleted(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            seen = await owned(store)
+            renewed = written(await store.apply(seen, Lease.renewed))
+            assert lost(await store.delete(seen)) == renewed
+            free = written(await store.apply(renewed, Lease.released))
+            taken = written(await store.take(free, "b", "run", ""))
+            assert lost(await store.delete(replace(free, counter=taken.counter))) == taken
+            assert await stored(store) == taken
+
+        self.run(scenario)
+
+    def test_asking_leaves_the_owner_its_lease_and_is_seen_by_it(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            held = await owned(store)
+            asked = written(await store.ask(held, "b"))
+            assert (asked.owner, asked.counter, asked.handover_to) == ("a", held.counter, "b")
+            renewed = written(await store.apply(held, Lease.renewed))
+            assert renewed.handover_to == "b"
+            assert isinstance(await store.ask(held, "c"), Lost)
+            free = written(await store.apply(renewed, Lease.released))
+            assert (free.owner, free.handover_to) == (None, "b")
+            assert written(await store.take(free, "b", "run", "")).handover_to is None
+
+        self.run(scenario)
+
+    def test_what_we_do_not_know_stays_and_what_kcl_has_under_way_goes(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            kcl: Item = {
+                "leaseKey": {"S": KEY},
+                "leaseOwner": {"S": "kcl-worker"},
+                "leaseCounter": {"N": "41"},
+                "checkpoint": {"S": "LATEST"},
+                "checkpointSubSequenceNumber": {"N": "0"},
+                "ownerSwitchesSinceCheckpoint": {"N": "0"},
+                "throughputKBps": {"N": "12.5"},
+                "checkpointOwner": {"S": "other"},
+                "pendingCheckpoint": {"S": "49"},
+                "pendingCheckpointSubSequenceNumber": {"N": "0"},
+                "pendingCheckpointState": {"B": b"x"},
+            }
+            await self.put_item(store, kcl)
+            seen = await stored(store)
+            assert seen is not None
+            assert (seen.checkpoint, seen.run) == (None, None)
+            written(await store.take(seen, "b", "run", "grpc://there"))
+            item = await self.get_item(store, KEY)
+            assert item["throughputKBps"] == {"N": "12.5"}
+            assert item["checkpoint"] == {"S": "LATEST"}
+            assert not [name for name in item if name.startswith(("pending", "checkpointOwner"))]
+
+        self.run(scenario)
+
+    def test_rows_that_are_no_leases_are_skipped_and_broken_ones_named(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            lease = await owned(store)
+            await self.put_item(store, {"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}})
+            await self.put_item(store, {"leaseKey": {"S": "bad"}, "leaseCounter": {"S": "x"}})
+            scan = await store.scan()
+            assert dict(scan.leases) == {KEY: lease}
+            assert list(scan.unreadable) == ["bad"]
+            assert (
+                "lease row 'bad' has attribute 'leaseCounter' = {'S': 'x'}, expected type N" in scan.unreadable["bad"]
+            )
+            assert store.label in scan.unreadable["bad"]
+
+        self.run(scenario)
+
+    def test_a_new_row_starts_at_the_trim_horizon_by_default(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            assert (await owned(store)).checkpoint == TRIM_HORIZON
+
+        self.run(scenario)

@@ -133,7 +133,7 @@ class LocalAws:
         session = boto3.session.Session(
             aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY, region_name=region
         )
-        return session.client(service, endpoint_url=self.endpoint_url, **options)  # type: ignore[call-overload]
+        return session.client(service, endpoint_url=self.endpoint_url, **options)
 
     def __enter__(self) -> LocalAws:
         return self.start()
@@ -154,7 +154,9 @@ class LocalAws:
         self._stopping = asyncio.Event()
         self._server = Server(self.settings, self._faults, self._clock)
         # A client that goes away cancels its handler: the subscription is closed at once.
-        runner = web.AppRunner(self._server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+        runner = web.AppRunner(
+            self._server.app(), access_log=None, handler_cancellation=True, auto_decompress=False, shutdown_timeout=0.5
+        )
         await runner.setup()
         await web.SockSite(runner, listening).start()
         self._port = listening.getsockname()[1]

@@ -87,7 +87,6 @@ class Consumer:
         if before is not None:
             before.fail(in_use(f"Another subscription has been made for consumer {self.arn} and shard {shard_id}"))
         self.subscriptions[shard_id] = subscription
-        subscription.shard.listen(subscription.wake)
 
     def closed(self, subscription: Subscription) -> None:
         """Forget a subscription whose response has ended."""

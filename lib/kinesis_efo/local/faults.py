@@ -80,6 +80,6 @@ class NoFaults:
     async def before(self, request: Request) -> None:
         """Let it pass."""
 
-    def frame(self, subscription: Subscription, frame: bytes) -> Iterable[Step]:
+    def frame(self, subscription: Subscription, frame: bytes) -> Iterable[Step]:  # noqa: ARG002
         """Write it as it is."""
         return (frame,)

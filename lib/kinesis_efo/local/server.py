@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from .api import OPERATIONS
+from . import api, traits
 from .errors import AwsError
 from .faults import Faults, Request
 from .moto_proxy import MotoProxy
@@ -19,10 +19,13 @@ from .sequence import Ticks
 from .settings import Settings
 from .state import Clock, Kinesis
 from .subscribe import Push, open_subscription
+from .validation import check
 from .writing import PutRecord, PutRecords, put_record, put_records
 
 T = TypeVar("T")
 TARGET = "Kinesis_20131202."
+OPERATIONS = {**api.OPERATIONS, **traits.OPERATIONS}
+KNOWN = {*OPERATIONS, "PutRecord", "PutRecords", "SubscribeToShard"}
 JSON = "application/x-amz-json-1.1"
 _SCOPE = re.compile(r"Credential=[^/,]+/\d{8}/([^/]+)/([^/]+)/aws4_request")
 MAX_BODY = 64 * 1024 * 1024
@@ -98,7 +101,10 @@ class Server:
                 call = _decode(body, PutRecord)
                 shown = {"StreamName": call.stream_name, "StreamARN": call.stream_arn, "PartitionKey": call.key}
             else:
-                call = shown = _decode(body, dict[str, Any])
+                call = shown = {
+                    name: value for name, value in _decode(body, dict[str, Any]).items() if value is not None
+                }
+                check(operation, call)
             await self._faults.before(Request("kinesis", operation, shown))
             kinesis.settle()
             if operation == "SubscribeToShard":

@@ -210,9 +210,7 @@ class Shard:
             "HashKeyRange": self._hash_key_range(),
             "SequenceNumberRange": sequence,
         }
-        for name, parent in zip(("ParentShardId", "AdjacentParentShardId"), self.parents, strict=False):
-            shown[name] = parent
-        return shown
+        return shown | dict(zip(("ParentShardId", "AdjacentParentShardId"), self.parents, strict=False))
 
     def describe_children(self) -> list[dict[str, Any]]:
         """The children as the last event of the shard shows them."""

@@ -100,7 +100,7 @@ class Push:
             if time >= ends:
                 return
             now = kinesis.now()
-            stream.expire(now.wall)
+            shard.trim(stream.horizon(now.wall))
             page = shard.page(subscription.cursor, settings.max_event_records, settings.max_event_bytes)
             if page is None:
                 if shard.closed:

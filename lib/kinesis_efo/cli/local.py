@@ -1,0 +1,87 @@
+"""``kinesis-efo local``: the local AWS as a process of its own. Relies on the extra ``local``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from dataclasses import fields
+from typing import Annotated, Any
+
+import typer
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    """``name=value`` pairs as typed settings."""
+    from kinesis_efo.local import Settings
+
+    kinds = {field.name: str(field.type) for field in fields(Settings)}
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        name = name.replace("-", "_")
+        if not equals or name not in kinds:
+            raise typer.BadParameter(
+                f"{pair!r} is not a setting; write NAME=VALUE with one of: {', '.join(sorted(kinds))}"
+            )
+        try:
+            value = text if kinds[name] == "str" else json.loads(text)
+        except ValueError:
+            value = text
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = {
+            "bool": isinstance(value, bool),
+            "int": number and isinstance(value, int),
+            "str": isinstance(value, str),
+        }
+        if not fits.get(kinds[name], number):
+            wanted = {"bool": "true or false", "int": "a whole number"}.get(kinds[name], "a number")
+            raise typer.BadParameter(f"setting {name} must be {wanted}; got {text!r}")
+        found[name] = value
+    return found
+
+
+def local(
+    host: Annotated[
+        str, typer.Option(help="Address to bind. Anything but loopback lets others in: nothing is authenticated.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 4566,
+    region: Annotated[str, typer.Option(help="Region of requests that name none.")] = "us-east-1",
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any setting of kinesis_efo.local.Settings, such as subscription_seconds=10.",
+        ),
+    ] = None,
+) -> None:
+    """Serve Kinesis with Enhanced Fan-Out, and every other AWS service, on this machine until interrupted."""
+    try:
+        from kinesis_efo.local import LocalAws, Settings
+    except ImportError as missing:
+        typer.echo(
+            f"kinesis-efo local needs {missing.name}: install it with  pip install 'kinesis-efo[local]'", err=True
+        )
+        raise typer.Exit(2) from None
+
+    try:
+        settings = Settings(**{"region": region, **_settings(setting or [])})
+    except ValueError as wrong:
+        raise typer.BadParameter(str(wrong)) from None
+    stopping = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
+    aws = LocalAws(settings=settings, host=host, port=port)
+    try:
+        aws.start()
+    except OSError as refused:
+        typer.echo(f"kinesis-efo local cannot listen on {host}:{port}: {refused.strerror or refused}", err=True)
+        raise typer.Exit(1) from None
+    # What follows can be pasted into a shell, or evaluated by one.
+    for name, value in aws.environment.items():
+        typer.echo(f"export {name}={value}")
+    sys.stdout.flush()
+    stopping.wait()
+    aws.stop()

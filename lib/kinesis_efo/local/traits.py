@@ -1,0 +1,149 @@
+"""The operations on what a stream has besides shards: retention, record size, mode, tags, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .consumers import Consumer
+from .errors import AwsError, invalid
+from .state import HOUR, Kinesis
+from .streams import Stream
+
+Params = dict[str, Any]
+MAX_RETENTION_HOURS = 8760
+MAX_TAGS = 50
+
+
+def increase_retention(kinesis: Kinesis, params: Params) -> Params:
+    """IncreaseStreamRetentionPeriod."""
+    stream, hours = kinesis.stream(params), params["RetentionPeriodHours"]
+    if hours * HOUR < stream.traits.retention_seconds:
+        raise invalid(
+            f"Requested retention period ({hours} hours) for stream {stream.name} can not be shorter than existing retention period "
+            f"({stream.traits.retention_seconds / HOUR:g} hours). Use DecreaseRetentionPeriod API."
+        )
+    _retain(stream, hours)
+    return {}
+
+
+def decrease_retention(kinesis: Kinesis, params: Params) -> Params:
+    """DecreaseStreamRetentionPeriod. What is older than the new period is gone at once."""
+    stream, hours = kinesis.stream(params), params["RetentionPeriodHours"]
+    if hours * HOUR > stream.traits.retention_seconds:
+        raise invalid(
+            f"Requested retention period ({hours} hours) for stream {stream.name} can not be longer than existing retention period "
+            f"({stream.traits.retention_seconds / HOUR:g} hours). Use IncreaseRetentionPeriod API."
+        )
+    _retain(stream, hours)
+    return {}
+
+
+def _retain(stream: Stream, hours: int) -> None:
+    if not 24 <= hours <= MAX_RETENTION_HOURS:
+        raise invalid(f"Retention period must be between 24 and {MAX_RETENTION_HOURS} hours; got {hours}")
+    stream.check_active()
+    stream.traits.retention_seconds = hours * HOUR
+
+
+def update_max_record_size(kinesis: Kinesis, params: Params) -> Params:
+    """UpdateMaxRecordSize."""
+    stream = kinesis.stream(params)
+    stream.check_active()
+    stream.traits.max_record_bytes = params["MaxRecordSizeInKiB"] * 1024
+    return {}
+
+
+def update_stream_mode(kinesis: Kinesis, params: Params) -> Params:
+    """UpdateStreamMode. The shards stay as they are."""
+    stream = kinesis.stream(params)
+    stream.check_active()
+    stream.traits.mode = params["StreamModeDetails"]["StreamMode"]
+    return {}
+
+
+def describe_limits(kinesis: Kinesis, params: Params) -> Params:  # noqa: ARG001
+    """DescribeLimits."""
+    streams = kinesis.streams.values()
+    return {
+        "ShardLimit": kinesis.settings.max_shards,
+        "OpenShardCount": sum(len(stream.open_shards) for stream in streams),
+        "OnDemandStreamCount": sum(stream.traits.mode == "ON_DEMAND" for stream in streams),
+        "OnDemandStreamCountLimit": 50,
+    }
+
+
+def add_tags_to_stream(kinesis: Kinesis, params: Params) -> Params:
+    """AddTagsToStream."""
+    _add(kinesis.stream(params).traits.tags, params["Tags"])
+    return {}
+
+
+def remove_tags_from_stream(kinesis: Kinesis, params: Params) -> Params:
+    """RemoveTagsFromStream."""
+    _remove(kinesis.stream(params).traits.tags, params["TagKeys"])
+    return {}
+
+
+def list_tags_for_stream(kinesis: Kinesis, params: Params) -> Params:
+    """ListTagsForStream."""
+    tags = sorted(kinesis.stream(params).traits.tags.items())
+    left = [(key, value) for key, value in tags if key > params.get("ExclusiveStartTagKey", "")]
+    limit = params.get("Limit", MAX_TAGS)
+    return {"Tags": _pairs(left[:limit]), "HasMoreTags": len(left) > limit}
+
+
+def tag_resource(kinesis: Kinesis, params: Params) -> Params:
+    """TagResource, for a stream or a consumer."""
+    _add(_resource(kinesis, params["ResourceARN"]), params["Tags"])
+    return {}
+
+
+def untag_resource(kinesis: Kinesis, params: Params) -> Params:
+    """UntagResource, for a stream or a consumer."""
+    _remove(_resource(kinesis, params["ResourceARN"]), params["TagKeys"])
+    return {}
+
+
+def list_tags_for_resource(kinesis: Kinesis, params: Params) -> Params:
+    """ListTagsForResource, for a stream or a consumer."""
+    return {"Tags": _pairs(sorted(_resource(kinesis, params["ResourceARN"]).items()))}
+
+
+def _resource(kinesis: Kinesis, arn: str) -> dict[str, str]:
+    if "/consumer/" in arn:
+        consumer: Consumer = kinesis.consumer(arn)
+        return consumer.tags
+    return kinesis.stream({"StreamARN": arn}).traits.tags
+
+
+def _add(tags: dict[str, str], more: dict[str, str]) -> None:
+    if len(tags | more) > MAX_TAGS:
+        raise AwsError(
+            "InvalidArgumentException", f"A resource can have {MAX_TAGS} tags; this would make {len(tags | more)}"
+        )
+    tags.update(more)
+
+
+def _remove(tags: dict[str, str], keys: list[str]) -> None:
+    for key in keys:
+        tags.pop(key, None)
+
+
+def _pairs(tags: list[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags]
+
+
+OPERATIONS: dict[str, Callable[[Kinesis, Params], Params]] = {
+    "AddTagsToStream": add_tags_to_stream,
+    "DecreaseStreamRetentionPeriod": decrease_retention,
+    "DescribeLimits": describe_limits,
+    "IncreaseStreamRetentionPeriod": increase_retention,
+    "ListTagsForResource": list_tags_for_resource,
+    "ListTagsForStream": list_tags_for_stream,
+    "RemoveTagsFromStream": remove_tags_from_stream,
+    "TagResource": tag_resource,
+    "UntagResource": untag_resource,
+    "UpdateMaxRecordSize": update_max_record_size,
+    "UpdateStreamMode": update_stream_mode,
+}

@@ -1,0 +1,63 @@
+# Five commands. Each sets up what it needs; a second run starts at once.
+#   make demo     local AWS, a real stream, the job killed half way, and the proof that nothing is lost or twice
+#   make test     every test; those that need Spark on both supported versions
+#   make lint     ruff, mypy, import-linter
+#   make synth    the infrastructure as Terraform JSON, in cdktf.out
+#   make bench    the benchmarks, as one table
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+VENV := .venv
+VENV40 := .venv-spark40
+LOCK := pyproject.toml uv.lock scripts/setup
+PYTHON := $(VENV)/bin/python
+# Looked for when a recipe runs: it may have been installed just before.
+RUN := env -u SPARK_HOME -u VIRTUAL_ENV JAVA_HOME="$$(scripts/setup java-home)"
+
+.PHONY: help demo test lint synth bench java clean
+
+help:
+	@sed -n '2,6s/^# *//p' Makefile
+
+# The demo needs neither the infrastructure's packages nor the linters.
+$(VENV)/.demo: $(LOCK)
+	@scripts/setup venv $(VENV) --inexact --no-default-groups --group demo --group spark43 --extra local
+	@touch $@
+
+$(VENV)/.full: $(LOCK)
+	@scripts/setup venv $(VENV) --all-extras
+	@touch $@ $(VENV)/.demo
+
+$(VENV40)/.full: $(LOCK)
+	@scripts/setup venv $(VENV40) --all-extras --no-default-groups --group test --group spark40
+	@touch $@
+
+java:
+	@scripts/setup java
+
+demo: $(VENV)/.demo java
+	@$(RUN) $(PYTHON) -m demo $(DEMO_ARGS)
+
+test: $(VENV)/.full $(VENV40)/.full java
+	$(RUN) $(PYTHON) -m pytest $(PYTEST_ARGS)
+	$(RUN) $(VENV40)/bin/python -m pytest -m spark $(PYTEST_ARGS)
+
+lint: $(VENV)/.full
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy lib jobs demo infra benchmarks
+	$(VENV)/bin/lint-imports
+
+bench: $(VENV)/.full java
+	@$(RUN) $(PYTHON) -m benchmarks $(BENCH_ARGS)
+
+# Targets of the infrastructure, `synth` among them.
+-include infra/Makefile.inc
+
+ifeq ($(wildcard infra/Makefile.inc),)
+synth:
+	@echo "make synth waits for the infrastructure (infra/Makefile.inc): it is not part of this revision yet." >&2; exit 1
+endif
+
+clean:
+	rm -rf build dist cdktf.out spark-warehouse metastore_db derby.log .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,5 @@
+"""The command line `kinesis-efo`. Each command is a module of this package, imported when it is called."""
+
+from kinesis_efo.cli.app import main
+
+__all__ = ["main"]

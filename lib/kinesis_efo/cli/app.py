@@ -1,0 +1,112 @@
+"""The command group: which commands there are, how they are loaded, and how errors reach the terminal.
+
+A command's module holds a function, or a Typer app for a group of commands, with the command's name. It is imported when
+the command is called: `kinesis-efo --help` starts at once, and an extra is needed only by the command that uses it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from kinesis_efo.errors import ConfigurationError, KinesisEfoError
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command that has not been imported yet.
+
+    Attributes:
+        module: Where it is.
+        extra: The extra of this distribution that it needs, if any.
+    """
+
+    module: str
+    extra: str | None = None
+
+
+COMMANDS: Final = {
+    "local": Entry("kinesis_efo.cli.local", extra="local"),
+}
+"""Every command by its name."""
+
+
+class LazyGroup(TyperGroup):
+    """A command group that imports a command when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of all commands, in the order of the help."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name, or None."""
+        entry = COMMANDS.get(cmd_name)
+        return load(cmd_name, entry) if entry else None
+
+
+def load(name: str, entry: Entry) -> Any:
+    """Import a command.
+
+    Raises:
+        ConfigurationError: A package that it needs is not installed; the message names the extra that brings it.
+    """
+    try:
+        found = getattr(importlib.import_module(entry.module), name.replace("-", "_"))
+    except ModuleNotFoundError as error:
+        # A module of our own that is missing is a defect, not something to install.
+        if entry.extra is None or (error.name or "").split(".")[0] == "kinesis_efo":
+            raise
+        raise ConfigurationError(
+            f"kinesis-efo {name} needs the package {error.name!r}: pip install 'kinesis-efo[{entry.extra}]'"
+        ) from error
+    if isinstance(found, typer.Typer):
+        group = typer.main.get_group(found)
+        group.name = name
+        return group
+    single = typer.Typer(add_completion=False)
+    single.command(name)(found)
+    return typer.main.get_command(single)
+
+
+app = typer.Typer(
+    name="kinesis-efo",
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kinesis-efo {version('kinesis-efo')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Amazon Kinesis with Enhanced Fan-Out for PySpark."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line. An error of this library becomes one message on stderr and exit code 1.
+
+    Args:
+        arguments: Without the program's name; those of this process when None.
+    """
+    try:
+        app(args=arguments)
+    except KinesisEfoError as error:
+        typer.echo(f"kinesis-efo: {error}", err=True)
+        sys.exit(1)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -27,10 +30,44 @@ class SystemClock:
     """The machine's clocks."""
 
     def monotonic(self) -> float:
+        """See `Clock`."""
         return time.monotonic()
 
     def time(self) -> float:
+        """See `Clock`."""
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
+        """See `Clock`."""
         await asyncio.sleep(seconds)
+
+
+async def within(
+    clock: Clock, seconds: float, work: Coroutine[Any, Any, T], *, discard: Callable[[T], None] | None = None
+) -> T:
+    """The result of `work`, unless it takes longer than `seconds` on the clock; then it is cancelled.
+
+    Args:
+        clock: Whose seconds.
+        seconds: How long it may take.
+        work: What to do.
+        discard: Called with a result that nobody takes, because time was up or the caller was cancelled just then.
+
+    Raises:
+        TimeoutError: It took longer.
+    """
+    task = asyncio.ensure_future(work)
+    alarm = asyncio.ensure_future(clock.sleep(seconds))
+    taken = False
+    try:
+        await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise TimeoutError(f"not done within {seconds:g} s")
+        taken = True
+        return task.result()
+    finally:
+        for pending in (task, alarm):
+            pending.cancel()
+        await asyncio.gather(task, alarm, return_exceptions=True)
+        if not taken and discard and not task.cancelled() and task.exception() is None:
+            discard(task.result())

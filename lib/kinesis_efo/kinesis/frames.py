@@ -49,6 +49,7 @@ class FrameDecoder:
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        self._fault: FrameError | None = None
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
         """Take the next bytes in.
@@ -60,28 +61,37 @@ class FrameDecoder:
             The frames that these bytes completed, in order.
 
         Raises:
-            FrameError: A length is impossible or a checksum is wrong. The decoder cannot be used any more, since it does
-                not know where the next frame begins.
+            FrameError: A length is impossible or a checksum is wrong. Frames before it are returned first, the error comes
+                with the next call. The decoder does not recover: it cannot know where the next frame begins.
         """
+        if self._fault:
+            raise self._fault
         frames: list[Frame] = []
-        if self._rest:
-            self._rest += chunk
-            with memoryview(self._rest) as view:
-                used = _decode(view, frames)
-            # From the front of a bytearray this moves a pointer, not the bytes.
-            del self._rest[:used]
-        else:
-            with memoryview(chunk) as view:
-                used = _decode(view, frames)
-                self._rest += view[used:]
+        try:
+            if self._rest:
+                self._rest += chunk
+                with memoryview(self._rest) as view:
+                    used = _decode(view, frames)
+                # From the front of a bytearray this moves a pointer, not the bytes.
+                del self._rest[:used]
+            else:
+                with memoryview(chunk) as view:
+                    used = _decode(view, frames)
+                    self._rest += view[used:]
+        except FrameError as fault:
+            self._fault = fault
+            if not frames:
+                raise
         return frames
 
     def finish(self) -> None:
         """Say that no more bytes come.
 
         Raises:
-            FrameError: The last frame is incomplete.
+            FrameError: The last frame is incomplete or wrong.
         """
+        if self._fault:
+            raise self._fault
         if self._rest:
             wanted = f" of {_PRELUDE.unpack_from(self._rest)[0]}" if len(self._rest) >= _PRELUDE.size else ""
             raise FrameError(f"the stream ended inside a frame, after {len(self._rest)}{wanted} bytes")
@@ -105,7 +115,9 @@ def _decode(view: memoryview, frames: list[Frame]) -> int:
         running = crc32(view[start + 8 : end], running)
         (checksum,) = _CHECKSUM.unpack_from(view, end)
         if running != checksum:
-            raise FrameError(f"a frame of {total} bytes has checksum {checksum:#010x} but its bytes give {running:#010x}")
+            raise FrameError(
+                f"a frame of {total} bytes has checksum {checksum:#010x} but its bytes give {running:#010x}"
+            )
         body = start + _PRELUDE.size + headers_length
         headers = _headers(bytes(view[start + _PRELUDE.size : body]))
         frames.append(Frame(headers, bytes(view[body:end])))
@@ -143,7 +155,11 @@ def _headers(raw: bytes) -> dict[str, HeaderValue]:
 def encode_frame(headers: dict[str, str], payload: bytes) -> bytes:
     """The bytes of a frame with text headers."""
     block = b"".join(
-        bytes([len(name.encode())]) + name.encode() + bytes([_STRING]) + len(value.encode()).to_bytes(2, "big") + value.encode()
+        bytes([len(name.encode())])
+        + name.encode()
+        + bytes([_STRING])
+        + len(value.encode()).to_bytes(2, "big")
+        + value.encode()
         for name, value in headers.items()
     )
     lengths = struct.pack(">II", _LEAST + len(block) + len(payload), len(block))

@@ -1,0 +1,161 @@
+"""Which shards to read when: parents before children, each exactly once, across splits and merges.
+
+Pure. What is in an offset was started; what it descends from was read, or skipped on purpose where the query began. A shard
+that is neither listed nor in the offset was trimmed, and with it everything in it. Relies on positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.positions import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard.
+
+    Attributes:
+        shard_id: Its id.
+        parents: Ids of its parents, also of those that Kinesis does not list any more: none, one (after a split) or two
+            (after a merge).
+        hash_range: First and last hash key it takes.
+        first: Sequence number with which it begins.
+        last: Sequence number with which it ends, or None while it is open.
+    """
+
+    shard_id: str
+    parents: tuple[str, ...]
+    hash_range: tuple[int, int]
+    first: int
+    last: int | None = None
+
+
+class Lineage:
+    """The shards of one stream and how they descend from each other.
+
+    Args:
+        shards: As ListShards told them, in any order.
+
+    >>> parent = Shard("p", (), (0, 9), first=1, last=5)
+    >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
+    >>> lineage = Lineage([parent, left, right])
+    >>> lineage.roots()
+    ['p']
+    >>> lineage.startable({"p": Position.after(4)}), lineage.startable({"p": Position.parse("SHARD_END")})
+    ([], ['l', 'r'])
+    """
+
+    def __init__(self, shards: Iterable[Shard]) -> None:
+        self._shards: dict[str, Shard] = {}
+        self._children: dict[str, list[str]] = {}
+        for shard in shards:
+            self._add(shard)
+
+    def __contains__(self, shard_id: object) -> bool:
+        return shard_id in self._shards
+
+    def __getitem__(self, shard_id: str) -> Shard:
+        return self._shards[shard_id]
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def merge(self, children: Iterable[ChildShard], parent: str) -> None:
+        """Add what the end of a shard told, before ListShards may know it.
+
+        Args:
+            children: The shards that continue it.
+            parent: The shard that ended.
+        """
+        for child in children:
+            # The event does not say with which sequence number a child begins; it is listed soon.
+            hashes = (child.starting_hash, child.ending_hash)
+            self._add(Shard(child.shard_id, child.parents or (parent,), hashes, first=0))
+
+    def children(self, shard_id: str) -> list[str]:
+        """The shards that continue a shard, as far as known."""
+        return sorted(self._children.get(shard_id, ()))
+
+    def roots(self) -> list[str]:
+        """The oldest shards: where reading everything starts."""
+        return sorted(
+            shard.shard_id for shard in self._shards.values() if self._shards.keys().isdisjoint(shard.parents)
+        )
+
+    def startable(self, positions: Mapping[str, Position]) -> list[str]:
+        """Shards that may be started now, at the trim horizon; the roots where nothing was started yet.
+
+        A shard may start once all its parents were read to their end, both of them after a merge. Parents that were trimmed
+        count as read. Nothing is started twice: neither what is in the offset nor what that descends from.
+
+        Args:
+            positions: The offset of this stream, by shard id.
+        """
+        passed = self._ancestors(positions)
+        return sorted(
+            shard.shard_id
+            for shard in self._shards.values()
+            if shard.shard_id not in positions
+            and shard.shard_id not in passed
+            and all(self._is_done(parent, positions, passed) for parent in shard.parents)
+        )
+
+    def droppable(self, positions: Mapping[str, Position]) -> list[str]:
+        """Ended shards that need no place in the offset any more: all their children have one, or had.
+
+        Args:
+            positions: The offset of this stream, by shard id.
+        """
+        passed = self._ancestors(positions)
+        return sorted(
+            shard_id
+            for shard_id, position in positions.items()
+            if position.is_end
+            and (children := self._children.get(shard_id))
+            and all(child in positions or child in passed for child in children)
+        )
+
+    def lost(self, positions: Mapping[str, Position]) -> list[str]:
+        """Shards that were trimmed before they were read to their end.
+
+        They are shards of the offset that are not listed any more, and unread descendants of its shards that are not listed
+        any more either. Empty for an empty offset: a new query loses nothing.
+
+        Args:
+            positions: The offset of this stream, by shard id.
+        """
+        # Ids grow, and are never used again. One above all listed ones is so new that ListShards does not know it yet.
+        newest = max(self._shards, default="")
+        cut_off = {shard_id for shard_id, position in positions.items() if not position.is_end and shard_id < newest}
+        if positions:
+            for shard_id in self.startable(positions):
+                parents = self._shards[shard_id].parents
+                cut_off.update(parent for parent in parents if parent not in positions)
+        passed = self._ancestors(positions)
+        return sorted(shard_id for shard_id in cut_off if shard_id not in self._shards and shard_id not in passed)
+
+    def _add(self, shard: Shard) -> None:
+        if shard.shard_id not in self._shards:
+            self._shards[shard.shard_id] = shard
+            for parent in shard.parents:
+                self._children.setdefault(parent, []).append(shard.shard_id)
+
+    def _is_done(self, parent: str, positions: Mapping[str, Position], passed: set[str]) -> bool:
+        position = positions.get(parent)
+        if position is not None:
+            return position.is_end
+        return parent in passed or parent not in self._shards
+
+    def _ancestors(self, shard_ids: Iterable[str]) -> set[str]:
+        found: set[str] = set()
+        ahead = list(shard_ids)
+        while ahead:
+            shard = self._shards.get(ahead.pop())
+            for parent in shard.parents if shard else ():
+                if parent not in found:
+                    found.add(parent)
+                    ahead.append(parent)
+        return found

@@ -1,0 +1,196 @@
+"""What a shard's subscription does about an error: wait for how long, or give up with which message.
+
+The state behind the design's error table: what is counted, what is borne, and for how long. Relies on `faults` for what an
+error means, `backoff` for patience, and a lister to find out what is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from botocore.exceptions import ClientError
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
+from kinesis_efo.kinesis.backoff import Backoff, jitter
+from kinesis_efo.kinesis.faults import Fault, Verdict, classify, describe, fatal
+from kinesis_efo.kinesis.topology import ShardLister
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.positions import Position
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds. They are Kinesis' own, or follow from it: tests shorten them, users do not.
+
+    Attributes:
+        between_calls: Kinesis allows one call per second and shard.
+        after_success: A call earlier than this after a successful one is refused.
+        opening: A call that takes longer hangs, for example for want of a free connection.
+        silence: Kinesis sends an event every 5 s also when a shard is idle: a connection silent for so long is dead.
+        full: A sink full for so long has the subscription closed, instead of leaving it to break.
+        too_short: A subscription that ends sooner, without a single event, did not end of old age.
+        patience: How long a consumer may take to become ACTIVE; also the window for take-overs.
+        takeovers: So many of them in that window are one too many.
+    """
+
+    between_calls: float = 1.0
+    after_success: float = 5.0
+    opening: float = 60.0
+    silence: float = 35.0
+    full: float = 20.0
+    too_short: float = 1.0
+    patience: float = 300.0
+    takeovers: int = 5
+
+
+KINESIS_LIMITS: Final = Limits()
+
+
+class Recovery:
+    """Decides after each error of one shard's subscription.
+
+    Args:
+        stream: The stream and the consumer that reads it.
+        shard_id: The shard.
+        source: Where the consumer's ARN came from, for messages.
+        topology: Asked when something does not exist.
+        retry: How often and how patiently failures are borne.
+        limits: Kinesis' times.
+        clock: Time.
+        random: Numbers in `[0, 1)`, for jitter.
+    """
+
+    def __init__(
+        self,
+        stream: StreamRef,
+        shard_id: str,
+        source: str,
+        topology: ShardLister,
+        retry: RetrySettings,
+        limits: Limits,
+        clock: Clock,
+        random: Callable[[], float],
+    ) -> None:
+        self._stream = stream
+        self._shard_id = shard_id
+        self._source = source
+        self._topology = topology
+        self._retry = retry
+        self._limits = limits
+        self._clock = clock
+        self._random = random
+        self._backoff = Backoff(retry, random)
+        self._takeovers: deque[float] = deque()
+        self._refusals: deque[float] = deque()
+
+    def opened(self) -> None:
+        """Note that Kinesis accepted a subscription: nobody stands in the way any more."""
+        self._refusals.clear()
+
+    def progressed(self) -> None:
+        """Note that an event came: earlier failures are forgiven."""
+        self._backoff.reset()
+
+    async def delay(self, fault: Fault, position: Position) -> float:
+        """Seconds to wait before the next try.
+
+        Args:
+            fault: What went wrong.
+            position: How far the shard has been read.
+
+        Raises:
+            SubscriptionError: There is no point in another try.
+            DataLossError: The shard does not exist any more.
+        """
+        match fault.verdict:
+            case Verdict.RETRY | Verdict.KEY:
+                return self._count(fault)
+            case Verdict.EXPIRED if self._backoff.failures == 0:
+                return self._count(fault)
+            case Verdict.TOO_SOON:
+                self._bear_refusal(fault)
+                return self._limits.after_success
+            case Verdict.NOT_ACTIVE:
+                self._bear_refusal(fault)
+                return jitter(self._retry, len(self._refusals), self._random)
+            case Verdict.TAKEN_OVER:
+                return self._bear_takeover(fault)
+            case Verdict.MISSING:
+                return await self._find_missing(fault, position)
+        raise self._fatal(fault) from fault.error
+
+    def _count(self, fault: Fault) -> float:
+        delay = self._backoff.failed(fault.error)
+        if delay is None:
+            first = self._backoff.first
+            raise self._fatal(fault, first) from first
+        log.warning(
+            "%s: %s; retry %d of %d in %.1f s",
+            self._name,
+            fault,
+            self._backoff.failures,
+            self._retry.max_retries,
+            delay,
+        )
+        return delay
+
+    def _bear_refusal(self, fault: Fault) -> None:
+        now = self._clock.monotonic()
+        self._refusals.append(now)
+        if now - self._refusals[0] >= self._limits.patience:
+            raise self._fatal(fault) from fault.error
+        log.info("%s: %s; waiting", self._name, fault)
+
+    def _bear_takeover(self, fault: Fault) -> float:
+        now = self._clock.monotonic()
+        self._takeovers.append(now)
+        while self._takeovers[0] < now - self._limits.patience:
+            self._takeovers.popleft()
+        if len(self._takeovers) >= self._limits.takeovers:
+            raise self._fatal(fault) from fault.error
+        log.warning("%s: someone else subscribed with consumer %s: %s", self._name, self._stream.consumer_arn, fault)
+        return jitter(self._retry, len(self._takeovers), self._random)
+
+    async def _find_missing(self, fault: Fault, position: Position) -> float:
+        """SubscribeToShard says the same of a missing stream, shard and consumer. ListShards tells them apart."""
+        where = f"stream {self._stream.name!r}, shard {self._shard_id}"
+        try:
+            shards = await self._topology.shards(self._stream.stream_arn)
+        except Exception as error:
+            found = classify(error)
+            if found.verdict is Verdict.MISSING:
+                raise StreamNotFoundError(
+                    f"{where}: stream {self._stream.stream_arn} (from {self._source}) does not exist (any more): "
+                    f"{describe(error)}. Deploy it again, and start from a new checkpoint: its records are gone"
+                ) from fault.error
+            if found.verdict is Verdict.REFUSED and isinstance(error, ClientError):
+                raise AccessRefusedError(
+                    f"{where}: {fault}. Whether the stream, the shard or consumer {self._stream.consumer_arn} is missing "
+                    f"cannot be told, because kinesis:ListShards was refused: {describe(error)}. Allow it to the job's role"
+                ) from fault.error
+            return self._count(found)
+        if self._shard_id not in {shard.shard_id for shard in shards}:
+            raise DataLossError(
+                f"{where}: the shard does not exist any more and was read up to {position} only: what lay behind that is "
+                "gone (retention). Set kinesis-efo option 'failOnDataLoss' to false to go on without it"
+            ) from fault.error
+        raise ConsumerNotFoundError(
+            f"{where}: consumer {self._stream.consumer_arn} does not exist (any more); its ARN came from {self._source}. "
+            "A consumer that is registered again has another ARN: deploy (`cdktf deploy`) so that the manifest names it, "
+            "and restart the query"
+        ) from fault.error
+
+    def _fatal(self, fault: Fault, first: Exception | None = None) -> Exception:
+        return fatal(fault, self._stream, self._shard_id, self._source, first)
+
+    @property
+    def _name(self) -> str:
+        return f"{self._stream.name}:{self._shard_id}"

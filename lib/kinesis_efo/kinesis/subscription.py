@@ -1,0 +1,311 @@
+"""One shard's subscription: opens, reads, renews and reopens SubscribeToShard until the shard ends or cannot be read.
+
+Implements section 4 of the design. Delivers every event once and in order to a sink that may make it wait. Relies on the
+transport for the wire and on `recovery` for what to do about errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random as standard_random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from kinesis_efo.clock import Clock, SystemClock, within
+from kinesis_efo.errors import FrameError
+from kinesis_efo.kinesis.events import ChildShard, Event, EventHead, read_head
+from kinesis_efo.kinesis.faults import classify, describe
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, Recovery
+from kinesis_efo.kinesis.topology import ShardLister
+from kinesis_efo.kinesis.transport import EventStream, Transport
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.positions import Position, PositionKind
+
+log = logging.getLogger(__name__)
+
+
+class EventSink(Protocol):
+    """Where events go."""
+
+    async def admit(self, event: Event) -> None:
+        """Take the next event. While this waits, nothing is read from the socket: that is the back-pressure."""
+        ...
+
+
+class State(Enum):
+    """What a subscription is doing."""
+
+    CLOSED = "closed"
+    WAITING = "waiting"
+    OPENING = "opening"
+    STREAMING = "streaming"
+    PAUSED = "paused"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class SubscriptionStats:
+    """What happened to a subscription so far, for metrics.
+
+    Attributes:
+        state: What it is doing.
+        opened: Successful SubscribeToShard calls.
+        renewed: Clean ends after which it was opened again.
+        paused: Times it was closed on purpose because the sink was full.
+        failures: Errors by code.
+        events: Events delivered.
+        records: Kinesis records in them.
+        bytes: Bytes of their payloads.
+        millis_behind: What the last event said of the lag, in milliseconds; None before the first.
+        last_event: When the last event came, seconds on the monotonic clock; None before the first.
+    """
+
+    state: State = State.CLOSED
+    opened: int = 0
+    renewed: int = 0
+    paused: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    events: int = 0
+    records: int = 0
+    bytes: int = 0
+    millis_behind: int | None = None
+    last_event: float | None = None
+
+
+class ShardSubscription:
+    """Reads one shard from a position on.
+
+    Args:
+        stream: The stream and the consumer that reads it.
+        shard_id: The shard.
+        start: Where to begin.
+        sink: Where events go.
+        transport: How Kinesis is reached.
+        topology: Asked when something does not exist.
+        source: Where the consumer's ARN came from, for messages: the manifest's location.
+        retry: How often and how patiently failures are borne.
+        not_before: When the first call may be made, seconds on the monotonic clock: `next_call` of the one before.
+        limits: Kinesis' times.
+        clock: Time.
+        random: Numbers in `[0, 1)`, for jitter.
+
+    Attributes:
+        position: Behind the last event that the sink admitted.
+        stats: What happened so far.
+        next_call: When Kinesis allows the next call for this shard, seconds on the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        stream: StreamRef,
+        shard_id: str,
+        start: Position,
+        sink: EventSink,
+        transport: Transport,
+        topology: ShardLister,
+        *,
+        source: str,
+        retry: RetrySettings = RetrySettings(),  # noqa: B008
+        not_before: float = float("-inf"),
+        limits: Limits = KINESIS_LIMITS,
+        clock: Clock | None = None,
+        random: Callable[[], float] = standard_random.random,
+    ) -> None:
+        self.position = start
+        self.stats = SubscriptionStats()
+        self._stream = stream
+        self._shard_id = shard_id
+        self._sink = sink
+        self._transport = transport
+        self._limits = limits
+        self._clock = clock or SystemClock()
+        self._recovery = Recovery(stream, shard_id, source, topology, retry, limits, self._clock, random)
+        self.next_call = not_before
+        self._last_sign = self._clock.monotonic()
+        self._deadline = 0.0
+        self._if_overdue = State.CLOSED
+        self._overdue = False
+        self._heard = 0
+        self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
+
+    def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
+        """Tell that ListShards calls the shard closed: the safety net for an end that Kinesis does not announce.
+
+        Once the position has reached `last`, an end is delivered as if Kinesis had.
+
+        Args:
+            last: The shard's last sequence number.
+            children: The shards that continue it.
+        """
+        self._closing = (last, children)
+
+    async def run(self) -> None:
+        """Read until the shard's end has been delivered. Cancelling closes the connection at once.
+
+        Raises:
+            SubscriptionError: The shard cannot be read any more; the message says why and what to do.
+            DataLossError: The shard does not exist any more.
+        """
+        self._last_sign = self._clock.monotonic()
+        try:
+            while not self.position.is_end:
+                await self._wait_for_turn()
+                error = await self._subscribe_once()
+                if error is None or self.position.is_end:
+                    continue
+                self.stats.state = State.WAITING
+                fault = classify(error)
+                self.stats.failures[fault.code] += 1
+                await self._clock.sleep(await self._recovery.delay(fault, self.position))
+            self.stats.state = State.ENDED
+        except asyncio.CancelledError:
+            self.stats.state = State.CLOSED
+            raise
+        except BaseException:
+            self.stats.state = State.FAILED
+            raise
+
+    # -- one subscription
+
+    async def _wait_for_turn(self) -> None:
+        delay = self.next_call - self._clock.monotonic()
+        if delay > 0:
+            self.stats.state = State.WAITING
+            await self._clock.sleep(delay)
+
+    async def _subscribe_once(self) -> Exception | None:
+        """Open and read until the subscription ends; what ended it, or None where nothing was wrong."""
+        if await self._deliver_known_end():
+            return None
+        self.stats.state = State.OPENING
+        self.next_call = self._clock.monotonic() + self._limits.between_calls
+        subscribe = self._transport.subscribe(self._stream.consumer_arn, self._shard_id, self.position)
+        try:
+            stream = await within(self._clock, self._limits.opening, subscribe, discard=_close)
+        except Exception as error:
+            return error
+        opened = self._clock.monotonic()
+        self.next_call = opened + self._limits.after_success
+        self._recovery.opened()
+        self.stats.opened += 1
+        self.stats.state = State.STREAMING
+        log.info("%s: subscribed at %s", self._name, self.position)
+        before = self.stats.events
+        self._expect(self._limits.silence, State.CLOSED)
+        watch = asyncio.ensure_future(self._watch(stream))
+        ended = "stopped"
+        try:
+            fault, ended = await self._read(stream, opened)
+            return fault
+        finally:
+            watch.cancel()
+            stream.close()
+            log.info(
+                "%s: subscription ended after %.1f s and %d events at %s: %s",
+                self._name,
+                self._clock.monotonic() - opened,
+                self.stats.events - before,
+                self.position,
+                ended,
+            )
+
+    async def _read(self, stream: EventStream, opened: float) -> tuple[Exception | None, str]:
+        payloads = aiter(stream)
+        first = self.stats.events
+        while True:
+            self._heard = stream.received
+            self._expect(self._limits.silence, State.CLOSED)
+            event = await self._next(payloads)
+            if self._overdue:
+                return TimeoutError(f"no event for {self._limits.silence:g} s"), "silent"
+            if isinstance(event, Exception):
+                return event, describe(event)
+            if event is None:
+                return self._clean_end(opened, any_event=self.stats.events > first)
+            await self._deliver(event)
+            if self.position.is_end:
+                return None, "the shard has ended"
+            if self._overdue:
+                self.stats.paused += 1
+                return None, "the buffer was full"
+            if await self._deliver_known_end():
+                return None, "the shard is closed"
+
+    async def _next(self, payloads: AsyncIterator[bytes]) -> Event | Exception | None:
+        try:
+            payload = await anext(payloads, None)
+            return None if payload is None else Event(payload, read_head(payload))
+        except Exception as error:
+            return error
+
+    async def _deliver(self, event: Event) -> None:
+        stats, head = self.stats, event.head
+        self._last_sign = stats.last_event = self._clock.monotonic()
+        stats.millis_behind = head.millis_behind
+        self._recovery.progressed()
+        self._expect(self._limits.full, State.PAUSED)
+        await self._sink.admit(event)
+        self._last_sign = self._clock.monotonic()
+        self.position = event.through
+        stats.events += 1
+        stats.records += head.records
+        stats.bytes += len(event.payload)
+
+    async def _deliver_known_end(self) -> bool:
+        if self._closing is None or self.position.kind is not PositionKind.AFTER:
+            return False
+        last, children = self._closing
+        if self.position.value < last:
+            return False
+        await self._deliver(Event(b"", EventHead(None, 0, 0, children)))
+        return True
+
+    def _clean_end(self, opened: float, *, any_event: bool) -> tuple[Exception | None, str]:
+        now = self._clock.monotonic()
+        if not any_event and (now - opened < self._limits.too_short or now - self._last_sign > self._limits.silence):
+            # Something between us and Kinesis answers, but Kinesis does not: renewing for ever would be a silent stall.
+            return FrameError("the subscription ended without a single event"), "ended without an event"
+        self.stats.renewed += 1
+        return None, "expired"
+
+    # -- time limits
+
+    def _expect(self, seconds: float, if_overdue: State) -> None:
+        self._overdue = False
+        self._if_overdue = if_overdue
+        self._deadline = self._clock.monotonic() + seconds
+
+    async def _watch(self, stream: EventStream) -> None:
+        """Close the connection when what is awaited, an event or room in the sink, takes too long.
+
+        One task per subscription rather than a timer per event. It never oversleeps: no limit is shorter than its naps, so
+        whatever began during one is not overdue at its end.
+        """
+        nap = min(self._limits.silence, self._limits.full)
+        while True:
+            left = self._deadline - self._clock.monotonic()
+            if left > 0:
+                await self._clock.sleep(min(left, nap))
+            elif self._if_overdue is State.CLOSED and stream.received != self._heard:
+                # Slow, not dead: a large event is on its way.
+                self._heard = stream.received
+                self._deadline += self._limits.silence
+            else:
+                break
+        self._overdue = True
+        self.stats.state = self._if_overdue
+        stream.close()
+
+    @property
+    def _name(self) -> str:
+        return f"{self._stream.name}:{self._shard_id}"
+
+
+def _close(stream: EventStream) -> None:
+    stream.close()

@@ -1,0 +1,119 @@
+"""The shards of a stream as ListShards tells them.
+
+I/O only; what follows from the shards is `lineage`'s. Relies on an aiobotocore client whose retries bear throttling.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from botocore.exceptions import ClientError
+
+from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.kinesis.lineage import Lineage, Shard
+from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
+
+PAGE: Final = 1_000
+"""Shards per call: what the API does by itself, said so that it is certain."""
+
+SKEW_SECONDS: Final = 300.0
+"""AWS refuses signatures of clocks that are further off."""
+
+
+class ShardLister(Protocol):
+    """Where the shards of a stream are asked for."""
+
+    async def shards(self, stream_arn: str) -> list[Shard]:
+        """All shards within retention, open and closed.
+
+        Raises:
+            ClientError: Kinesis refused; botocore's exception.
+        """
+        ...
+
+    async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
+        """The shards that were open at a time; None where that is before retention, or before the stream.
+
+        Args:
+            stream_arn: The stream.
+            epoch_ms: The time in epoch milliseconds.
+
+        Raises:
+            ClientError: Kinesis refused; botocore's exception.
+        """
+        ...
+
+
+class Topology:
+    """ListShards through an aiobotocore client.
+
+    Args:
+        client: An aiobotocore `kinesis` client with retries. The caller closes it.
+        clock: To tell a time that is too new from one that is too old.
+    """
+
+    def __init__(self, client: Any, clock: Clock | None = None) -> None:
+        self._client = client
+        self._clock = clock or SystemClock()
+
+    async def shards(self, stream_arn: str) -> list[Shard]:
+        """See `ShardLister`."""
+        return await self._list(stream_arn)
+
+    async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
+        """See `ShardLister`."""
+        time = datetime.fromtimestamp(epoch_ms / 1000, UTC)
+        try:
+            return await self._list(stream_arn, {"Type": "AT_TIMESTAMP", "Timestamp": time}) or None
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") != "InvalidArgumentException":
+                raise
+        # Kinesis says the same of a time before retention and of one in the future, which "now" is where our clock is fast.
+        if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
+            return await self._list(stream_arn, {"Type": "AT_LATEST"})
+        return None
+
+    async def _list(self, stream_arn: str, shard_filter: dict[str, Any] | None = None) -> list[Shard]:
+        request = {"ShardFilter": shard_filter} if shard_filter else {}
+        shards: list[Shard] = []
+        while True:
+            page = await self._client.list_shards(StreamARN=stream_arn, MaxResults=PAGE, **request)
+            shards += map(_shard, page["Shards"])
+            if not (token := page.get("NextToken")):
+                return shards
+            # The token stands for the filter, which must not come again.
+            request = {"NextToken": token}
+
+
+async def starting_positions(lister: ShardLister, stream_arn: str, start: Position) -> dict[str, Position]:
+    """Where a new query starts reading a stream, by shard id.
+
+    Args:
+        lister: Knows the shards.
+        stream_arn: The stream.
+        start: `TRIM_HORIZON`, or `AT_TIMESTAMP`. A time before retention becomes the horizon.
+
+    Raises:
+        ClientError: Kinesis refused; botocore's exception.
+        ValueError: `start` is a position inside one shard.
+    """
+    if start.kind is PositionKind.AT_TIMESTAMP:
+        if (opened := await lister.shards_open_at(stream_arn, start.value)) is not None:
+            return {shard.shard_id: start for shard in opened}
+    elif start.kind is not PositionKind.TRIM_HORIZON:
+        raise ValueError(f"{start} is not where a whole stream can start")
+    return dict.fromkeys(Lineage(await lister.shards(stream_arn)).roots(), TRIM_HORIZON)
+
+
+def _shard(data: dict[str, Any]) -> Shard:
+    parents = (data.get("ParentShardId"), data.get("AdjacentParentShardId"))
+    hashes, numbers = data["HashKeyRange"], data["SequenceNumberRange"]
+    last = numbers.get("EndingSequenceNumber")
+    return Shard(
+        data["ShardId"],
+        tuple(parent for parent in parents if parent),
+        (int(hashes["StartingHashKey"]), int(hashes["EndingHashKey"])),
+        int(numbers["StartingSequenceNumber"]),
+        None if last is None else int(last),
+    )

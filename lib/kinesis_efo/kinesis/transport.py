@@ -1,0 +1,230 @@
+"""The seam to SubscribeToShard: what a subscription needs of it, and its implementation with aiobotocore.
+
+aiobotocore speaks HTTP/1.1; another transport (HTTP/2) would implement `Transport` and nothing else would change. Signing,
+endpoints and errors of the request stay aiobotocore's. The body of a successful response is taken out of its hands in
+botocore's `before-parse` event, because botocore's event parser is ten times slower and quadratic in the size of an event.
+That event is not a documented interface: aiobotocore is pinned, and the tests of this module say when it changed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+from botocore.exceptions import EventStreamError
+
+from kinesis_efo.errors import FrameError
+from kinesis_efo.kinesis.events import read_head
+from kinesis_efo.kinesis.frames import Frame, FrameDecoder, encode_frame
+from kinesis_efo.positions import Position, PositionKind
+
+SUBSCRIPTION_CONFIG: Final[dict[str, Any]] = {
+    "retries": {"total_max_attempts": 1},
+    "connect_timeout": 10,
+    "read_timeout": 35,
+}
+"""Configuration of the client for subscriptions, besides `max_pool_connections`: the number of shards plus slack, since one
+that finds no free connection waits for ever. Retries are the subscription's; Kinesis sends an event every 5 s also when
+a shard is idle, so 35 s of silence mean a dead connection."""
+
+OPERATION: Final = "SubscribeToShard"
+_HOOK: Final = f"before-parse.kinesis.{OPERATION}"
+_BODY: Final = "KinesisEfoBody"
+
+
+class EventStream(Protocol):
+    """The events of one subscription, as raw JSON payloads. Read by one task at a time."""
+
+    @property
+    def received(self) -> int:
+        """Bytes that came so far, those of incomplete events included: a sign of life."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The payloads, in order. Ends where Kinesis ends the subscription, after five minutes or at the shard's end.
+
+        Raises:
+            EventStreamError: Kinesis ended the subscription with an error; botocore's exception, with the code.
+            FrameError: The bytes are not a valid event stream.
+            Exception: The transport's own, for connections that broke or fell silent.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the subscription. May be called at any time, by any task, any number of times; a read that waits
+        meanwhile ends or raises at once."""
+        ...
+
+
+class Transport(Protocol):
+    """How shards are subscribed to."""
+
+    async def subscribe(self, consumer_arn: str, shard_id: str, position: Position) -> EventStream:
+        """Subscribe to a shard.
+
+        Args:
+            consumer_arn: The consumer to subscribe.
+            shard_id: The shard.
+            position: Where to start. `SHARD_END` is refused with ValueError.
+
+        Raises:
+            ClientError: Kinesis refused; botocore's exception.
+            Exception: The transport's own.
+        """
+        ...
+
+    async def latest_tip(self, consumer_arn: str, shard_id: str) -> Position:
+        """Where the shard ends right now: what comes later lies behind this position.
+
+        Counts as a subscription: Kinesis allows the next one to this shard 5 s later.
+
+        Raises:
+            ClientError, EventStreamError, FrameError: As when reading.
+        """
+        ...
+
+
+class BotoTransport:
+    """SubscribeToShard through an aiobotocore client.
+
+    Args:
+        client: An aiobotocore `kinesis` client made with `SUBSCRIPTION_CONFIG`, used for nothing else. The caller closes it.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        client.meta.events.register(_HOOK, _take_body, unique_id="kinesis-efo-body")
+
+    async def subscribe(self, consumer_arn: str, shard_id: str, position: Position) -> EventStream:
+        """See `Transport`."""
+        return await self._open(consumer_arn, shard_id, starting_position(position))
+
+    async def latest_tip(self, consumer_arn: str, shard_id: str) -> Position:
+        """See `Transport`."""
+        stream = await self._open(consumer_arn, shard_id, {"Type": "LATEST"})
+        try:
+            async for payload in stream:
+                continuation = read_head(payload).continuation
+                return Position(PositionKind.SHARD_END) if continuation is None else Position.after(continuation)
+        finally:
+            stream.close()
+        raise FrameError(f"the subscription of {consumer_arn} to {shard_id} at LATEST ended before its first event")
+
+    async def _open(self, consumer_arn: str, shard_id: str, starting_position: dict[str, Any]) -> BotoEventStream:
+        response = await self._client.subscribe_to_shard(
+            ConsumerARN=consumer_arn, ShardId=shard_id, StartingPosition=starting_position
+        )
+        return BotoEventStream(response[_BODY])
+
+
+class BotoEventStream:
+    """The body of one SubscribeToShard response.
+
+    Args:
+        body: An `aiohttp.ClientResponse` whose headers were received.
+
+    Attributes:
+        received: Bytes that came so far.
+    """
+
+    def __init__(self, body: Any) -> None:
+        self.received = 0
+        self._body = body
+        self._closed = False
+        self._decoder = FrameDecoder()
+        self._payloads: deque[bytes] = deque()
+        self._fault: Exception | None = None
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        # What arrived before an error is delivered before the error.
+        while not self._payloads:
+            if self._fault:
+                raise self._fault
+            if self._closed:
+                raise StopAsyncIteration
+            chunk = await self._body.content.readany()
+            if not chunk:
+                self._decoder.finish()
+                raise StopAsyncIteration
+            self.received += len(chunk)
+            try:
+                for frame in self._decoder.feed(chunk):
+                    self._take(frame)
+            except (FrameError, EventStreamError) as fault:
+                self._fault = fault
+        return self._payloads.popleft()
+
+    def _take(self, frame: Frame) -> None:
+        match frame.headers.get(":message-type"), frame.headers.get(":event-type"):
+            case "event", "SubscribeToShardEvent":
+                self._payloads.append(frame.payload)
+            case "event", _:
+                # The initial response says nothing, and kinds of events that come later are none of ours.
+                pass
+            case "exception", _:
+                raise _stream_error(str(frame.headers.get(":exception-type")), _message(frame.payload))
+            case "error", _:
+                code, message = frame.headers.get(":error-code"), frame.headers.get(":error-message")
+                raise _stream_error(str(code), str(message))
+            case kind, _:
+                raise FrameError(f"a frame has the unknown :message-type {kind!r}")
+
+    def close(self) -> None:
+        """See `EventStream`."""
+        self._closed = True
+        self._body.close()
+
+
+def starting_position(position: Position) -> dict[str, Any]:
+    """A position as SubscribeToShard's `StartingPosition`.
+
+    Raises:
+        ValueError: It is `SHARD_END`, behind which there is nothing.
+    """
+    match position.kind:
+        case PositionKind.TRIM_HORIZON:
+            return {"Type": "TRIM_HORIZON"}
+        case PositionKind.AT_TIMESTAMP:
+            return {"Type": "AT_TIMESTAMP", "Timestamp": datetime.fromtimestamp(position.value / 1000, UTC)}
+        case PositionKind.AFTER:
+            return {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": str(position.value)}
+    raise ValueError("a shard cannot be read behind SHARD_END")
+
+
+class _Chunks:
+    """Stands in for the body where aiobotocore looks for the initial response, which it insists on reading."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self._chunks = chunks
+        self.content = self
+
+    async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:
+        for chunk in self._chunks:
+            yield chunk, True
+
+
+_INITIAL_RESPONSE: Final = encode_frame({":message-type": "event", ":event-type": "initial-response"}, b"{}")
+
+
+def _take_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+    if response_dict["status_code"] < 300:
+        customized_response_dict[_BODY] = response_dict["body"]
+        response_dict["body"] = _Chunks(_INITIAL_RESPONSE)
+
+
+def _stream_error(code: str, message: str) -> EventStreamError:
+    return EventStreamError({"Error": {"Code": code, "Message": message}}, OPERATION)
+
+
+def _message(payload: bytes) -> str:
+    try:
+        body = msgspec.json.decode(payload)
+        return str(body.get("message", body.get("Message", "")))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, AttributeError):
+        return repr(payload[:200])

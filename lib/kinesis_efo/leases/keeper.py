@@ -18,7 +18,7 @@ from typing import TypeVar
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import LeaseError
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Written
+from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Outcome, Written
 from kinesis_efo.positions import Position
 
 logger = logging.getLogger(__name__)
@@ -151,6 +151,8 @@ class Keeper:
             match outcome:
                 case None:
                     pause = self._retry_pause()
+                case Behind():
+                    pause = 0.0
                 case Lost(current):
                     self.lost_to = current.owner if current else None
                     return Ending.LOST
@@ -167,9 +169,13 @@ class Keeper:
         """
         while self.valid:
             outcome = await self._write(self._last_row)
-            if outcome is not None:
-                return isinstance(outcome, Written)
-            await self._clock.sleep(self._retry_pause())
+            match outcome:
+                case Written():
+                    return True
+                case Lost(current):
+                    return current is None or current.owner is None
+                case None:
+                    await self._clock.sleep(self._retry_pause())
         return False
 
     def _next_row(self, lease: Lease) -> Lease:
@@ -185,20 +191,20 @@ class Keeper:
             return lease.released_at(noted.position, noted.sub, noted.children)
         return lease.released()
 
-    async def _write(self, change: Callable[[Lease], Lease]) -> Outcome | None:
+    async def _write(self, change: Callable[[Lease], Lease]) -> Outcome | Behind | None:
         return await self._send(lambda: self._store.apply(self.lease, change))
 
-    async def _recreate(self) -> Outcome | None:
+    async def _recreate(self) -> Outcome | Behind | None:
         """Somebody deleted our row: write it again with all that we know."""
         outcome = await self._send(lambda: self._store.create_if_absent(self._next_row(self.lease)))
         if isinstance(outcome, Written):
             logger.warning("lease %s: its row was deleted from %s; written again", self.lease.key, self._store.label)
         return outcome
 
-    async def _send(self, request: Callable[[], Awaitable[Outcome]]) -> Outcome | None:
+    async def _send(self, request: Callable[[], Awaitable[Outcome | Behind]]) -> Outcome | Behind | None:
         """Send one write; None when it failed for now or took longer than the lease lasts."""
 
-        async def sent() -> tuple[float, Outcome]:
+        async def sent() -> tuple[float, Outcome | Behind]:
             async with self._slots:
                 return self._clock.monotonic(), await request()
 
@@ -214,6 +220,8 @@ class Keeper:
             if outcome.lease.checkpoint != self.lease.checkpoint or outcome.lease.sub != self.lease.sub:
                 self._checkpointed_at = sent_at
             self.lease, self._sent_at, self.trouble = outcome.lease, sent_at, None
+        elif isinstance(outcome, Behind):
+            self.lease = outcome.lease  # when it was sent is not known: the deadline stays
         return outcome
 
     def _retry_pause(self) -> float:

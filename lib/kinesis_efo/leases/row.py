@@ -89,7 +89,7 @@ class Lease:
 
     def taken(self, owner: str, run: str, endpoint: str) -> Self:
         """The row once `owner` has taken the lease."""
-        switches = self.owner_switches + (self.owner != owner)
+        switches = self.owner_switches + (self.owner not in (None, owner))
         return replace(self._next(), owner=owner, run=run, endpoint=endpoint, handover_to=None, owner_switches=switches)
 
     def renewed(self) -> Self:

@@ -41,6 +41,17 @@ class Lost:
     current: Lease | None
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The write was refused, because an earlier write of ours had arrived although its answer got lost.
+
+    Attributes:
+        lease: The row as that write left it; ours still. The write can be made again on top of it.
+    """
+
+    lease: Lease
+
+
 Outcome: TypeAlias = Written | Lost
 
 
@@ -99,12 +110,12 @@ class LeaseStore(ABC):
         outcome = await self._update(seen, after)
         return _settled(after, outcome.current) if isinstance(outcome, Lost) else outcome
 
-    async def apply(self, held: Lease, change: Callable[[Lease], Lease]) -> Outcome:
+    async def apply(self, held: Lease, change: Callable[[Lease], Lease]) -> Outcome | Behind:
         """Change a row that the caller owns, on condition that owner and counter are as the caller knows them.
 
-        A refusal may be our own doing: a write that arrived although its answer was lost (and that the SDK or the
-        caller then repeated). The row shows it: our owner, one counter further. If it is what was to be written, it
-        counts as written; if it is another write of ours, the change is made once more on top of it.
+        A refusal may be our own doing: a write that arrived although its answer was lost, and that the SDK or the
+        caller then repeated. The row shows it: our owner, one counter further. If it is just what was to be written,
+        it counts as written; if not, the caller is `Behind`.
 
         Args:
             held: The row as the caller last wrote it.
@@ -115,12 +126,11 @@ class LeaseStore(ABC):
         if isinstance(outcome, Written):
             return outcome
         outcome = _settled(after, outcome.current)
-        if isinstance(outcome, Written) or not _is_our_other_write(held, outcome.current):
-            return outcome
-        assert outcome.current is not None
-        after = change(outcome.current)
-        outcome = await self._update(outcome.current, after)
-        return _settled(after, outcome.current) if isinstance(outcome, Lost) else outcome
+        if isinstance(outcome, Lost) and outcome.current is not None:
+            current = outcome.current
+            if (current.owner, current.counter) == (held.owner, held.counter + 1):
+                return Behind(current)
+        return outcome
 
     async def ask(self, seen: Lease, worker: str) -> Outcome:
         """Ask the owner of a lease to hand it over to `worker`. It stays the owner until it does."""
@@ -142,7 +152,3 @@ def _settled(after: Lease, current: Lease | None) -> Outcome:
         == (after.owner, after.counter, after.checkpoint, after.sub, after.children)
     )
     return Written(current) if landed and current is not None else Lost(current)
-
-
-def _is_our_other_write(held: Lease, current: Lease | None) -> bool:
-    return current is not None and (current.owner, current.counter) == (held.owner, held.counter + 1)

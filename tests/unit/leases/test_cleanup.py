@@ -1,0 +1,69 @@
+"""Rows of finished shards go when, and only when, nothing needs them any more (KCL's LeaseCleanup scenarios)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kinesis_efo.leases import Lease
+from kinesis_efo.leases.cleanup import finished_parents
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+
+BEGUN = Position.after(5)
+PARENT = Lease("p", checkpoint=SHARD_END, children=frozenset({"a", "b"}), starting_hash_key="0", ending_hash_key="99")
+A = Lease("a", checkpoint=BEGUN, parents=frozenset({"p"}), starting_hash_key="0", ending_hash_key="49")
+B = Lease("b", checkpoint=BEGUN, parents=frozenset({"p"}), starting_hash_key="50", ending_hash_key="99")
+
+
+def gone(*leases: Lease, candidates: str = "p") -> list[str]:
+    return [lease.key for lease in finished_parents({each.key: each for each in leases}, candidates.split(","))]
+
+
+def test_a_parent_goes_when_its_children_have_begun() -> None:
+    assert gone(PARENT, A, B) == ["p"]
+
+
+@pytest.mark.parametrize("position", [TRIM_HORIZON, Position.at_timestamp(3), None])
+def test_a_child_that_has_not_begun_keeps_it(position: Position | None) -> None:
+    assert gone(PARENT, A, replace(B, checkpoint=position)) == []
+
+
+def test_a_missing_child_keeps_it() -> None:
+    assert gone(PARENT, A) == []
+
+
+def test_no_child_keeps_it() -> None:
+    assert gone(PARENT) == []
+
+
+def test_its_own_parent_keeps_it_and_goes_first() -> None:
+    grandparent = Lease("g", checkpoint=SHARD_END, children=frozenset({"p"}))
+    parent = replace(PARENT, parents=frozenset({"g"}))
+    assert gone(grandparent, parent, A, B, candidates="g,p") == ["g"]
+    assert gone(parent, A, B, candidates=["g", "p"][1]) == ["p"]
+
+
+def test_what_is_no_candidate_stays() -> None:
+    assert gone(PARENT, A, B, candidates="a,b") == []
+
+
+def test_after_a_crash_before_the_children_were_stored_hash_ranges_tell() -> None:
+    crashed = replace(PARENT, children=frozenset(), checkpoint=BEGUN)
+    assert gone(crashed, A, B) == ["p"]
+    assert gone(crashed, A) == []
+    assert gone(crashed, A, replace(B, starting_hash_key="51")) == []
+    assert gone(crashed, A, replace(B, starting_hash_key=None)) == []
+    assert gone(replace(crashed, ending_hash_key=None), A, B) == []
+
+
+def test_both_parents_of_a_merge_go() -> None:
+    left = Lease("l", checkpoint=SHARD_END, children=frozenset({"m"}))
+    right = Lease("r", checkpoint=SHARD_END, starting_hash_key="50", ending_hash_key="99")
+    merged = Lease("m", checkpoint=BEGUN, parents=frozenset({"l", "r"}), starting_hash_key="0", ending_hash_key="99")
+    assert gone(left, right, merged, candidates="l,r") == ["l", "r"]
+
+
+def test_streams_are_kept_apart() -> None:
+    parent, a, b = (replace(each, key=f"orders:{each.key}") for each in (PARENT, A, B))
+    assert gone(parent, a, b, candidates="orders:p") == ["orders:p"]
+    assert gone(parent, replace(a, key="clicks:a"), b, candidates="orders:p") == []

@@ -1,0 +1,588 @@
+"""The lease loop in virtual time against the model of the table: what users of leases rely on, scenario by scenario."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError
+from kinesis_efo.leases import LeaseInfo, LeaseLoop, TableUnavailableError, worker_id
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+
+from tests.support.lease_store import MemoryLeaseStore, Network
+from tests.support.virtual_time import LoopClock, run
+
+TIMEOUT = 10.0
+
+
+class Fixture:
+    """A table and the workers on it."""
+
+    def __init__(self) -> None:
+        self.store = MemoryLeaseStore()
+        self.networks: dict[str, Network] = {}
+        self.events: list[tuple[str, str, str | None]] = []
+        self.failed: list[LeaseError] = []
+        self.loops: list[LeaseLoop] = []
+
+    async def worker(self, name: str = "a", run_id: str = "run", keys: str = "", **options: Any) -> LeaseLoop:
+        network = self.networks[name] = Network(self.store, Random(name))
+        loop = LeaseLoop(
+            network,
+            worker_id=name,
+            run_id=run_id,
+            endpoint=f"grpc://{name}",
+            clock=LoopClock(),
+            lease_timeout=TIMEOUT,
+            random=Random(name),
+            application="lake",
+            on_taken=lambda key: self.events.append((name, key, "taken")),
+            on_lost=lambda key, owner: self.events.append((name, key, owner)),
+            on_failed=self.failed.append,
+            **options,
+        )
+        self.loops.append(loop)
+        await loop.start()
+        loop.want(info(keys))
+        return loop
+
+    def counter(self, key: str) -> int:
+        return self.store.lease(key).counter
+
+
+def info(keys: str, start: Position = TRIM_HORIZON) -> dict[str, LeaseInfo]:
+    return {key: LeaseInfo(start) for key in keys.split()}
+
+
+def scenario(test: Callable[[Fixture], Awaitable[None]]) -> Callable[[], None]:
+    def in_virtual_time() -> None:
+        async def main() -> None:
+            fixture = Fixture()
+            try:
+                await test(fixture)
+            finally:
+                for network in fixture.networks.values():
+                    network.running.set()
+                await asyncio.gather(*(loop.stop() for loop in fixture.loops))
+            assert len(asyncio.all_tasks()) == 1, "nothing goes on after stop"
+
+        run(main())
+
+    in_virtual_time.__name__ = getattr(test, "__name__", "scenario")
+    return in_virtual_time
+
+
+async def until(condition: Callable[[], bool], seconds: float) -> float:
+    """Wait in virtual time; how long it took."""
+    start = asyncio.get_running_loop().time()
+    while not condition():
+        assert asyncio.get_running_loop().time() - start < seconds, "took too long"
+        await asyncio.sleep(0.05)
+    return asyncio.get_running_loop().time() - start
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# --- taking and renewing
+
+
+@scenario
+async def test_an_empty_table_is_filled_at_once(f: Fixture) -> None:
+    loop = await f.worker()
+    loop.want({"p": LeaseInfo(Position.at_timestamp(7), frozenset({"o"}), "0", "9"), **info("q r")})
+    start = now()
+    await loop.wait_held("pqr")
+    assert now() - start < 0.1
+    row = f.store.lease("p")
+    assert (row.owner, row.run, row.endpoint) == ("a", "run", "grpc://a")
+    assert (row.checkpoint, row.parents) == (Position.at_timestamp(7), {"o"})
+    assert (row.starting_hash_key, row.ending_hash_key) == ("0", "9")
+    assert loop.held == {"p", "q", "r"}
+    assert sorted(f.events) == [("a", key, "taken") for key in "pqr"]
+
+
+@scenario
+async def test_leases_are_renewed_every_third_of_the_timeout_and_the_table_is_not_scanned_meanwhile(f: Fixture) -> None:
+    loop = await f.worker(keys="p q")
+    await loop.wait_held("pq")
+    await asyncio.sleep(10)
+    scans, before = f.networks["a"].requests["scan"], f.counter("p")
+    await asyncio.sleep(100)
+    assert 28 <= f.counter("p") - before <= 32
+    assert f.networks["a"].requests["scan"] == scans
+    assert loop.held == {"p", "q"}
+
+
+@scenario
+async def test_256_leases_are_renewed_well_within_the_period_with_bounded_requests(f: Fixture) -> None:
+    keys = " ".join(f"shard-{i:03}" for i in range(256))
+    loop = await f.worker(keys=keys, in_flight=16)
+    f.networks["a"].latency = 0.04
+    await loop.wait_held(keys.split(), at_most=10)
+    worst = 0.0
+    seen = {key: (f.counter(key), now()) for key in keys.split()}
+    for _ in range(300):
+        await asyncio.sleep(0.1)
+        for key, (counter, at) in seen.items():
+            if f.counter(key) != counter:
+                worst = max(worst, now() - at)
+                seen[key] = (f.counter(key), now())
+    assert worst < TIMEOUT / 2
+    assert f.networks["a"].most_in_flight <= 16 + 1  # and a scan
+    assert len(loop.held) == 256
+
+
+@scenario
+async def test_the_wanted_set_grows_and_shrinks(f: Fixture) -> None:
+    loop = await f.worker(keys="p q")
+    await loop.wait_held("pq")
+    loop.want(info("q r s"))
+    await loop.wait_held("qrs")
+    await until(lambda: f.store.lease("p").owner is None, 1)
+    assert loop.held == {"q", "r", "s"}
+    assert not [event for event in f.events if event[2] != "taken"], "what is given up is not lost"
+
+
+@scenario
+async def test_wanted_again_before_it_was_released_it_is_reported_lost_and_taken(f: Fixture) -> None:
+    loop = await f.worker(keys="p")
+    await loop.wait_held("p")
+    loop.want({})
+    loop.want(info("p"))
+    await until(lambda: len(f.events) == 3, 5)
+    assert f.events == [("a", "p", "taken"), ("a", "p", None), ("a", "p", "taken")]
+    assert loop.held == {"p"}
+
+
+# --- another worker
+
+
+@scenario
+async def test_a_second_run_is_refused_and_the_first_goes_on_undisturbed(f: Fixture) -> None:
+    first = await f.worker("a", "run 1", "p q")
+    await first.wait_held("pq")
+    second = await f.worker("b", "run 2", "p q r")
+    start = now()
+    with pytest.raises(
+        AlreadyRunningError,
+        match=r"^application lake is already read by a \(run run 1\), last seen [0-4] s ago renewing lease [pq]; stop that",
+    ):
+        await second.wait_held("pqr")
+    assert TIMEOUT <= now() - start < TIMEOUT + 2
+    assert (first.held, second.held) == ({"p", "q"}, set())
+    assert "r" not in f.store.items, "it takes nothing next to the first"
+    assert [event for event in f.events if event[2] != "taken"] == []
+    assert [type(error) for error in f.failed] == [AlreadyRunningError]
+
+
+@scenario
+async def test_two_runs_that_start_at_once_do_not_split_the_shards(f: Fixture) -> None:
+    loops = [await f.worker(name, f"run {name}", "p q r s") for name in "ab"]
+    outcomes = await asyncio.gather(*(loop.wait_held("pqrs") for loop in loops), return_exceptions=True)
+    assert sorted(type(each).__name__ for each in outcomes) == ["AlreadyRunningError", "NoneType"]
+    assert sorted(len(loop.held) for loop in loops) == [0, 4]
+
+
+@scenario
+async def test_after_a_crash_the_next_run_takes_over_when_the_leases_expire(f: Fixture) -> None:
+    first = await f.worker("a", "run 1", "p q")
+    await first.wait_held("pq")
+    f.networks["a"].running.clear()  # never to be seen again
+    second = await f.worker("b", "run 2", "p q")
+    start = now()
+    await second.wait_held("pq")
+    assert TIMEOUT <= now() - start < TIMEOUT + 2
+    assert f.store.lease("p").owner_switches == 1
+
+
+@scenario
+async def test_after_a_graceful_stop_the_next_run_begins_at_once(f: Fixture) -> None:
+    first = await f.worker("a", "run 1", "p q")
+    await first.wait_held("pq")
+    first.checkpoint("p", Position.after(10**60))
+    start = now()
+    await first.stop()
+    assert first.held == set()
+    assert f.store.lease("p").checkpoint == Position.after(10**60), "the last checkpoint is written"
+    second = await f.worker("b", "run 2", "p q")
+    await second.wait_held("pq")
+    assert now() - start < 0.5
+    assert [event for event in f.events if event[2] != "taken"] == []
+
+
+@scenario
+async def test_a_run_that_ends_while_the_next_waits_makes_way_at_once(f: Fixture) -> None:
+    first = await f.worker("a", "run 1", "p q")
+    await first.wait_held("pq")
+    second = await f.worker("b", "run 2", "p q")
+    await asyncio.sleep(5)
+    await first.stop()
+    start = now()
+    await second.wait_held("pq")
+    assert now() - start < 2
+
+
+@scenario
+async def test_workers_of_one_run_share_and_hand_over_without_overlap(f: Fixture) -> None:
+    keys = "p q r s t u"
+    a = await f.worker("a", keys=keys)
+    await a.wait_held(keys.split())
+    b = await f.worker("b", keys=keys)
+    await b.wait_held(keys.split())  # by the run
+    both = []
+
+    async def watch() -> None:
+        while True:
+            both.extend(a.held & b.held)
+            await asyncio.sleep(0.01)
+
+    watcher = asyncio.create_task(watch())
+    await until(lambda: len(b.held) == 3, 60)
+    await asyncio.sleep(30)
+    watcher.cancel()
+    assert both == []
+    assert (len(a.held), len(b.held)) == (3, 3)
+    handed = [(name, key, what) for name, key, what in f.events if name == "a" and what != "taken"]
+    assert {what for *_, what in handed} == {"b"}
+    assert len(handed) == 3, "no more than needed"
+
+
+@scenario
+async def test_the_leases_of_a_crashed_worker_go_to_the_others_of_the_run(f: Fixture) -> None:
+    keys = "p q r s"
+    a = await f.worker("a", keys=keys)
+    b = await f.worker("b", keys=keys)
+    await until(lambda: len(a.held) == len(b.held) == 2, 60)
+    f.networks["b"].running.clear()
+    took = await until(lambda: len(a.held) == 4, 60)
+    assert TIMEOUT / 2 < took < TIMEOUT * 2
+    assert b.held == set()
+
+
+# --- losing
+
+
+@scenario
+async def test_a_lease_taken_by_another_is_lost_with_its_name_and_gets_no_checkpoint(f: Fixture) -> None:
+    loop = await f.worker(keys="p q")
+    await loop.wait_held("pq")
+    row = f.store.lease("p")
+    f.store.items["p"] = row.taken("thief", "run", "").to_item()
+    loop.checkpoint("p", Position.after(9))
+    await until(lambda: ("a", "p", "thief") in f.events, TIMEOUT / 2)
+    assert not loop.is_held("p")
+    with pytest.raises(LeaseLostError, match="worker a does not hold lease p of application lake"):
+        loop.assert_held("p")
+    loop.assert_held("q")
+    await asyncio.sleep(TIMEOUT / 2)
+    assert f.store.lease("p").checkpoint == TRIM_HORIZON
+
+
+@scenario
+async def test_an_unreachable_table_costs_the_leases_at_the_deadline_and_they_come_back(f: Fixture) -> None:
+    loop = await f.worker(keys="p q")
+    await loop.wait_held("pq")
+    loop.checkpoint("p", Position.after(50))
+    await asyncio.sleep(20)
+    f.networks["a"].throttled = True
+    before = {key: f.counter(key) for key in "pq"}
+    took = await until(lambda: not loop.held, TIMEOUT + 0.2)
+    assert took > TIMEOUT * 2 / 3 - 0.2
+    await asyncio.sleep(0.1)
+    assert {event for event in f.events if event[2] != "taken"} == {("a", "p", None), ("a", "q", None)}
+    loop.checkpoint("p", Position.after(60))
+    await asyncio.sleep(60 - TIMEOUT)
+    f.networks["a"].throttled = False
+    await until(lambda: loop.held == {"p", "q"}, 3)
+    await until(lambda: f.store.lease("p").checkpoint == Position.after(60), TIMEOUT)
+    assert {key: f.store.lease(key).owner_switches for key in "pq"} == {"p": 0, "q": 0}
+    assert f.counter("q") > before["q"]
+    assert loop.failure is None
+
+
+@scenario
+async def test_a_lease_lost_to_the_deadline_is_not_taken_back_from_another(f: Fixture) -> None:
+    a = await f.worker("a", "run 1", "p")
+    await a.wait_held("p")
+    f.networks["a"].cut = True
+    b = await f.worker("b", "run 2", "p")
+    await b.wait_held("p")
+    f.networks["a"].cut = False
+    with pytest.raises(AlreadyRunningError, match="already read by b"):
+        await a.wait_held("p")
+    assert b.held == {"p"}
+
+
+@scenario
+async def test_a_process_that_was_stopped_knows_before_it_does_anything(f: Fixture) -> None:
+    """SIGSTOP: the loop does not run and time passes; on waking up the clock is asked first."""
+    loop = await f.worker(keys="p")
+    await loop.wait_held("p")
+    await asyncio.sleep(20)
+    writes = len(f.store.writes)
+    written_before_loss: list[int] = []
+    loop._on_lost = lambda _key, _owner: written_before_loss.append(len(f.store.writes) - writes)
+    asyncio.get_running_loop().now += 60  # type: ignore[attr-defined]
+    assert not loop.is_held("p")
+    assert loop.held == set()
+    with pytest.raises(LeaseLostError):
+        loop.assert_held("p")
+    await until(lambda: bool(written_before_loss), 0.2)
+    assert written_before_loss == [0]
+    await until(lambda: loop.is_held("p"), 2)
+
+
+@scenario
+async def test_a_hanging_renewal_does_not_put_off_the_deadline(f: Fixture) -> None:
+    loop = await f.worker(keys="p")
+    await loop.wait_held("p")
+    f.networks["a"].cut = True
+    f.networks["a"].patience = 1000
+    await until(lambda: ("a", "p", None) in f.events, TIMEOUT + 0.2)
+
+
+@scenario
+async def test_a_taking_write_that_is_answered_too_late_is_not_a_lease(f: Fixture) -> None:
+    loop = await f.worker()
+    network = f.networks["a"]
+    network.latency = 1
+    loop.want(info("p"))
+    await until(lambda: "p" in f.store.items, 10)
+    network.latency = 0.005
+    network.running.clear()
+    asyncio.get_running_loop().call_later(TIMEOUT + 1, network.running.set)
+    await asyncio.sleep(TIMEOUT + 0.9)
+    assert f.events == []
+    await until(lambda: loop.is_held("p"), 3)
+
+
+@scenario
+async def test_a_row_deleted_by_hand_is_written_again_with_its_last_checkpoint(f: Fixture) -> None:
+    loop = await f.worker(keys="p")
+    loop.want({"p": LeaseInfo(TRIM_HORIZON, frozenset({"o"}), "0", "9")})
+    await loop.wait_held("p")
+    loop.checkpoint("p", Position.after(77))
+    await until(lambda: f.store.lease("p").checkpoint == Position.after(77), 20)
+    before = f.store.lease("p")
+    del f.store.items["p"]
+    await until(lambda: "p" in f.store.items, TIMEOUT / 2)
+    after = f.store.lease("p")
+    assert (after.checkpoint, after.owner, after.parents) == (Position.after(77), "a", {"o"})
+    assert after.counter > before.counter
+    await asyncio.sleep(30)
+    assert loop.is_held("p")
+    assert f.events == [("a", "p", "taken")]
+
+
+@scenario
+async def test_lost_answers_lose_no_lease(f: Fixture) -> None:
+    loop = await f.worker(keys="p q r s")
+    await loop.wait_held("pqrs")
+    f.networks["a"].lose_answers = 0.3
+    f.networks["a"].patience = 0.3
+    for i in range(60):
+        loop.checkpoint("p", Position.after(i))
+        await asyncio.sleep(2)
+    f.networks["a"].lose_answers = 0
+    await asyncio.sleep(TIMEOUT)
+    assert loop.held == {"p", "q", "r", "s"}
+    assert f.store.lease("p").checkpoint == Position.after(59)
+    assert not [event for event in f.events if event[2] not in ("taken", None)], "never lost to anybody"
+
+
+# --- checkpoints
+
+
+@scenario
+async def test_checkpoints_are_batched_and_only_go_forward(f: Fixture) -> None:
+    loop = await f.worker(keys="p")
+    await loop.wait_held("p")
+    for i in range(1000):
+        loop.checkpoint("p", Position.after(10**55 + i))
+        await asyncio.sleep(0.1)
+    loop.checkpoint("p", Position.after(3))
+    await asyncio.sleep(20)
+    stored = [
+        after["checkpoint"]["S"]
+        for _, before, after in f.store.writes
+        if before and after and before["checkpoint"] != after["checkpoint"]
+    ]
+    assert 10 <= len(stored) <= 21
+    assert stored == sorted(stored, key=int)
+    assert f.store.lease("p").checkpoint == Position.after(10**55 + 999)
+
+
+@scenario
+async def test_a_stored_checkpoint_ahead_of_ours_stays(f: Fixture) -> None:
+    f.store.items["p"] = Lease("p", checkpoint=Position.after(500)).to_item()
+    loop = await f.worker(keys="p")
+    await loop.wait_held("p")
+    loop.checkpoint("p", Position.after(100))
+    await asyncio.sleep(20)
+    assert f.store.lease("p").checkpoint == Position.after(500)
+    loop.checkpoint("p", Position.after(501))
+    await loop.stop()
+    assert f.store.lease("p").checkpoint == Position.after(501)
+
+
+@scenario
+async def test_parts_of_an_aggregate_are_stored(f: Fixture) -> None:
+    loop = await f.worker(keys="p")
+    await loop.wait_held("p")
+    loop.checkpoint("p", Position.after(5), 3)
+    loop.checkpoint("p", Position.after(5), 2)
+    await loop.stop()
+    assert (f.store.lease("p").checkpoint, f.store.lease("p").sub) == (Position.after(5), 3)
+
+
+# --- shard end
+
+
+@scenario
+async def test_a_finished_shard_is_marked_released_and_deleted_once_its_children_have_begun(f: Fixture) -> None:
+    loop = await f.worker()
+    loop.want({"p": LeaseInfo(starting_hash_key="0", ending_hash_key="9")})
+    await loop.wait_held("p")
+    loop.finish("p", {"c", "d"})
+    loop.checkpoint("p", Position.after(1))  # a late one of a batch before
+    children = {key: LeaseInfo(parents=frozenset({"p"})) for key in "cd"}
+    loop.want(children)
+    await loop.wait_held("cd")
+    await until(lambda: f.store.lease("p").owner is None, 5)
+    assert (f.store.lease("p").checkpoint, f.store.lease("p").children) == (SHARD_END, {"c", "d"})
+    loop.checkpoint("c", Position.after(10))
+    await asyncio.sleep(130)
+    assert "p" in f.store.items, "a child is still at its start"
+    loop.checkpoint("d", Position.after(20))
+    await until(lambda: "p" not in f.store.items, 130)
+    assert loop.held == {"c", "d"}
+    assert not [event for event in f.events if event[2] != "taken"]
+
+
+@scenario
+async def test_a_finished_shard_is_not_taken_again_while_it_is_still_wanted(f: Fixture) -> None:
+    loop = await f.worker(keys="p q")
+    await loop.wait_held("pq")
+    loop.finish("p")
+    await asyncio.sleep(30)
+    assert loop.held == {"q"}
+    assert f.store.lease("p").owner is None
+
+
+# --- what needs a person
+
+
+@scenario
+async def test_a_table_that_refuses_us_ends_the_loop_when_the_leases_run_out(f: Fixture) -> None:
+    loop = await f.worker(keys="p")
+    await loop.wait_held("p")
+    f.networks["a"].error = LeaseTableError("not allowed: dynamodb:UpdateItem")
+    await until(lambda: loop.failure is not None, TIMEOUT + 0.5)
+    assert "not allowed" in str(loop.failure)
+    assert ("a", "p", None) in f.events
+    assert f.failed == [loop.failure]
+    with pytest.raises(LeaseTableError, match="not allowed"):
+        await loop.wait_held("p")
+
+
+@scenario
+async def test_a_refusal_that_passes_is_borne(f: Fixture) -> None:
+    loop = await f.worker(keys="p")
+    await loop.wait_held("p")
+    f.networks["a"].error = LeaseTableError("not allowed: dynamodb:UpdateItem")
+    await asyncio.sleep(TIMEOUT / 2)
+    f.networks["a"].error = None
+    await asyncio.sleep(TIMEOUT * 2)
+    assert loop.is_held("p")
+    assert loop.failure is None
+
+
+@scenario
+async def test_a_broken_row_that_is_wanted_is_an_error_and_another_is_not(f: Fixture) -> None:
+    f.store.items["bad"] = {"leaseKey": {"S": "bad"}}
+    loop = await f.worker(keys="p")
+    await loop.wait_held("p")
+    loop.want(info("p bad"))
+    with pytest.raises(
+        LeaseTableError,
+        match="lease row 'bad' has no attribute 'leaseCounter' in lease table memory; correct or delete the row",
+    ):
+        await loop.wait_held(["bad"])
+
+
+@scenario
+async def test_waiting_has_an_end_and_says_what_was_in_the_way(f: Fixture) -> None:
+    loop = await f.worker(keys="p q")
+    f.networks["a"].throttled = True
+    with pytest.raises(
+        TableUnavailableError,
+        match="application lake: lease p and 1 more not held after 30 s: lease table memory: throttled",
+    ):
+        await loop.wait_held("pq", at_most=30)
+
+
+@scenario
+async def test_an_error_in_a_callback_ends_the_loop_visibly(f: Fixture) -> None:
+    loop = await f.worker()
+    loop._on_taken = lambda key: {}[key]
+    loop.want(info("p"))
+    with pytest.raises(LeaseError, match="the lease loop failed: KeyError"):
+        await loop.wait_held("p")
+
+
+@scenario
+async def test_stopping_without_a_table_takes_bounded_time(f: Fixture) -> None:
+    loop = await f.worker(keys="p q")
+    await loop.wait_held("pq")
+    f.networks["a"].cut = True
+    f.networks["a"].patience = 1000
+    start = now()
+    await loop.stop(at_most=3)
+    assert now() - start < 3.5
+    assert loop.held == set()
+    await loop.stop()
+
+
+@scenario
+async def test_stopping_while_leases_are_being_taken_leaves_none_behind(f: Fixture) -> None:
+    loop = await f.worker(keys="p q r s")
+    f.networks["a"].latency = 0.2
+    await until(lambda: len(f.store.items) == 4, 5)
+    await loop.stop()
+    assert {f.store.lease(key).owner for key in "pqrs"} == {None}
+
+
+@scenario
+async def test_one_line_per_lease_taken_or_given_up_and_none_per_renewal(f: Fixture) -> None:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("kinesis_efo.leases")
+    logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    try:
+        loop = await f.worker(keys="p")
+        await loop.wait_held("p")
+        await asyncio.sleep(100)
+        await loop.stop()
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert lines == ["lease p taken by a at TRIM_HORIZON", "lease p released by a"]
+
+
+def test_worker_ids_are_readable_and_unlike() -> None:
+    first, second = worker_id(Random(1)), worker_id(Random(2))
+    assert first != second
+    host, pid, token = first.rsplit(":", 2)
+    assert host
+    assert pid.isdigit()
+    assert len(token) == 16

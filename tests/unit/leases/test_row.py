@@ -1,0 +1,193 @@
+"""Rows and lease keys: KCL's form, read tolerantly and written exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kinesis_efo.leases import Lease, LeaseKeys
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+
+numbers = st.integers(0, 10**129 - 1)
+positions = st.one_of(
+    st.sampled_from([TRIM_HORIZON, SHARD_END]),
+    numbers.map(Position.after),
+    st.integers(0, 10**13).map(Position.at_timestamp),
+)
+texts = st.text("abc:-0123456789/", min_size=1, max_size=20)
+leases = st.builds(
+    Lease,
+    key=texts,
+    counter=st.integers(0, 10**30),
+    owner=st.none() | texts,
+    checkpoint=st.none() | positions,
+    sub=st.integers(0, 1000),
+    owner_switches=st.integers(0, 1000),
+    parents=st.frozensets(texts, max_size=2),
+    children=st.frozensets(texts, max_size=2),
+    starting_hash_key=st.none() | st.integers(0, 2**128 - 1).map(str),
+    ending_hash_key=st.none() | st.integers(0, 2**128 - 1).map(str),
+    endpoint=st.none() | texts,
+    run=st.none() | texts,
+    handover_to=st.none() | texts,
+)
+
+
+@given(leases)
+def test_a_row_survives_the_table(lease: Lease) -> None:
+    assert Lease.from_item(lease.to_item()) == lease
+
+
+def test_names_and_types_are_kcls() -> None:
+    lease = Lease(
+        "shardId-1",
+        7,
+        "me",
+        Position.after(49),
+        2,
+        1,
+        frozenset({"p"}),
+        frozenset({"c"}),
+        "0",
+        "9",
+        "grpc://x",
+        "r",
+        "b",
+    )
+    assert lease.to_item() == {
+        "leaseKey": {"S": "shardId-1"},
+        "leaseCounter": {"N": "7"},
+        "leaseOwner": {"S": "me"},
+        "checkpoint": {"S": "49"},
+        "checkpointSubSequenceNumber": {"N": "2"},
+        "ownerSwitchesSinceCheckpoint": {"N": "1"},
+        "parentShardId": {"SS": ["p"]},
+        "childShardIds": {"SS": ["c"]},
+        "startingHashKey": {"S": "0"},
+        "endingHashKey": {"S": "9"},
+        "endpoint": {"S": "grpc://x"},
+        "run": {"S": "r"},
+        "handoverTo": {"S": "b"},
+    }
+
+
+KCL: dict[str, Any] = {
+    "leaseKey": {"S": "shardId-000000000003"},
+    "leaseCounter": {"N": "812"},
+    "leaseOwner": {"S": "ip-10-0-0-1:8a7b"},
+    "checkpoint": {"S": "49590338271490256608559692538361571095921575989136588898"},
+    "checkpointSubSequenceNumber": {"N": "0"},
+    "ownerSwitchesSinceCheckpoint": {"N": "3"},
+    "pendingCheckpoint": {"S": "49590338271490256608559692538361571095921575989136588899"},
+    "pendingCheckpointSubSequenceNumber": {"N": "0"},
+    "pendingCheckpointState": {"B": b"state"},
+    "throughputKBps": {"N": "17.25"},
+    "checkpointOwner": {"S": "ip-10-0-0-2:9c"},
+    "startingHashKey": {"S": "0"},
+    "endingHashKey": {"S": "340282366920938463463374607431768211455"},
+    "streamName": {"S": "123456789012:orders:1700000000"},
+    "shardId": {"S": "shardId-000000000003"},
+    "entityType": {"S": "LEASE"},
+}
+
+
+def test_a_row_of_kcl_is_read() -> None:
+    lease = Lease.from_item(KCL)
+    assert lease is not None
+    assert (lease.counter, lease.owner, lease.run) == (812, "ip-10-0-0-1:8a7b", None)
+    assert lease.checkpoint == Position.after(49590338271490256608559692538361571095921575989136588898)
+
+
+@pytest.mark.parametrize(
+    ("change", "position"),
+    [
+        ({"checkpoint": {"S": "LATEST"}}, None),
+        ({"checkpoint": {"S": "AT_TIMESTAMP"}}, None),
+        ({"checkpoint": {"S": "AT_TIMESTAMP"}, "checkpointTimestamp": {"N": "12"}}, Position.at_timestamp(12)),
+        ({"checkpoint": {"S": "TRIM_HORIZON"}}, TRIM_HORIZON),
+        ({"checkpoint": {"S": "SHARD_END"}}, SHARD_END),
+        ({"checkpoint": {"S": "9" * 129}}, Position.after(int("9" * 129))),
+        ({"checkpoint": {"NULL": True}}, None),
+    ],
+)
+def test_checkpoints_are_read(change: dict[str, Any], position: Position | None) -> None:
+    lease = Lease.from_item(KCL | change)
+    assert lease is not None
+    assert lease.checkpoint == position
+
+
+@pytest.mark.parametrize("kind", ["STREAM", "LEADER", "WORKER_METRIC_STATS", "TABLE_MIGRATION"])
+def test_rows_that_are_no_leases_are_told_apart(kind: str) -> None:
+    assert Lease.from_item({"leaseKey": {"S": "Leader"}, "entityType": {"S": kind}}) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"leaseCounter": {"S": "8"}}, "has attribute 'leaseCounter' = {'S': '8'}, expected type N"),
+        ({"leaseCounter": {"N": "1.5"}}, "has attribute 'leaseCounter' = '1.5', expected a whole number"),
+        ({"checkpoint": {"S": "-1"}}, "has attribute 'checkpoint' = '-1', expected a sequence number"),
+        ({"checkpoint": {"S": "NEWEST"}}, "has attribute 'checkpoint' = 'NEWEST', expected a sequence number"),
+        ({"parentShardId": {"S": "x"}}, "has attribute 'parentShardId' = {'S': 'x'}, expected type SS"),
+    ],
+)
+def test_a_broken_row_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match="shardId-000000000003") as caught:
+        Lease.from_item(KCL | change)
+    assert message in str(caught.value)
+
+
+def test_a_row_without_a_counter_is_named() -> None:
+    with pytest.raises(ValueError, match=r"lease row 'k' has no attribute 'leaseCounter'"):
+        Lease.from_item({"leaseKey": {"S": "k"}})
+
+
+@pytest.mark.parametrize(
+    ("stored", "noted", "forward"),
+    [
+        ((Position.after(9), 0), (Position.after(10), 0), True),
+        ((Position.after(10), 0), (Position.after(9), 0), False),
+        ((Position.after(10), 0), (Position.after(10), 0), False),
+        ((Position.after(10), 1), (Position.after(10), 2), True),
+        ((Position.after(10), 2), (Position.after(10), 1), False),
+        ((Position.after(10**55), 7), (Position.after(10**55 + 1), 0), True),
+        ((TRIM_HORIZON, 0), (Position.after(0), 0), True),
+        ((Position.at_timestamp(5), 0), (Position.after(0), 0), True),
+        ((Position.after(0), 0), (TRIM_HORIZON, 0), False),
+        ((Position.after(5), 0), (SHARD_END, 0), True),
+        ((SHARD_END, 0), (Position.after(5), 0), False),
+        ((None, 0), (TRIM_HORIZON, 0), True),
+    ],
+)
+def test_checkpoints_only_move_forward(
+    stored: tuple[Position | None, int], noted: tuple[Position, int], forward: bool
+) -> None:
+    assert Lease("k", checkpoint=stored[0], sub=stored[1]).advances(*noted) is forward
+
+
+class TestKeys:
+    one = LeaseKeys({"orders": "dev-orders"})
+    two = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
+
+    def test_one_stream_uses_shard_ids(self) -> None:
+        assert self.one.encode(ShardKey("orders", "shardId-1")) == "shardId-1"
+        assert self.one.decode("shardId-1") == ShardKey("orders", "shardId-1")
+
+    def test_several_streams_name_the_stream(self) -> None:
+        assert self.two.encode(ShardKey("clicks", "shardId-1")) == "clicks:shardId-1"
+        assert self.two.decode("clicks:shardId-1") == ShardKey("clicks", "shardId-1")
+        assert self.two.decode("shardId-1") is None
+
+    def test_kcls_multi_stream_keys_are_read_by_the_name_in_kinesis(self) -> None:
+        key = "123456789012:dev-orders:1700000000:shardId-1"
+        assert self.one.decode(key) == self.two.decode(key) == ShardKey("orders", "shardId-1")
+
+    @pytest.mark.parametrize("key", ["other:shardId-1", "1:other:2:shardId-1", "1:orders:2:shardId-1", "a:b:c", ""])
+    def test_keys_of_other_streams_are_not_ours(self, key: str) -> None:
+        assert self.two.decode(key) is None
+
+    def test_a_stream_that_is_not_read_has_no_key(self) -> None:
+        with pytest.raises(ValueError, match="'x' is not a stream of this application: clicks, orders"):
+            self.two.encode(ShardKey("x", "shardId-1"))

@@ -91,19 +91,19 @@ class AsyncClients:
             self._session = session
         return self._session
 
-    async def open(self, service: str, **config: Any) -> AbstractAsyncContextManager[Any]:
+    async def open(self, service: str, config: AioConfig | None = None) -> AbstractAsyncContextManager[Any]:
         """A client for a service, as an async context manager.
 
         Args:
             service: `kinesis`, `dynamodb`, ...
-            config: Overrides of `CONTROL_CONFIG`, as botocore's Config takes them.
+            config: What differs from `CONTROL_CONFIG`.
         """
         session = await self._ready()
         client: AbstractAsyncContextManager[Any] = session.create_client(
             service,
             region_name=self._region,
             endpoint_url=self._settings.endpoint_url,
-            config=AioConfig(**{**CONTROL_CONFIG, **config}),
+            config=AioConfig(**CONTROL_CONFIG).merge(config or AioConfig()),
         )
         return client
 

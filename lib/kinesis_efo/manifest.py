@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,8 +53,9 @@ class Manifest:
         environment: Environment it was deployed to.
         region: AWS region of every stream and of the lease table.
         lease_table: Name of the DynamoDB lease table.
-        streams: By logical name.
+        streams: By logical name; those that were selected.
         source: Where the manifest came from, for messages.
+        stream_names: Logical name to name in Kinesis of all the application's streams, selected or not.
     """
 
     application: str
@@ -63,6 +64,7 @@ class Manifest:
     lease_table: str
     streams: Mapping[str, StreamRef]
     source: str
+    stream_names: Mapping[str, str]
 
     def select(self, names: Sequence[str] | None) -> Manifest:
         """The same manifest with only the named streams; all of them for None.
@@ -79,7 +81,7 @@ class Manifest:
                 f"but the manifest {self.source} has {', '.join(map(repr, sorted(self.streams)))}"
             )
         chosen = {name: self.streams[name] for name in names}
-        return Manifest(self.application, self.environment, self.region, self.lease_table, chosen, self.source)
+        return replace(self, streams=chosen)
 
 
 class Session(Protocol):
@@ -116,17 +118,20 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
             "Deploy the infrastructure and run the job with the same release"
         )
     reader = _Reader(source)
+    region = reader.text(data, "region")
+    streams = {
+        name: reader.stream(name, entry, region)
+        for name, entry in sorted(reader.table(data, "streams").items())
+        if isinstance(entry, dict) or reader.fault(f"'streams.{name}' must be an object; got {entry!r}")
+    }
     manifest = Manifest(
         application=reader.text(data, "application"),
         environment=reader.text(data, "environment"),
-        region=(region := reader.text(data, "region")),
+        region=region,
         lease_table=reader.text(reader.table(data, "leaseTable"), "leaseTable.name"),
-        streams={
-            name: reader.stream(name, entry, region)
-            for name, entry in sorted(reader.table(data, "streams").items())
-            if isinstance(entry, dict) or reader.fault(f"'streams.{name}' must be an object; got {entry!r}")
-        },
+        streams=streams,
         source=source,
+        stream_names={name: ref.stream_name for name, ref in streams.items()},
     )
     if isinstance(data.get("streams"), dict) and not data["streams"]:
         reader.fault("'streams' is empty: the application consumes nothing")
@@ -275,4 +280,5 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
         lease_table=options.lease_table,
         streams={name: StreamRef(name, name, options.stream_arn, options.consumer_arn)},
         source="the options streamArn, consumerArn and leaseTable",
+        stream_names={name: name},
     )

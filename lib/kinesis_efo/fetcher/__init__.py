@@ -1,0 +1,1 @@
+"""Leases, subscriptions and buffers put together, served over Arrow Flight."""

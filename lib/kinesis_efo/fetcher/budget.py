@@ -1,0 +1,94 @@
+"""One budget of bytes for all shards of a fetcher, with a guaranteed minimum for each of them.
+
+Lives in the fetcher's event loop and is not thread-safe. Relies on nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Final
+
+from kinesis_efo.positions import ShardKey
+
+GUARANTEED_BYTES: Final = 2 << 20
+"""Bytes that every shard may hold whatever the others do: more than the largest usual event (1 MB, in base64)."""
+
+
+class Signal:
+    """Wakes everyone who waits for something to change. Waiters look for themselves whether it did."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def notify(self) -> None:
+        """Wake all waiters."""
+        self._event.set()
+        self._event = asyncio.Event()
+
+    def wait(self) -> Coroutine[None, None, bool]:
+        """Sleep until the next `notify` after this call (not after its first await)."""
+        return self._event.wait()
+
+
+class Budget:
+    """Bytes shared by all shards of a fetcher.
+
+    The sum stays within `limit`. Each shard's guarantee is an even share of it, at most the configured minimum, and is
+    reserved also while the shard does not use it: a slow or huge shard never starves a quiet one.
+
+    Args:
+        limit: Bytes for all shards together.
+        guarantee: Bytes that each shard may hold in any case.
+
+    >>> budget = Budget(limit=100, guarantee=10)
+    >>> busy, quiet = ShardKey("s", "busy"), ShardKey("s", "quiet")
+    >>> budget.join(busy); budget.join(quiet)
+    >>> budget.fits(busy, 90), budget.fits(busy, 91)
+    (True, False)
+    """
+
+    def __init__(self, limit: int, guarantee: int = GUARANTEED_BYTES) -> None:
+        self.limit = limit
+        self.room = Signal()
+        self._most_guaranteed = guarantee
+        self._held: dict[ShardKey, int] = {}
+        self._used = 0
+
+    @property
+    def used(self) -> int:
+        """Bytes held by all shards."""
+        return self._used
+
+    @property
+    def guarantee(self) -> int:
+        """Bytes that each shard may hold whatever the others do."""
+        return min(self._most_guaranteed, self.limit // max(1, len(self._held)))
+
+    def join(self, key: ShardKey) -> None:
+        """Count a shard in."""
+        self._held[key] = 0
+
+    def leave(self, key: ShardKey) -> None:
+        """Count a shard out and free what it held."""
+        self._used -= self._held.pop(key)
+        self.room.notify()
+
+    def fits(self, key: ShardKey, size: int) -> bool:
+        """Whether the shard may take `size` more bytes without touching what others are guaranteed."""
+        guarantee = self.guarantee
+        if self._held[key] + size <= guarantee:
+            return True
+        reserved = sum(max(0, guarantee - held) for other, held in self._held.items() if other != key)
+        return self._used + size + reserved <= self.limit
+
+    def take(self, key: ShardKey, size: int) -> None:
+        """Account bytes to a shard, whether they fit or not."""
+        self._held[key] += size
+        self._used += size
+
+    def give_back(self, key: ShardKey, size: int) -> None:
+        """Free bytes of a shard and wake those that wait for room."""
+        self._held[key] -= size
+        self._used -= size
+        self.room.notify()

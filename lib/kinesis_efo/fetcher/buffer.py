@@ -1,0 +1,265 @@
+"""The events of one shard that were fetched and not yet committed, in order and without gaps.
+
+Lives in the fetcher's event loop and is not thread-safe. `admit` is the back-pressure: while it waits for the budget,
+the shard's socket is not read. What is dropped here can always be read from Kinesis again. Relies on positions, the
+budget and the head of an event.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from kinesis_efo.errors import FetcherError
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.kinesis.events import Event
+from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey
+
+EVENT_OVERHEAD: Final = 512
+"""Bytes accounted for an event besides its payload: the objects that hold it."""
+
+_COMPACT_AFTER: Final = 1024
+_BEHIND_ALL: Final = 10**400
+
+
+class Portion(NamedTuple):
+    """Some events at the front of a backlog.
+
+    Attributes:
+        through: Position behind the last of them.
+        bytes: What they occupy.
+        records: Kinesis records in them.
+    """
+
+    through: Position
+    bytes: int
+    records: int
+
+
+class ShardBuffer:
+    """The events of one shard between `start` and `end`.
+
+    Args:
+        key: The shard.
+        start: Position that the subscription feeding this buffer started from.
+        budget: Shared with all other shards of the fetcher.
+        arrived: Called whenever the buffer grew or was closed.
+    """
+
+    def __init__(self, key: ShardKey, start: Position, budget: Budget, arrived: Callable[[], None]) -> None:
+        self.key = key
+        self.start = start
+        self.end = start
+        self._budget = budget
+        self._arrived = arrived
+        # Parallel columns, bisected by planning and reading. The sums run on through evictions; their first element
+        # is the sum before the first event.
+        self._ends: list[int] = []
+        self._payloads: list[bytes | None] = []
+        self._since: list[float] = []
+        self._bytes_through = [0]
+        self._records_through = [0]
+        self._gone = 0
+        self._wanted = start
+        self._cursors: set[Cursor] = set()
+        self._closed = False
+        budget.join(key)
+
+    def __len__(self) -> int:
+        return len(self._ends) - self._gone
+
+    # -- filling
+
+    async def admit(self, event: Event, now: float) -> None:
+        """Take the subscription's next event in, waiting until the budget has room for it.
+
+        Where everyone who reads this shard is waiting for this very event, what lies before it is dropped and the event
+        is taken whatever its size: one event per shard is always admitted.
+
+        Args:
+            event: The next event.
+            now: When it arrived, seconds on the monotonic clock.
+        """
+        size = EVENT_OVERHEAD + (len(event.payload) if event.head.records else 0)
+        while not self._closed and not self._budget.fits(self.key, size):
+            if self._starving():
+                self._evict(len(self._ends))
+                break
+            await self._budget.room.wait()
+        if not self._closed:
+            self._append(event, size, now)
+
+    def _append(self, event: Event, size: int, now: float) -> None:
+        head = event.head
+        end = _BEHIND_ALL if head.continuation is None else head.continuation
+        idle = not head.records and head.continuation is not None
+        if idle and len(self) and self._payloads[-1] is None:
+            # An idle shard says every few seconds that nothing came: one entry holds how far that goes.
+            self._ends[-1] = end
+        else:
+            self._budget.take(self.key, size)
+            self._ends.append(end)
+            self._payloads.append(event.payload if head.records else None)
+            self._since.append(now)
+            self._bytes_through.append(self._bytes_through[-1] + size)
+            self._records_through.append(self._records_through[-1] + head.records)
+        self.end = _position(end)
+        self._arrived()
+
+    def close(self) -> None:
+        """Drop everything; whoever reads here finds that the buffer covers nothing any more."""
+        if not self._closed:
+            self._closed = True
+            self._budget.leave(self.key)
+            self._arrived()
+
+    # -- planning
+
+    def covers(self, position: Position) -> bool:
+        """Whether everything behind `position` is here or still to come, with nothing missing between."""
+        if self._closed:
+            return False
+        if position == self.start or position.is_end:
+            return True
+        if position.kind is not PositionKind.AFTER:
+            return False
+        if self.start.kind is PositionKind.AFTER:
+            return position.value >= self.start.value
+        # A time or the horizon cannot be compared with a sequence number, but what was read from there can.
+        return len(self) > 0 and position.value >= self._ends[self._gone]
+
+    def want(self, position: Position) -> None:
+        """Note where the driver's plan ends: a poll that finds nothing behind it is waiting for more."""
+        self._wanted = position
+        self._wake_if_starving()
+
+    def news_since(self, after: Position) -> float | None:
+        """When the first event behind a position arrived that has records or ends the shard; None where there is none."""
+        news = self._first_news(self._index_after(after))
+        return self._since[news] if news < len(self._ends) else None
+
+    def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
+        """As many whole events behind a position as stay within both limits.
+
+        Args:
+            after: A position that the buffer covers.
+            max_bytes: Most bytes.
+            max_records: Most records.
+            some: Go up to the first event with records, where there is one, whatever its size.
+        """
+        first = self._index_after(after)
+        by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
+        by_records = bisect_right(self._records_through, self._records_through[first] + max_records, first + 1)
+        last = min(by_bytes, by_records) - 1
+        if some:
+            last = max(last, min(self._first_news(first) + 1, len(self._ends)))
+        if last == first:
+            return Portion(after, 0, 0)
+        return Portion(
+            _position(self._ends[last - 1]),
+            self._bytes_through[last] - self._bytes_through[first],
+            self._records_through[last] - self._records_through[first],
+        )
+
+    # -- reading
+
+    @contextmanager
+    def reading(self, after: Position) -> Iterator[Cursor]:
+        """A cursor at `after`; what lies behind it is kept for as long as it is open."""
+        cursor = Cursor(self, after)
+        self._cursors.add(cursor)
+        try:
+            yield cursor
+        finally:
+            self._cursors.remove(cursor)
+            self._wake_if_starving()
+
+    def commit(self, position: Position) -> None:
+        """Drop what lies before a position: Spark will not ask for it again."""
+        if self.covers(position):
+            self._evict(self._index_after(position))
+
+    # -- inside
+
+    def _index_after(self, position: Position) -> int:
+        if position.is_end:
+            return len(self._ends)
+        if position.kind is not PositionKind.AFTER:
+            return self._gone
+        return bisect_right(self._ends, position.value, self._gone)
+
+    def _first_news(self, first: int) -> int:
+        index = bisect_right(self._records_through, self._records_through[first], first + 1) - 1
+        if index == len(self._ends) > first and self._ends[-1] == _BEHIND_ALL:
+            return index - 1
+        return index
+
+    def _starving(self) -> bool:
+        stands = [cursor.position for cursor in self._cursors] or [self._wanted]
+        return all(self._index_after(position) == len(self._ends) for position in stands)
+
+    def _wake_if_starving(self) -> None:
+        if not self._closed and self._starving():
+            self._budget.room.notify()
+
+    def _evict(self, stop: int) -> None:
+        if stop <= self._gone:
+            return
+        self.start = _position(self._ends[stop - 1])
+        freed = self._bytes_through[stop] - self._bytes_through[self._gone]
+        # Payloads are let go at once, their slots now and then: deleting from the front moves the rest.
+        self._payloads[self._gone : stop] = [None] * (stop - self._gone)
+        self._gone = stop
+        if self._gone > _COMPACT_AFTER and self._gone * 2 > len(self._ends):
+            del self._ends[: self._gone]
+            del self._payloads[: self._gone]
+            del self._since[: self._gone]
+            del self._bytes_through[: self._gone]
+            del self._records_through[: self._gone]
+            self._gone = 0
+        self._budget.give_back(self.key, freed)
+
+
+class Cursor:
+    """Where one reader of a buffer stands.
+
+    Attributes:
+        position: Behind the last event it took.
+    """
+
+    __slots__ = ("_buffer", "position")
+
+    def __init__(self, buffer: ShardBuffer, position: Position) -> None:
+        self._buffer = buffer
+        self.position = position
+
+    def take(self, through: Position, max_bytes: int) -> list[bytes]:
+        """The next payloads up to and including the event that reaches `through`; none where nothing is here yet.
+
+        Args:
+            through: Where the range ends.
+            max_bytes: Stop after the event that exceeds this.
+
+        Raises:
+            FetcherError: The buffer does not hold what lies behind the cursor (any more).
+        """
+        buffer = self._buffer
+        if not buffer.covers(self.position):
+            raise FetcherError(f"shard {buffer.key}: the buffer does not cover {self.position} any more")
+        payloads: list[bytes] = []
+        size = 0
+        index = buffer._index_after(self.position)
+        while index < len(buffer._ends) and size < max_bytes and not self.position.reaches(through):
+            if (payload := buffer._payloads[index]) is not None:
+                payloads.append(payload)
+                size += len(payload)
+            self.position = _position(buffer._ends[index])
+            index += 1
+        buffer._wake_if_starving()
+        return payloads
+
+
+def _position(end: int) -> Position:
+    return SHARD_END if end == _BEHIND_ALL else Position.after(end)

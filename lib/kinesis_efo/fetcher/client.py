@@ -1,0 +1,146 @@
+"""Talks to a fetcher over Arrow Flight: from the stream reader on the driver, and from Spark's tasks.
+
+Relies on the messages. Errors of the fetcher arrive as the exceptions they were there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from kinesis_efo.errors import FetcherError, FetcherRefusedError, FetcherUnreachableError
+from kinesis_efo.fetcher.messages import (
+    SECRET_HEADER,
+    CommitRequest,
+    GetTicket,
+    PollReply,
+    PollRequest,
+    TipsReply,
+    TipsRequest,
+    hash_range_of,
+    unpack_error,
+)
+from kinesis_efo.positions import Offset, ShardRange
+
+T = TypeVar("T")
+_ANSWER_SECONDS = 60.0
+
+
+class FetcherClient:
+    """One connection to one fetcher. Not to be shared between threads.
+
+    Args:
+        location: Where it serves, for example `grpc://127.0.0.1:40231`.
+        secret: The secret of the run.
+    """
+
+    def __init__(self, location: str, secret: str) -> None:
+        self.location = location
+        self._secret = secret
+        self._client = flight.FlightClient(location)
+
+    def __enter__(self) -> FetcherClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
+        """Ask how far the next micro-batch may go.
+
+        Args:
+            offset: How far the query has come.
+            max_bytes: Most bytes of the micro-batch.
+            max_records: Most records of it.
+            timeout: Seconds to wait for news.
+
+        Raises:
+            KinesisEfoError: Reading failed for good; or the fetcher cannot be talked to.
+        """
+        request = PollRequest(offset.to_dict(), max_bytes, max_records, timeout)
+        return self._action("poll", request, PollReply, timeout + _ANSWER_SECONDS)
+
+    def commit(self, offset: Offset) -> None:
+        """Say that Spark will not ask for anything up to an offset again."""
+        self._action("commit", CommitRequest(offset.to_dict()), None, _ANSWER_SECONDS)
+
+    def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
+        """Where the ends of the streams are right now, for the shards of an offset and their descendants.
+
+        Returns:
+            None where that is not known within `timeout` seconds: ask again.
+        """
+        reply = self._action("tips", TipsRequest(offset.to_dict(), timeout), TipsReply, timeout + _ANSWER_SECONDS)
+        return None if reply.offset is None else Offset.from_dict(reply.offset)
+
+    def get(self, wanted: ShardRange) -> tuple[tuple[int, int] | None, Iterator[memoryview]]:
+        """The raw event payloads that cover a range, in order, and the hash range of its shard where it is known."""
+        with self._translated():
+            reader = self._client.do_get(
+                flight.Ticket(msgspec.json.encode(GetTicket.of(wanted))), self._options(timeout=None)
+            )
+            return hash_range_of(reader.schema), self._payloads(reader)
+
+    def _payloads(self, reader: flight.FlightStreamReader) -> Iterator[memoryview]:
+        with self._translated():
+            try:
+                for chunk in reader:
+                    yield from _rows(chunk.data)
+            finally:
+                reader.cancel()
+
+    def _action(self, name: str, request: msgspec.Struct, answer: type[T] | None, timeout: float) -> T:
+        with self._translated():
+            action = flight.Action(name, msgspec.json.encode(request))
+            (result,) = self._client.do_action(action, self._options(timeout))
+            return msgspec.json.decode(result.body.to_pybytes(), type=answer or type(None))  # type: ignore[return-value]
+
+    def _options(self, timeout: float | None) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(timeout=timeout, headers=[(SECRET_HEADER.encode(), self._secret.encode())])
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except flight.FlightUnauthenticatedError:
+            raise FetcherRefusedError(
+                f"the fetcher at {self.location} does not know this run's secret: it belongs to another run"
+            ) from None
+        except flight.FlightUnavailableError as error:
+            raise FetcherUnreachableError(
+                f"no fetcher answers at {self.location}: {_first_line(error)}. It runs in the driver; executors on other "
+                "hosts reach it only at an address of the driver's host (kinesis-efo option 'fetcherHost')"
+            ) from None
+        except flight.FlightTimedOutError as error:
+            raise FetcherUnreachableError(f"the fetcher at {self.location} did not answer in time: {error}") from None
+        except flight.FlightError as error:
+            if error.extra_info:
+                raise unpack_error(bytes(error.extra_info)) from None
+            raise FetcherError(f"the fetcher at {self.location}: {_first_line(error)}") from None
+        except pa.ArrowException as error:
+            raise FetcherError(f"the fetcher at {self.location}: {_first_line(error)}") from None
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[memoryview]:
+    # Slices of the batch's own memory: a bytes object per event would copy everything once more.
+    column = batch.column(0)
+    _, offsets_buffer, data_buffer = column.buffers()
+    if data_buffer is None:
+        return
+    offsets = memoryview(offsets_buffer).cast("i")[column.offset : column.offset + len(column) + 1]
+    data = memoryview(data_buffer)
+    for index in range(len(column)):
+        yield data[offsets[index] : offsets[index + 1]]
+
+
+def _first_line(error: Any) -> str:
+    return str(error).split("\n", 1)[0]

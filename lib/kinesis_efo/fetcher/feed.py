@@ -1,0 +1,141 @@
+"""One shard while it is fetched: a subscription that fills a buffer, started anew where someone asks for what is not there.
+
+Lives in the fetcher's event loop. Relies on the subscription and the buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import DataLossError, KinesisEfoError
+from kinesis_efo.fetcher.budget import Budget, Signal
+from kinesis_efo.fetcher.buffer import ShardBuffer
+from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
+from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
+from kinesis_efo.positions import Position, ShardKey
+
+log = logging.getLogger(__name__)
+
+_END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
+
+
+class FeedListener(Protocol):
+    """Whom a feed tells what happens to it."""
+
+    def arrived(self) -> None:
+        """There is something new to read."""
+
+    def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
+        """The last event of the shard is in."""
+
+    def failed(self, error: KinesisEfoError) -> None:
+        """The shard cannot be read any more."""
+
+
+class ShardFeed:
+    """Keeps the events of one shard coming.
+
+    Args:
+        key: The shard.
+        subscribe: Makes a subscription from a position into a sink.
+        budget: Shared with all other shards.
+        listener: Told what happens.
+        clock: Time.
+        fail_on_data_loss: Whether a shard that is gone fails the query; else it counts as read to its end.
+    """
+
+    def __init__(
+        self,
+        key: ShardKey,
+        subscribe: Callable[[Position, EventSink], ShardSubscription],
+        budget: Budget,
+        listener: FeedListener,
+        clock: Clock,
+        *,
+        fail_on_data_loss: bool,
+    ) -> None:
+        self.key = key
+        self.buffer: ShardBuffer | None = None
+        self.millis_behind: int | None = None
+        self.news = Signal()
+        self._subscribe = subscribe
+        self._budget = budget
+        self._listener = listener
+        self._clock = clock
+        self._fail_on_data_loss = fail_on_data_loss
+        self._task: asyncio.Task[None] | None = None
+        self._subscription: ShardSubscription | None = None
+        self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
+
+    def from_position(self, position: Position) -> ShardBuffer:
+        """The buffer, holding everything behind `position` or about to."""
+        if self.buffer is None or not self.buffer.covers(position):
+            before = self.close()
+            self.buffer = ShardBuffer(self.key, position, self._budget, self._announce)
+            self._task = asyncio.create_task(self._fill(self.buffer, before), name=f"feed {self.key}")
+        return self.buffer
+
+    def close(self) -> asyncio.Task[None] | None:
+        """Stop fetching and drop the buffer.
+
+        Returns:
+            The task that is being cancelled, for those who wait until its connection is closed.
+        """
+        task, self._task = self._task, None
+        buffer, self.buffer = self.buffer, None
+        self.millis_behind = None
+        if task is not None:
+            task.cancel()
+        if buffer is not None:
+            buffer.close()
+        return task
+
+    def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
+        """Tell that the shard is closed, as ListShards has it: its end is taken as read once `last` is."""
+        self._closing = (last, children)
+        if self._subscription is not None:
+            self._subscription.close_at(last, children)
+
+    async def _fill(self, buffer: ShardBuffer, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            # One subscription per shard: the old connection is closed before the next is opened.
+            await asyncio.gather(before, return_exceptions=True)
+        try:
+            subscription = self._subscription = self._subscribe(buffer.end, _Filling(self, buffer))
+            if self._closing is not None:
+                subscription.close_at(*self._closing)
+            await subscription.run()
+        except DataLossError as error:
+            if self._fail_on_data_loss:
+                self._listener.failed(error)
+            else:
+                log.warning("%s: going on without it, as option failOnDataLoss=false asks", error)
+                await buffer.admit(_END, self._clock.monotonic())
+        except KinesisEfoError as error:
+            self._listener.failed(error)
+        except Exception as error:
+            log.exception("shard %s", self.key)
+            self._listener.failed(KinesisEfoError(f"shard {self.key}: {type(error).__name__}: {error}"))
+
+    def _announce(self) -> None:
+        self.news.notify()
+        self._listener.arrived()
+
+
+class _Filling:
+    """The sink of one subscription; what a former one still delivers goes into a closed buffer."""
+
+    def __init__(self, feed: ShardFeed, buffer: ShardBuffer) -> None:
+        self._feed = feed
+        self._buffer = buffer
+
+    async def admit(self, event: Event) -> None:
+        feed = self._feed
+        if event.head.continuation is None:
+            feed._listener.ended(feed.key, event.head.children)
+        await self._buffer.admit(event, feed._clock.monotonic())
+        feed.millis_behind = event.head.millis_behind

@@ -1,0 +1,157 @@
+"""What the stream reader, the tasks and the fetcher say to each other, and how errors cross the wire.
+
+JSON by msgspec inside Arrow Flight actions and tickets. Relies on positions and errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from kinesis_efo import errors
+from kinesis_efo.errors import FetcherError, KinesisEfoError, OptionsError
+from kinesis_efo.positions import Position, ShardKey, ShardRange
+
+PAYLOAD_SCHEMA: Final = pa.schema([pa.field("payload", pa.binary(), nullable=False)])
+"""A `get` streams the JSON payloads of SubscribeToShard events as they came, one per row."""
+
+_HASH_RANGE: Final = b"hashRange"
+
+SECRET_HEADER: Final = "x-kinesis-efo-secret"
+"""The header that carries the secret of the run in every call."""
+
+
+class PollRequest(msgspec.Struct, frozen=True):
+    """How far the query has come, and how much more it wants.
+
+    Attributes:
+        offset: Positions of all shards, as in Spark's offset log.
+        max_bytes: Most bytes of the next micro-batch.
+        max_records: Most records of it.
+        timeout: Seconds to wait where there is nothing new.
+    """
+
+    offset: dict[str, Any]
+    max_bytes: int
+    max_records: int
+    timeout: float
+
+
+class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How far one shard may go in the next micro-batch.
+
+    Attributes:
+        stream: Logical name of its stream.
+        shard: Shard id.
+        through: Position up to which records are buffered and within the limits.
+        records: Kinesis records on the way there.
+        bytes: What they occupy in the buffer.
+        millis_behind: What Kinesis said last of how far reading lags, or None before the first event.
+    """
+
+    stream: str
+    shard: str
+    through: str
+    records: int
+    bytes: int
+    millis_behind: int | None
+
+
+class PollReply(msgspec.Struct, frozen=True):
+    """The answer to a poll.
+
+    Attributes:
+        shards: The shards that may move on.
+        starting: Children whose parents this micro-batch (or an earlier one) finishes; they start at the horizon.
+        finished: Ended shards that need no place in the offset any more, since all their children are in it.
+    """
+
+    shards: list[ShardProgress]
+    starting: list[tuple[str, str]] = []
+    finished: list[tuple[str, str]] = []
+
+
+class CommitRequest(msgspec.Struct, frozen=True):
+    """Positions up to which Spark will not ask again."""
+
+    offset: dict[str, Any]
+
+
+class TipsRequest(msgspec.Struct, frozen=True):
+    """Ask where the ends of the streams are right now, for the shards of an offset and their descendants.
+
+    Attributes:
+        offset: Positions of all shards.
+        timeout: Seconds to wait for the answer.
+    """
+
+    offset: dict[str, Any]
+    timeout: float
+
+
+class TipsReply(msgspec.Struct, frozen=True):
+    """Where the ends of the streams are.
+
+    Attributes:
+        offset: A position per shard, `SHARD_END` for closed ones; None while it is not known yet: ask again.
+    """
+
+    offset: dict[str, Any] | None
+
+
+class GetTicket(msgspec.Struct, frozen=True):
+    """Ask for the events that cover one range."""
+
+    stream: str
+    shard: str
+    after: str
+    through: str
+
+    @classmethod
+    def of(cls, wanted: ShardRange) -> GetTicket:
+        """The ticket for a range."""
+        return cls(wanted.key.stream, wanted.key.shard, str(wanted.after), str(wanted.through))
+
+    def range(self) -> ShardRange:
+        """The range that a ticket asks for."""
+        return ShardRange(ShardKey(self.stream, self.shard), Position.parse(self.after), Position.parse(self.through))
+
+
+def payload_schema(hash_range: tuple[int, int] | None) -> pa.Schema:
+    """The schema of a `get`, which also carries the hash range of its shard."""
+    if hash_range is None:
+        return PAYLOAD_SCHEMA
+    return PAYLOAD_SCHEMA.with_metadata({_HASH_RANGE: f"{hash_range[0]}-{hash_range[1]}"})
+
+
+def hash_range_of(schema: pa.Schema) -> tuple[int, int] | None:
+    """The hash range that a `get` carries, where the fetcher knows it."""
+    text = (schema.metadata or {}).get(_HASH_RANGE)
+    if text is None:
+        return None
+    first, _, last = text.decode().partition("-")
+    return int(first), int(last)
+
+
+class _Failure(msgspec.Struct):
+    kind: str
+    message: str
+
+
+def pack_error(error: KinesisEfoError) -> bytes:
+    """An error of this library, to cross the wire beside Flight's own."""
+    return msgspec.json.encode(_Failure(type(error).__name__, str(error)))
+
+
+def unpack_error(data: bytes) -> KinesisEfoError:
+    """The error that `pack_error` packed, of the same type."""
+    try:
+        failure = msgspec.json.decode(data, type=_Failure)
+    except msgspec.MsgspecError:
+        return FetcherError(f"the fetcher failed without saying why: {data[:200]!r}")
+    kind = getattr(errors, failure.kind, None)
+    if isinstance(kind, type) and issubclass(kind, KinesisEfoError) and kind is not OptionsError:
+        return kind(failure.message)
+    return FetcherError(failure.message)

@@ -1,0 +1,56 @@
+"""How a micro-batch is cut out of what is buffered: which part of each shard, within the trigger's limits.
+
+Pure. Relies on buffers for their sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+
+from kinesis_efo.fetcher.buffer import Portion, ShardBuffer
+from kinesis_efo.positions import Position, ShardKey
+
+
+def plan(
+    buffers: Mapping[ShardKey, ShardBuffer], positions: Mapping[ShardKey, Position], max_bytes: int, max_records: int
+) -> dict[ShardKey, Portion]:
+    """Share the limits of one micro-batch out to the shards.
+
+    Every shard gets an even share; what some do not need goes to the others, those first whose records wait longest. The
+    one that waits longest of all gets at least one event, so that no limit, however small, stops a query.
+
+    Args:
+        buffers: The shards' buffers; each covers its position.
+        positions: Where each shard's range starts.
+        max_bytes: Most bytes in the micro-batch.
+        max_records: Most records in it.
+
+    Returns:
+        For every shard how far it may go; `Portion(position, 0, 0)` for those that stay where they are.
+    """
+    since = {key: buffer.news_since(positions[key]) for key, buffer in buffers.items()}
+
+    def age(key: ShardKey) -> float:
+        arrived = since[key]
+        return inf if arrived is None else arrived
+
+    by_age = sorted(buffers, key=age)
+    if not by_age:
+        return {}
+    share_bytes, share_records = max_bytes // len(by_age), max_records // len(by_age)
+    portions = {
+        key: buffers[key].portion(positions[key], share_bytes, share_records, some=key == by_age[0]) for key in by_age
+    }
+    spare_bytes = max_bytes - sum(portion.bytes for portion in portions.values())
+    spare_records = max_records - sum(portion.records for portion in portions.values())
+    for key in by_age:
+        before = portions[key]
+        if spare_bytes <= 0 or spare_records <= 0:
+            break
+        after = buffers[key].portion(positions[key], before.bytes + spare_bytes, before.records + spare_records)
+        if after.bytes > before.bytes:
+            portions[key] = after
+            spare_bytes -= after.bytes - before.bytes
+            spare_records -= after.records - before.records
+    return portions

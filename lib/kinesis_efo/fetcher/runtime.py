@@ -1,0 +1,155 @@
+"""A fetcher with all it needs, in a thread of its own: clients, leases, the Flight service, and their orderly end.
+
+The one place where the parts are put together. Relies on everything below it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import threading
+import uuid
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError
+from contextlib import AsyncExitStack
+from random import Random
+from typing import Any, Final, TypeVar
+
+from aiobotocore.config import AioConfig
+
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.fetcher.service import FetcherService
+from kinesis_efo.fetcher.start import start_offset
+from kinesis_efo.fetcher.streams import StreamAccess
+from kinesis_efo.fetcher.worker import Fetcher, FetcherSettings
+from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport
+from kinesis_efo.leases.row import LeaseKeys
+from kinesis_efo.leases.table import LeaseTable, client_config
+from kinesis_efo.leases.worker import LeaseLoop, worker_id
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.options import SourceOptions, Start
+from kinesis_efo.positions import Offset
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_STOP_SECONDS: Final = 10.0
+_MOST_SUBSCRIPTIONS: Final = 20_000
+_LEASE_REQUESTS: Final = 32
+
+
+class FetcherRuntime:
+    """Runs one fetcher beside the calling thread.
+
+    Args:
+        manifest: The application, with the streams to read.
+        options: What the query said.
+        host: Address to bind to.
+        clock: Time.
+    """
+
+    def __init__(self, manifest: Manifest, options: SourceOptions, host: str, clock: Clock | None = None) -> None:
+        self.secret: Final = secrets.token_urlsafe(32)
+        self.location = ""
+        self._manifest = manifest
+        self._options = options
+        self._host = host
+        self._clock = clock or SystemClock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kinesis-efo fetcher", daemon=True)
+        self._stack = AsyncExitStack()
+        self._streams: dict[str, StreamAccess] = {}
+        self._service: FetcherService | None = None
+        self._table: LeaseTable | None = None
+
+    def start(self) -> None:
+        """Start fetching on demand.
+
+        Raises:
+            KinesisEfoError: The lease table, a stream or the credentials are not what they should be.
+        """
+        self._thread.start()
+        try:
+            self._run(self._open())
+        except BaseException:
+            self.stop()
+            raise
+
+    def initial_offset(self, start: Start) -> Offset:
+        """Where a new query begins, as positions of shards.
+
+        Raises:
+            KinesisEfoError: The streams cannot be listed, or the leases say nothing.
+        """
+        assert self._table is not None
+        return self._run(start_offset(start, self._streams, self._table, self._lease_keys, self._clock))
+
+    def stop(self) -> None:
+        """Release the leases, close every connection, end the thread. Bounded; may be called again."""
+        if not self._thread.is_alive():
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result(_STOP_SECONDS)
+        except (TimeoutError, CancelledError):
+            log.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
+        if self._service is not None:
+            # Waits for calls that are under way; they have ended with the fetcher, but a stuck one must not hold us.
+            closing = threading.Thread(target=self._service.shutdown, daemon=True)
+            closing.start()
+            closing.join(2)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(2)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _open(self) -> None:
+        options, manifest = self._options, self._manifest
+        clients = AsyncClients(options.aws, manifest.region)
+        enter = self._stack.enter_async_context
+        control = await enter(await clients.open("kinesis"))
+        subscriptions = await enter(
+            await clients.open("kinesis", AioConfig(**SUBSCRIPTION_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS))
+        )
+        dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout, _LEASE_REQUESTS)))
+        transport = BotoTransport(subscriptions)
+        self._streams = {
+            name: StreamAccess(ref, transport, Topology(control), options.retry, manifest.source, self._clock)
+            for name, ref in manifest.streams.items()
+        }
+        self._table = LeaseTable(
+            dynamo,
+            manifest.lease_table,
+            declared_by=f"the stack of application {manifest.application!r} (see manifest {manifest.source})",
+        )
+        settings = FetcherSettings(options.buffer_bytes, options.fail_on_data_loss, options.lease_timeout)
+        fetcher = Fetcher(self._streams, self._lease_keys, settings, self._clock)
+        self._service = FetcherService(fetcher, self._loop, self.secret, self._host)
+        self.location = self._service.location
+        random = Random()
+        leases = LeaseLoop(
+            self._table,
+            worker_id=worker_id(random),
+            run_id=uuid.uuid4().hex,
+            endpoint=self.location,
+            clock=self._clock,
+            lease_timeout=options.lease_timeout,
+            random=random,
+            application=manifest.application,
+            in_flight=_LEASE_REQUESTS,
+            on_taken=fetcher.lease_taken,
+            on_lost=fetcher.lease_lost,
+            on_failed=fetcher.failed,
+        )
+        self._stack.push_async_callback(fetcher.stop)
+        await fetcher.start(leases)
+        log.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams))
+
+    @property
+    def _lease_keys(self) -> LeaseKeys:
+        return LeaseKeys(self._manifest.stream_names)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

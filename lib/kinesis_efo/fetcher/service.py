@@ -1,0 +1,152 @@
+"""The fetcher's Arrow Flight service: `poll`, `commit`, `tips` and `get`, for whoever knows the secret of the run.
+
+Flight answers in threads of its own; every call hops into the fetcher's event loop. Relies on the messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import hmac
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from kinesis_efo.errors import FetcherError, KinesisEfoError
+from kinesis_efo.fetcher.messages import (
+    SECRET_HEADER,
+    CommitRequest,
+    GetTicket,
+    PollReply,
+    PollRequest,
+    TipsReply,
+    TipsRequest,
+    pack_error,
+    payload_schema,
+)
+from kinesis_efo.positions import ShardKey, ShardRange
+
+T = TypeVar("T")
+_CANCEL_CHECK_SECONDS = 0.5
+
+
+class Served(Protocol):
+    """What the service needs of a fetcher. Every method runs in the fetcher's event loop."""
+
+    async def poll(self, request: PollRequest) -> PollReply:
+        """See `messages.PollRequest`."""
+
+    async def commit(self, request: CommitRequest) -> None:
+        """See `messages.CommitRequest`."""
+
+    async def tips(self, request: TipsRequest) -> TipsReply:
+        """See `messages.TipsRequest`."""
+
+    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
+        """The hash keys that belong to a shard, where it is known."""
+
+    def read(self, wanted: ShardRange) -> AsyncIterator[list[bytes]]:
+        """The payloads that cover a range, some at a time."""
+
+
+class FetcherService(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves one fetcher until `shutdown`.
+
+    Args:
+        fetcher: What is served.
+        loop: The event loop that it lives in.
+        secret: Without it no call is answered.
+        host: Address to bind to; the port is any free one.
+    """
+
+    def __init__(self, fetcher: Served, loop: asyncio.AbstractEventLoop, secret: str, host: str) -> None:
+        self._fetcher = fetcher
+        self._loop = loop
+        super().__init__(f"grpc://{_bracketed(host)}:0", middleware={"secret": _SecretCheck(secret)})
+        self.location = f"grpc://{_bracketed(host)}:{self.port}"
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+        """Answer one of the actions."""
+        body = action.body.to_pybytes()
+        match action.type:
+            case "poll":
+                answer: Any = self._run(context, self._fetcher.poll(_decode(body, PollRequest)))
+            case "commit":
+                answer = self._run(context, self._fetcher.commit(_decode(body, CommitRequest)))
+            case "tips":
+                answer = self._run(context, self._fetcher.tips(_decode(body, TipsRequest)))
+            case unknown:
+                raise flight.FlightServerError(f"the fetcher has no action {unknown!r}")
+        return [flight.Result(msgspec.json.encode(answer))]
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
+        """Stream the payloads of one range."""
+        wanted = _decode(ticket.ticket, GetTicket).range()
+        schema = payload_schema(self._run(context, self._fetcher.hash_range(wanted.key)))
+        return flight.GeneratorStream(schema, self._batches(context, wanted, schema))
+
+    def _batches(
+        self, context: flight.ServerCallContext, wanted: ShardRange, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        reader = self._fetcher.read(wanted)
+        try:
+            while (payloads := self._run(context, _next(reader))) is not None:
+                yield pa.record_batch([pa.array(payloads, pa.binary())], schema=schema)
+        finally:
+            self._run(None, _close(reader))
+
+    def _run(self, context: flight.ServerCallContext | None, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise flight.FlightUnavailableError("the fetcher has stopped") from None
+        while True:
+            try:
+                return future.result(_CANCEL_CHECK_SECONDS)
+            except concurrent.futures.CancelledError:
+                raise flight.FlightUnavailableError("the fetcher is stopping") from None
+            except TimeoutError:
+                if future.done():
+                    raise flight.FlightServerError("the fetcher timed out") from None
+                # Nobody waits for the answer any more: a task was killed, or the query stopped.
+                if context is not None and context.is_cancelled():
+                    future.cancel()
+                    raise flight.FlightCancelledError("the caller has gone") from None
+            except KinesisEfoError as error:
+                raise flight.FlightServerError(str(error), extra_info=pack_error(error)) from error
+            except Exception as error:
+                wrapped = FetcherError(f"the fetcher failed: {type(error).__name__}: {error}")
+                raise flight.FlightServerError(str(wrapped), extra_info=pack_error(wrapped)) from error
+
+
+async def _next(reader: AsyncIterator[list[bytes]]) -> list[bytes] | None:
+    return await anext(reader, None)
+
+
+async def _close(reader: Any) -> None:
+    await reader.aclose()
+
+
+def _decode(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise flight.FlightServerError(f"not a {kind.__name__}: {error}") from None
+
+
+class _SecretCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:  # noqa: ARG002
+        given = (headers.get(SECRET_HEADER) or [""])[0]
+        if not hmac.compare_digest(given.encode(), self._secret):
+            raise flight.FlightUnauthenticatedError("the secret of the run is missing or wrong")
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,75 @@
+"""Where a new query begins: the option `startingPosition` turned into a position per shard, once.
+
+Relies on the streams' shards and, for `LEASES`, on the lease table.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import LeaseTableError
+from kinesis_efo.fetcher.streams import StreamAccess
+from kinesis_efo.leases.row import LeaseKeys
+from kinesis_efo.leases.store import LeaseStore
+from kinesis_efo.options import Start
+from kinesis_efo.positions import Offset, Position, ShardKey
+
+log = logging.getLogger(__name__)
+
+
+async def start_offset(
+    start: Start, streams: Mapping[str, StreamAccess], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
+) -> Offset:
+    """The first offset of a new query.
+
+    Args:
+        start: The option.
+        streams: By logical name.
+        table: Asked for `LEASES` only.
+        lease_keys: Which lease belongs to which shard.
+        clock: Says what `LATEST` means: this moment. It is stored, so that a restart before the first record does not skip.
+
+    Raises:
+        KinesisEfoError: A stream cannot be listed, or its leases say nothing.
+    """
+    now = Position.at_timestamp(round(clock.time() * 1000))
+    if start.from_leases:
+        return await _from_leases(streams, table, lease_keys, now)
+    position = start.position or now
+    positions: dict[ShardKey, Position] = {}
+    for name, stream in streams.items():
+        for shard, begin in (await stream.starting_positions(position)).items():
+            positions[ShardKey(name, shard)] = begin
+    log.info("new query: %d shards from %s", len(positions), position)
+    return Offset(positions)
+
+
+async def _from_leases(
+    streams: Mapping[str, StreamAccess], table: LeaseStore, lease_keys: LeaseKeys, now: Position
+) -> Offset:
+    scan = await table.scan()
+    positions: dict[ShardKey, Position] = {}
+    for key, lease in scan.leases.items():
+        shard = lease_keys.decode(key)
+        if shard is None or shard.stream not in streams:
+            continue
+        if lease.sub:
+            log.warning(
+                "lease %s stands inside an aggregated record (%s, sub-sequence number %d): it is read again as a whole",
+                key, lease.checkpoint, lease.sub,
+            )  # fmt: skip
+        # KCL keeps LATEST in a row until its first checkpoint: nothing was read yet.
+        positions[shard] = lease.checkpoint or now
+    for name in streams:
+        if not any(key.stream == name for key in positions):
+            raise LeaseTableError(
+                f"kinesis-efo option 'startingPosition' is LEASES, but {table.label} has no readable rows for stream {name!r}"
+                f"{_unreadable(scan.unreadable)}. Copy them from the KCL application's table, or start at TRIM_HORIZON or LATEST"
+            )
+    return Offset(positions)
+
+
+def _unreadable(reasons: Mapping[str, str]) -> str:
+    return f" ({'; '.join(list(reasons.values())[:3])})" if reasons else ""

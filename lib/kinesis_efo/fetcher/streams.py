@@ -1,0 +1,184 @@
+"""One stream as a fetcher knows it: its shards and their lineage, and how they are subscribed to.
+
+Remembers per shard when Kinesis allows the next SubscribeToShard, across all subscriptions. Relies on the transport,
+ListShards and the lineage.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Iterable, Sequence
+from math import inf
+from typing import TypeVar
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import AccessRefusedError, StreamNotFoundError, SubscriptionError
+from kinesis_efo.kinesis.backoff import Backoff
+from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.kinesis.faults import Fault, Verdict, classify, describe, fatal
+from kinesis_efo.kinesis.lineage import Lineage, Shard
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
+from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
+from kinesis_efo.kinesis.topology import ShardLister, starting_positions
+from kinesis_efo.kinesis.transport import Transport
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.positions import Position
+
+T = TypeVar("T")
+
+
+class StreamAccess:
+    """A stream and its consumer.
+
+    Args:
+        ref: From the manifest.
+        transport: How shards are subscribed to.
+        lister: How shards are listed.
+        retry: How often and how patiently failures are borne.
+        source: Where the manifest came from, for messages.
+        clock: Time.
+        limits: Kinesis' times.
+    """
+
+    def __init__(
+        self,
+        ref: StreamRef,
+        transport: Transport,
+        lister: ShardLister,
+        retry: RetrySettings,
+        source: str,
+        clock: Clock,
+        limits: Limits = KINESIS_LIMITS,
+    ) -> None:
+        self.lineage = Lineage(())
+        self._shards: dict[str, Shard] = {}
+        self._ref = ref
+        self._transport = transport
+        self._lister = lister
+        self._retry = retry
+        self._source = source
+        self._clock = clock
+        self._limits = limits
+        self._learned: dict[str, tuple[ChildShard, ...]] = {}
+        self._last: dict[str, ShardSubscription] = {}
+        self._not_before: dict[str, float] = {}
+
+    async def refresh(self) -> None:
+        """List the stream's shards anew.
+
+        Raises:
+            SubscriptionError: They cannot be listed; the message says why and what to do.
+        """
+        self._shards = {
+            shard.shard_id: shard for shard in await self._listed(self._lister.shards(self._ref.stream_arn))
+        }
+        self.lineage = Lineage(self._shards.values())
+        for parent, children in self._learned.items():
+            if parent in self._shards:
+                self.lineage.merge(children, parent)
+
+    async def starting_positions(self, start: Position) -> dict[str, Position]:
+        """Where a new query starts, by shard id. What continues these shards comes after them.
+
+        Args:
+            start: `TRIM_HORIZON` or `AT_TIMESTAMP`.
+
+        Raises:
+            SubscriptionError: As `refresh`.
+        """
+        return await self._listed(starting_positions(self._lister, self._ref.stream_arn, start))
+
+    def shard(self, shard_id: str) -> Shard | None:
+        """What ListShards said of a shard; None where it was not listed (yet, or any more)."""
+        return self._shards.get(shard_id)
+
+    def hash_range(self, shard_id: str) -> tuple[int, int] | None:
+        """The hash keys of a shard, where they are known."""
+        shard = self._shards.get(shard_id)
+        return shard.hash_range if shard else None
+
+    def with_descendants(self, shard_ids: Iterable[str]) -> list[Shard]:
+        """These shards and all that continue them, as far as listed."""
+        found = set(shard_ids)
+        # A child is created after its parents, and its sequence numbers begin behind theirs.
+        for shard in sorted(self._shards.values(), key=lambda shard: shard.first):
+            if found.intersection(shard.parents):
+                found.add(shard.shard_id)
+        return [shard for shard in self._shards.values() if shard.shard_id in found]
+
+    def learn(self, shard_id: str, children: Sequence[ChildShard]) -> None:
+        """Take note of the children that a shard's last event told."""
+        self._learned[shard_id] = tuple(children)
+        self.lineage.merge(children, shard_id)
+
+    def children(self, shard_id: str) -> tuple[ChildShard, ...]:
+        """The shards that continue a shard, as its last event would tell them."""
+        shards = [self.lineage[child] for child in self.lineage.children(shard_id)]
+        return tuple(ChildShard(shard.shard_id, shard.parents, *shard.hash_range) for shard in shards)
+
+    # -- subscribing
+
+    def subscribe(self, shard_id: str, start: Position, sink: EventSink) -> ShardSubscription:
+        """A subscription to one shard, not started; any former one has ended."""
+        subscription = ShardSubscription(
+            self._ref,
+            shard_id,
+            start,
+            sink,
+            self._transport,
+            self._lister,
+            source=self._source,
+            retry=self._retry,
+            not_before=self._next_call(shard_id),
+            limits=self._limits,
+            clock=self._clock,
+        )
+        self._last[shard_id] = subscription
+        return subscription
+
+    async def tip(self, shard_id: str) -> Position:
+        """Where a shard ends right now.
+
+        Raises:
+            SubscriptionError: It cannot be subscribed to.
+        """
+        backoff = Backoff(self._retry, random.random)
+        while True:
+            await self._clock.sleep(max(0.0, self._next_call(shard_id) - self._clock.monotonic()))
+            try:
+                tip = await self._transport.latest_tip(self._ref.consumer_arn, shard_id)
+            except Exception as error:
+                fault = classify(error)
+                patient = fault.verdict in (Verdict.RETRY, Verdict.TOO_SOON, Verdict.NOT_ACTIVE, Verdict.TAKEN_OVER)
+                delay = backoff.failed(error) if patient else None
+                if delay is None:
+                    raise fatal(fault, self._ref, shard_id, self._source, backoff.first) from error
+                await self._clock.sleep(delay)
+            else:
+                self._not_before[shard_id] = self._clock.monotonic() + self._limits.after_success
+                return tip
+
+    def _next_call(self, shard_id: str) -> float:
+        last = self._last.get(shard_id)
+        return max(last.next_call if last else -inf, self._not_before.get(shard_id, -inf))
+
+    async def _listed(self, listing: Awaitable[T]) -> T:
+        try:
+            return await listing
+        except Exception as error:
+            raise self._unlistable(classify(error)) from error
+
+    def _unlistable(self, fault: Fault) -> SubscriptionError:
+        where = f"stream {self._ref.name!r}: {self._ref.stream_arn} (from {self._source})"
+        match fault.verdict:
+            case Verdict.MISSING:
+                return StreamNotFoundError(
+                    f"{where} does not exist (any more): {describe(fault.error)}. Was it deployed to this account and region?"
+                )
+            case Verdict.REFUSED | Verdict.EXPIRED:
+                return AccessRefusedError(
+                    f"{where}: its shards cannot be listed: {describe(fault.error)}. "
+                    "The job's role needs kinesis:ListShards on it, and valid credentials"
+                )
+        return SubscriptionError(f"{where}: its shards cannot be listed: {describe(fault.error)}")

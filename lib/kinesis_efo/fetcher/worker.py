@@ -1,0 +1,421 @@
+"""The fetcher: owns leases, keeps one feed per owned shard, and answers polls, commits and reads.
+
+One asyncio loop; nothing in here is thread-safe. What is read is decided by positions that come from outside (Spark's
+offsets); leases only decide whether this fetcher may read at all. Relies on feeds, leases and the streams' lineage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
+from kinesis_efo.fetcher.budget import Budget, Signal
+from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.messages import (
+    CommitRequest,
+    PollReply,
+    PollRequest,
+    ShardProgress,
+    TipsReply,
+    TipsRequest,
+)
+from kinesis_efo.fetcher.planning import plan
+from kinesis_efo.fetcher.streams import StreamAccess
+from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.leases.row import LeaseInfo, LeaseKeys
+from kinesis_efo.leases.store import TableUnavailableError
+from kinesis_efo.leases.worker import LeaseLoop
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+
+log = logging.getLogger(__name__)
+
+LIST_SHARDS_SECONDS: Final = 60.0
+"""Between two looks at a stream's shards; children usually come with their parent's last event."""
+
+READ_CHUNK_BYTES: Final = 4 << 20
+"""About what a `get` sends at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherSettings:
+    """How a fetcher behaves.
+
+    Attributes:
+        buffer_bytes: Budget for all shards, bytes.
+        fail_on_data_loss: Whether records that are gone fail the query.
+        lease_timeout: Seconds; how long a read may wait for its lease is derived from it.
+    """
+
+    buffer_bytes: int
+    fail_on_data_loss: bool
+    lease_timeout: float
+
+
+class Fetcher:
+    """Fetches the shards of an application.
+
+    Args:
+        streams: By logical name.
+        lease_keys: Which lease belongs to which shard.
+        settings: See there.
+        clock: Time.
+    """
+
+    def __init__(
+        self,
+        streams: Mapping[str, StreamAccess],
+        lease_keys: LeaseKeys,
+        settings: FetcherSettings,
+        clock: Clock,
+    ) -> None:
+        self._streams = streams
+        self._lease_keys = lease_keys
+        self._settings = settings
+        self._clock = clock
+        self._budget = Budget(settings.buffer_bytes)
+        self._feeds: dict[ShardKey, ShardFeed] = {}
+        self._wanted: dict[ShardKey, Position] = {}
+        self._done: set[ShardKey] = set()
+        self._reading: Counter[ShardKey] = Counter()
+        self._news = Signal()
+        self._held = Signal()
+        self._failure: KinesisEfoError | None = None
+        self._leases: LeaseLoop | None = None
+        self._tips: asyncio.Task[Offset] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, leases: LeaseLoop) -> None:
+        """Begin to take leases and to watch the streams.
+
+        Args:
+            leases: Created with this fetcher's `lease_taken`, `lease_lost` and `failed`.
+
+        Raises:
+            LeaseTableError: The lease table cannot be used.
+            SubscriptionError: A stream cannot be listed.
+        """
+        self._leases = leases
+        await leases.start()
+        await asyncio.gather(*(stream.refresh() for stream in self._streams.values()))
+        self._spawn(self._watch_shards())
+        self._spawn(self._watch_leases())
+
+    async def stop(self) -> None:
+        """Stop fetching, write the last checkpoints and release the leases."""
+        closing = [task for feed in self._feeds.values() if (task := feed.close())]
+        for task in self._tasks:
+            task.cancel()
+        if self._tips is not None:
+            self._tips.cancel()
+        if self._leases is not None:
+            await self._leases.stop()
+        await asyncio.gather(*closing, *self._tasks, return_exceptions=True)
+        self._feeds.clear()
+
+    # -- what the stream reader asks
+
+    async def poll(self, request: PollRequest) -> PollReply:
+        """How far the next micro-batch may go. Answers at once when there is news, else after the timeout."""
+        offset = Offset.from_dict(request.offset)
+        # An ended shard stays wanted until its end is committed, so that its lease still takes that checkpoint.
+        self._want(
+            {
+                key: position
+                for key, position in {**self._still_read(), **offset}.items()
+                if not position.is_end or (key in self._wanted and key not in self._done)
+            }
+        )
+        give_up_at = self._clock.monotonic() + request.timeout
+        while True:
+            reply = self._reply(offset, request)
+            news = reply.starting or any(shard.records or shard.through == "SHARD_END" for shard in reply.shards)
+            if news or not await self._wait(self._news, give_up_at):
+                return reply
+
+    def _reply(self, offset: Offset, request: PollRequest) -> PollReply:
+        self._check()
+        buffers = {}
+        for key, position in offset.items():
+            if not position.is_end and (feed := self._feed(key)) is not None:
+                buffers[key] = feed.from_position(position)
+                buffers[key].want(position)
+        # Half of the budget at most: while Spark works on one micro-batch, the next one is fetched.
+        portions = plan(buffers, offset, min(request.max_bytes, self._budget.limit // 2), request.max_records)
+        reached = {**offset, **{key: portion.through for key, portion in portions.items()}}
+        starting = self._starting(reached)
+        return PollReply(
+            [
+                ShardProgress(
+                    *key, str(portion.through), portion.records, portion.bytes, self._feeds[key].millis_behind
+                )
+                for key, portion in portions.items()
+            ],
+            starting,
+            self._finished(offset),
+        )
+
+    def _starting(self, reached: Mapping[ShardKey, Position]) -> list[tuple[str, str]]:
+        return [
+            (name, shard)
+            for name, positions in _by_stream(reached).items()
+            if any(position.is_end for position in positions.values())
+            for shard in self._stream(name).lineage.startable(positions)
+        ]
+
+    def _finished(self, offset: Offset) -> list[tuple[str, str]]:
+        return [
+            (name, shard)
+            for name, positions in _by_stream(offset).items()
+            if any(position.is_end for position in positions.values())
+            for shard in self._stream(name).lineage.droppable(positions)
+        ]
+
+    async def commit(self, request: CommitRequest) -> None:
+        """Drop what Spark will not ask for again, and move the checkpoints of the leases."""
+        self._check()
+        assert self._leases is not None
+        for key, position in Offset.from_dict(request.offset).items():
+            lease = self._lease_keys.encode(key)
+            feed = self._feeds.get(key)
+            if position.is_end:
+                if feed is not None:
+                    feed.close()
+                    del self._feeds[key]
+                self._done.add(key)
+                self._leases.finish(lease, self._stream(key.stream).lineage.children(key.shard))
+            else:
+                if feed is not None and feed.buffer is not None:
+                    feed.buffer.commit(position)
+                self._leases.checkpoint(lease, position)
+
+    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
+        """The hash keys that belong to a shard, where it is known."""
+        return self._stream(key.stream).hash_range(key.shard)
+
+    # -- what tasks ask
+
+    async def read(self, wanted: ShardRange) -> AsyncIterator[list[bytes]]:
+        """The payloads that cover a range, some at a time; from Kinesis again where they are not buffered (any more)."""
+        key, position, through = wanted
+        self._reading[key] += 1
+        try:
+            while not position.reaches(through):
+                feed = await self._held_feed(key, position)
+                buffer = feed.from_position(position)
+                with buffer.reading(position) as cursor:
+                    while buffer.covers(cursor.position) and self._feed(key) is feed:
+                        payloads = cursor.take(through, READ_CHUNK_BYTES)
+                        position = cursor.position
+                        if payloads:
+                            yield payloads
+                        if position.reaches(through):
+                            return
+                        if not payloads:
+                            await self._wait(feed.news, self._clock.monotonic() + 1)
+                            self._check()
+        finally:
+            self._reading[key] -= 1
+
+    async def _held_feed(self, key: ShardKey, position: Position) -> ShardFeed:
+        """The feed of a shard, once its lease is held: after a crash it has to expire first."""
+        if key not in self._wanted:
+            self._want({**self._wanted, key: position})
+        patience = 3 * self._settings.lease_timeout + 30
+        give_up_at = self._clock.monotonic() + patience
+        while (feed := self._feed(key)) is None:
+            self._check()
+            if not await self._wait(self._held, give_up_at):
+                raise FetcherError(
+                    f"the lease {self._lease_keys.encode(key)} could not be had for {patience:.0f} s; "
+                    "look at its row in the lease table, and at its owner"
+                )
+        return feed
+
+    # -- where the streams end right now
+
+    async def tips(self, request: TipsRequest) -> TipsReply:
+        """Where the ends of the streams are, for the shards of an offset and their descendants."""
+        self._check()
+        if self._tips is None:
+            self._tips = asyncio.create_task(self._find_tips(Offset.from_dict(request.offset)), name="tips")
+        done, _ = await asyncio.wait({self._tips}, timeout=request.timeout)
+        self._check()
+        if not done:
+            return TipsReply(None)
+        task, self._tips = self._tips, None
+        return TipsReply(task.result().to_dict())
+
+    async def _find_tips(self, offset: Offset) -> Offset:
+        await asyncio.gather(*(stream.refresh() for stream in self._streams.values()))
+        ends: dict[ShardKey, Position] = {}
+        open_shards: list[ShardKey] = []
+        for name, positions in _by_stream(offset).items():
+            for shard in self._stream(name).with_descendants(positions):
+                key = ShardKey(name, shard.shard_id)
+                if shard.last is None:
+                    open_shards.append(key)
+                else:
+                    ends[key] = SHARD_END
+        # Asking takes a subscription, so it takes the lease: another run must not be thrown out by a question.
+        self._want({**self._still_read(), **{key: offset.get(key, TRIM_HORIZON) for key in open_shards}})
+        for feed in await asyncio.gather(*(self._held_feed(key, TRIM_HORIZON) for key in open_shards)):
+            feed.close()
+        tips = await asyncio.gather(*(self._stream(key.stream).tip(key.shard) for key in open_shards))
+        return Offset({**ends, **dict(zip(open_shards, tips, strict=True))})
+
+    # -- leases
+
+    def lease_taken(self, _key: str) -> None:
+        """A lease is ours: whoever waits for it may look again."""
+        self._held.notify()
+        self._news.notify()
+
+    def lease_lost(self, key: str, owner: str | None) -> None:
+        """A lease is not ours any more: stop reading its shard, at once."""
+        shard = self._lease_keys.decode(key)
+        if shard in self._feeds:
+            self._feeds.pop(shard).close()
+        if owner is not None:
+            self.failed(
+                LeaseLostError(
+                    f"{owner} took lease {key} while this query was reading: the application has a second query, or this one "
+                    "was stopped for longer than leaseTimeout. Nothing was lost; run one query per application"
+                )
+            )
+        self.arrived()
+
+    def failed(self, error: KinesisEfoError) -> None:
+        """Something cannot be healed: every call from now on fails with the first such error."""
+        if self._failure is None:
+            self._failure = error
+            log.error("%s", error)
+        self._held.notify()
+        for feed in self._feeds.values():
+            feed.news.notify()
+        self.arrived()
+
+    def _still_read(self) -> dict[ShardKey, Position]:
+        return {key: position for key, position in self._wanted.items() if self._reading[key]}
+
+    def _want(self, positions: Mapping[ShardKey, Position]) -> None:
+        assert self._leases is not None
+        if positions.keys() == self._wanted.keys():
+            return
+        self._wanted = dict(positions)
+        infos = {}
+        for key, position in positions.items():
+            shard = self._stream(key.stream).shard(key.shard)
+            infos[self._lease_keys.encode(key)] = LeaseInfo(
+                start=position,
+                parents=frozenset(shard.parents) if shard else frozenset(),
+                starting_hash_key=str(shard.hash_range[0]) if shard else None,
+                ending_hash_key=str(shard.hash_range[1]) if shard else None,
+            )
+        self._leases.want(infos)
+
+    def _feed(self, key: ShardKey) -> ShardFeed | None:
+        """The feed of a shard whose lease is held at this moment, else None."""
+        assert self._leases is not None
+        if not self._leases.is_held(self._lease_keys.encode(key)):
+            return None
+        if key not in self._feeds:
+            stream = self._stream(key.stream)
+            self._feeds[key] = ShardFeed(
+                key,
+                partial(stream.subscribe, key.shard),
+                self._budget,
+                self,
+                self._clock,
+                fail_on_data_loss=self._settings.fail_on_data_loss,
+            )
+        return self._feeds[key]
+
+    # -- what feeds tell
+
+    def arrived(self) -> None:
+        """Some shard has something new."""
+        self._news.notify()
+
+    def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
+        """A shard's last event is in; its children are known now."""
+        self._stream(key.stream).learn(key.shard, children)
+
+    # -- watching
+
+    async def _watch_shards(self) -> None:
+        while True:
+            await self._clock.sleep(LIST_SHARDS_SECONDS)
+            for name, stream in self._streams.items():
+                try:
+                    await stream.refresh()
+                except KinesisEfoError as error:
+                    log.warning(
+                        "stream %s cannot be listed, trying again in %.0f s: %s", name, LIST_SHARDS_SECONDS, error
+                    )
+                    continue
+                for key, feed in self._feeds.items():
+                    shard = stream.shard(key.shard) if key.stream == name else None
+                    if shard is not None and shard.last is not None:
+                        feed.close_at(shard.last, stream.children(key.shard))
+            self.arrived()
+
+    async def _watch_leases(self) -> None:
+        assert self._leases is not None
+        while True:
+            missing = [key for key in map(self._lease_keys.encode, self._wanted) if not self._leases.is_held(key)]
+            if missing:
+                with contextlib.suppress(TableUnavailableError):
+                    await self._leases.wait_held(missing, at_most=self._settings.lease_timeout)
+            await self._clock.sleep(self._settings.lease_timeout / 10)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except KinesisEfoError as error:
+                self.failed(error)
+
+        task = asyncio.create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- small things
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _stream(self, name: str) -> StreamAccess:
+        try:
+            return self._streams[name]
+        except KeyError:
+            raise FetcherError(
+                f"the checkpoint names stream {name!r}, but the query reads {', '.join(map(repr, sorted(self._streams)))}: "
+                "streams cannot be taken away from a query; start it with a new checkpoint"
+            ) from None
+
+    async def _wait(self, signal: Signal, give_up_at: float) -> bool:
+        """Wait for a signal; False when the time is up before it came."""
+        remaining = give_up_at - self._clock.monotonic()
+        if remaining <= 0:
+            return False
+        try:
+            await asyncio.wait_for(signal.wait(), remaining)
+        except TimeoutError:
+            return False
+        return True
+
+
+def _by_stream(positions: Mapping[ShardKey, Position]) -> dict[str, dict[str, Position]]:
+    streams: dict[str, dict[str, Position]] = {}
+    for key, position in positions.items():
+        streams.setdefault(key.stream, {})[key.shard] = position
+    return streams

@@ -1,0 +1,46 @@
+"""What differs between Spark 4.0 and 4.3, in one place. Relies on PySpark only.
+
+Admission control and `Trigger.AvailableNow` for Python sources came with Spark 4.2 (`pyspark.sql.streaming.datasource`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+
+SPARK_VERSION: tuple[int, int] = tuple(int(part) for part in pyspark.__version__.split(".")[:2])  # type: ignore[assignment]
+"""Major and minor version of the PySpark that is installed."""
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamReader
+
+    StreamReaderBase = DataSourceStreamReader
+    ReadAllAvailable: Any
+    read_limit: Any
+elif SPARK_VERSION >= (4, 2):
+    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    class StreamReaderBase(DataSourceStreamReader, SupportsTriggerAvailableNow):
+        """A stream reader that Spark may ask to end at what is there now."""
+
+    def read_limit(max_bytes: int | None, max_records: int | None) -> Any:
+        """The limits of a trigger as Spark hands them back to `latestOffset`. It knows no combination of two."""
+        if max_records is not None:
+            return ReadMaxRows(max_records)
+        return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
+
+else:
+
+    class ReadAllAvailable:
+        """Never seen on Spark 4.0, which has no limits."""
+
+    def read_limit(max_bytes: int | None, max_records: int | None) -> Any:  # noqa: ARG001  # noqa: ARG001
+        """Spark 4.0 does not ask."""
+        raise AssertionError("Spark 4.0 has no read limits")

@@ -1,0 +1,62 @@
+"""`kinesis_efo.read_stream`: the source with everything that only the session knows filled in. Relies on the source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from kinesis_efo.spark.source import NAME, KinesisEfoSource
+
+
+def read_stream(
+    spark: SparkSession, *, manifest: str | None = None, streams: Sequence[str] | None = None, **options: object
+) -> DataFrame:
+    """A streaming DataFrame over the streams of an application.
+
+    The same as `spark.readStream.format("kinesis-efo")`, and it works where Spark's discovery of data sources is off; it also
+    lets the fetcher bind to the driver's address where Spark runs on a cluster.
+
+    Args:
+        spark: The session.
+        manifest: A path, `ssm:///name` or `s3://bucket/key`.
+        streams: Logical names of the streams to read; all of the manifest when None.
+        options: Any other option of the source. `subscribe_maxRetries` stands for `subscribe.maxRetries`.
+
+    Raises:
+        AnalysisException: Options or manifest are wrong; Spark wraps this library's message.
+
+    ```python
+    df = kinesis_efo.read_stream(spark, manifest="ssm:///kinesis-efo/dev/lake", streams=["orders"], bufferBytes="512m")
+    ```
+    """
+    register(spark)
+    reader = spark.readStream.format(NAME)
+    if manifest is not None:
+        reader = reader.option("manifest", manifest)
+    if streams is not None:
+        reader = reader.option("streams", ",".join(streams))
+    if (host := _driver_host(spark)) is not None and "fetcherHost" not in options:
+        reader = reader.option("fetcherHost", host)
+    for name, value in options.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        reader = reader.option(name.replace("_", "."), text)
+    return reader.load()
+
+
+def register(spark: SparkSession) -> None:
+    """Make the source known to a session, also where Spark has discovered it already."""
+    try:
+        spark.dataSource.register(KinesisEfoSource)
+    except AnalysisException as error:
+        # Spark 4.0 refuses to register a name that its discovery has found, 4.3 replaces it.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
+
+
+def _driver_host(spark: SparkSession) -> str | None:
+    """The driver's address where tasks run on other hosts; None where loopback will do."""
+    if spark.conf.get("spark.master", "").startswith("local"):  # type: ignore[union-attr]
+        return None
+    return spark.conf.get("spark.driver.host", None)

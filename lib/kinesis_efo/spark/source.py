@@ -1,0 +1,81 @@
+"""The data source `kinesis-efo` as Spark meets it. Relies on the stream reader.
+
+Options and manifest are checked in `schema()`: that runs at `load()`, where an error reaches the user as it is.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kinesis_efo.aws import SyncClients
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.manifest import Manifest, resolve_manifest
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.spark.stream_reader import KinesisStreamReader
+
+NAME = "kinesis-efo"
+"""What goes into `spark.readStream.format(...)`."""
+
+SCHEMA = StructType(
+    [
+        StructField("data", BinaryType()),
+        StructField("partitionKey", StringType()),
+        StructField("sequenceNumber", StringType()),
+        StructField("subSequenceNumber", LongType()),
+        StructField("approximateArrivalTimestamp", TimestampType()),
+        StructField("stream", StringType()),
+        StructField("shardId", StringType()),
+    ]
+)
+"""The columns of every stream. `partitionKey` may be null."""
+
+
+class KinesisEfoSource(DataSource):
+    """Kinesis streams through their declared consumers.
+
+    ```python
+    df = spark.readStream.format("kinesis-efo").option("manifest", "ssm:///kinesis-efo/dev/lake").load()
+    ```
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """The columns; the options are checked on the way.
+
+        Raises:
+            OptionsError: Options are wrong; all of them are named.
+            ManifestError: The manifest cannot be loaded or contradicts the options.
+        """
+        self._resolve()
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> KinesisStreamReader:
+        """A reader for one query.
+
+        Raises:
+            ConfigurationError: The user gave a schema of their own that is not this source's.
+        """
+        # Spark takes a schema given by the user in place of ours, and 4.0 then maps columns by position.
+        if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in SCHEMA]:
+            raise ConfigurationError(
+                f"kinesis-efo has the columns {SCHEMA.simpleString()}; got {schema.simpleString()}. "
+                "Leave .schema(...) out and select or cast what you need after load()"
+            )
+        options, manifest = self._resolve()
+        return KinesisStreamReader(options, manifest)
+
+    def _resolve(self) -> tuple[SourceOptions, Manifest]:
+        options = SourceOptions.parse(self.options)
+        return options, resolve_manifest(options, SyncClients(options.aws))

@@ -1,0 +1,237 @@
+"""The stream reader: plans micro-batches on the driver and reads their partitions in tasks.
+
+Spark builds and pickles it more than once, so nothing starts in the constructor; the fetcher starts with the first call
+that needs it, in the process that Spark keeps for the query. Relies on the fetcher, and on Spark's order of calls, which
+differs between versions: 4.0 asks for the latest offset before the initial one, and shows the *end* of an uncommitted
+micro-batch first after a crash; `partitions(x, x)` therefore only says where the query is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from kinesis_efo.fetcher.client import FetcherClient
+from kinesis_efo.fetcher.messages import PollReply
+from kinesis_efo.fetcher.runtime import FetcherRuntime
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.spark import latency
+from kinesis_efo.spark.compat import ReadAllAvailable, StreamReaderBase, read_limit
+from kinesis_efo.spark.host import fetcher_host
+from kinesis_efo.spark.lifecycle import on_sigterm
+from kinesis_efo.spark.partitions import FetcherAddress, KinesisPartition, coalesce
+
+_NO_LIMIT = 1 << 62
+
+
+class KinesisStreamReader(StreamReaderBase):
+    """Reads the streams of a manifest for one query.
+
+    Args:
+        options: What the query said.
+        manifest: The application, with the streams that were selected.
+    """
+
+    def __init__(self, options: SourceOptions, manifest: Manifest) -> None:
+        self._options = options
+        self._manifest = manifest
+        self._forget()
+
+    def _forget(self) -> None:
+        self._runtime: FetcherRuntime | None = None
+        self._client: FetcherClient | None = None
+        self._initial: Offset | None = None
+        self._planned: Offset | None = None
+        self._targets: Offset | None = None
+        self._wants_targets = self._options.catch_up
+        self._stored_idle_at = time.monotonic()
+        self._sizes: dict[ShardKey, int] = {}
+        self._millis_behind: dict[ShardKey, int | None] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_manifest": self._manifest}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+        # Spark unpickles the reader in a worker right before the task's partition is sent: see latency.py.
+        if self._options.latency_hooks:
+            latency.install()
+
+    # -- on the driver
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query starts. Decided once: Spark asks twice, or after the latest offset."""
+        return self._initial_offset().to_dict()
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        """How far the next micro-batch goes. `start` itself where there is nothing to read.
+
+        Args:
+            start: How far the query has come; Spark 4.0 does not say.
+            limit: Spark's limit for this trigger; 4.0 has none, and the options hold.
+        """
+        position = Offset.from_dict(start) if start else self._planned or self._initial_offset()
+        if self._wants_targets:
+            self._wants_targets = False
+            self._targets = self._tips(position)
+            if self._options.catch_up:
+                return self._up_to_targets(position).to_dict()
+        while True:
+            reply = self._poll(position, unlimited=isinstance(limit, ReadAllAvailable))
+            end = self._advance(position, reply)
+            if end is not None:
+                return end.to_dict()
+            if self._targets is None or self._at_targets(position):
+                return position.to_dict()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
+        """The tasks of a micro-batch. Also called with `start == end`, which only tells where the query is."""
+        self._planned = Offset.from_dict(end)
+        if start == end:
+            return []
+        runtime = self._started()
+        address = FetcherAddress(runtime.location, runtime.secret)
+        ranges = Offset.from_dict(start).ranges_to(self._planned)
+        return [
+            KinesisPartition(address, group, deaggregate=self._options.deaggregate)
+            for group in coalesce(ranges, self._sizes)
+        ]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything up to `end` is done; Spark says so when it plans the next micro-batch."""
+        self._fetcher().commit(Offset.from_dict(end))
+
+    def stop(self) -> None:
+        """Stop fetching and release the leases."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._runtime is not None:
+            self._runtime.stop()
+            self._runtime = None
+
+    def getDefaultReadLimit(self) -> Any:
+        """The limits of a trigger, as Spark 4.2+ asks for them."""
+        return read_limit(self._options.max_bytes_per_trigger, self._options.max_records_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """End at what is in the streams now. The ends are asked for with the first offset."""
+        self._wants_targets = True
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """How far each shard lags, in milliseconds, for the query's progress (Spark 4.2+)."""
+        if not self._millis_behind:
+            return None
+        streams: dict[str, dict[str, int]] = {}
+        for key, millis in sorted(self._millis_behind.items()):
+            if millis is not None:
+                streams.setdefault(key.stream, {})[key.shard] = millis
+        return {"millisBehindLatest": streams}
+
+    # -- in tasks
+
+    def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """The rows of a partition as Arrow batches."""
+        with FetcherClient(partition.address.location, partition.address.secret) as client:
+            for wanted in partition.ranges:
+                hash_range, payloads = client.get(wanted)
+                yield from decode(
+                    payloads,
+                    wanted.key,
+                    wanted.after,
+                    wanted.through,
+                    deaggregate=partition.deaggregate,
+                    hash_range=hash_range,
+                )
+
+    # -- inside
+
+    def _started(self) -> FetcherRuntime:
+        if self._runtime is None:
+            runtime = FetcherRuntime(self._manifest, self._options, fetcher_host(self._options.fetcher_host))
+            # Spark ends this process with SIGTERM and does not call stop(): leases would stay until they expire.
+            on_sigterm(self.stop)
+            runtime.start()
+            self._runtime = runtime
+        return self._runtime
+
+    def _fetcher(self) -> FetcherClient:
+        if self._client is None:
+            runtime = self._started()
+            self._client = FetcherClient(runtime.location, runtime.secret)
+        return self._client
+
+    def _initial_offset(self) -> Offset:
+        if self._initial is None:
+            self._initial = self._started().initial_offset(self._options.start)
+        return self._initial
+
+    def _poll(self, position: Offset, *, unlimited: bool) -> PollReply:
+        max_bytes = None if unlimited else self._options.max_bytes_per_trigger
+        max_records = None if unlimited else self._options.max_records_per_trigger
+        return self._fetcher().poll(
+            position,
+            max_bytes=max_bytes or _NO_LIMIT,
+            max_records=max_records or _NO_LIMIT,
+            timeout=self._options.poll_timeout,
+        )
+
+    def _advance(self, position: Offset, reply: PollReply) -> Offset | None:
+        """The offset that a reply leads to, or None where it is not worth a micro-batch."""
+        moved = dict(position)
+        sizes = {}
+        worth = bool(reply.starting)
+        for progress in reply.shards:
+            key = ShardKey(progress.stream, progress.shard)
+            self._millis_behind[key] = progress.millis_behind
+            through = self._capped(key, moved[key], Position.parse(progress.through))
+            if through != moved[key]:
+                moved[key] = through
+                sizes[key] = progress.bytes
+                worth = worth or progress.records > 0 or through.is_end
+        for starting in reply.starting:
+            moved[ShardKey(*starting)] = TRIM_HORIZON
+        for finished in reply.finished:
+            del moved[ShardKey(*finished)]
+            self._millis_behind.pop(ShardKey(*finished), None)
+        if not worth and not self._idle_offsets_due(moved, position):
+            return None
+        self._stored_idle_at = time.monotonic()
+        self._sizes = sizes
+        return Offset(moved)
+
+    def _idle_offsets_due(self, moved: dict[ShardKey, Position], position: Offset) -> bool:
+        # Without this, an idle shard's position would age until retention has passed it by.
+        due = time.monotonic() - self._stored_idle_at >= self._options.idle_checkpoint_interval
+        return moved != dict(position) and (due or self._targets is not None)
+
+    # -- reading up to what is there now
+
+    def _tips(self, position: Offset) -> Offset:
+        # Short calls: a signal is handled between them only.
+        while (tips := self._fetcher().tips(position, timeout=self._options.poll_timeout)) is None:
+            pass
+        return tips
+
+    def _capped(self, key: ShardKey, at: Position, through: Position) -> Position:
+        if self._targets is None:
+            return through
+        # A shard without a target was born after the targets were taken: it is left for the next run.
+        target = self._targets.get(key, at)
+        return target if through.reaches(target) else through
+
+    def _at_targets(self, position: Offset) -> bool:
+        assert self._targets is not None
+        return all(position[key].reaches(target) for key, target in self._targets.items() if key in position)
+
+    def _up_to_targets(self, position: Offset) -> Offset:
+        assert self._targets is not None
+        targets, self._targets = self._targets, None
+        return Offset({key: targets.get(key, at) for key, at in position.items()})

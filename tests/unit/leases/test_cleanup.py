@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from kinesis_efo.leases import Lease
 from kinesis_efo.leases.cleanup import finished_parents
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position

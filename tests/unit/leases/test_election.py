@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kinesis_efo.leases import Lease
 from kinesis_efo.leases.election import Plan, Worker, plan
 from kinesis_efo.leases.expiry import Observer

@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 
 import pytest
+
 from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError
 from kinesis_efo.leases import LeaseInfo, LeaseLoop, TableUnavailableError, worker_id
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
-
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock, run
 

@@ -6,7 +6,6 @@ from typing import cast
 
 from kinesis_efo.leases import LeaseStore
 from kinesis_efo.leases.row import Item
-
 from tests.support.lease_contract import LeaseStoreContract, Scenario
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.virtual_time import run

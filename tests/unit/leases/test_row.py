@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kinesis_efo.leases import Lease, LeaseKeys
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -29,10 +30,12 @@ def synthesize(
     Raises:
         LedgerError: A protected environment does not match its ledger.
     """
-    app = App(outdir=str(outdir) if outdir else None)
-    for environment in environments:
-        if local_endpoint is None:
+    chosen = list(environments)
+    if local_endpoint is None:
+        for environment in chosen:
             ledger.check(directory, environment)
+    app = App(outdir=str(outdir or os.environ.get("CDKTF_OUTDIR", "cdktf.out")))
+    for environment in chosen:
         StreamingStack(app, environment, local_endpoint)
     app.synth()
     return Path(app.outdir)

@@ -21,7 +21,6 @@ WRITE_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:
 LEASES = (
     "dynamodb:DeleteItem",
     "dynamodb:DescribeTable",
-    "dynamodb:GetItem",
     "dynamodb:PutItem",
     "dynamodb:Scan",
     "dynamodb:UpdateItem",

@@ -138,7 +138,7 @@ def _consumer_limit(draft: Draft) -> Iterator[Fault]:
 def _uniqueness(draft: Draft) -> Iterator[Fault]:
     used: dict[tuple[str, str], list[str]] = defaultdict(list)
     for key, application in draft.applications.items():
-        used["application name", names.application_name(key, application)].append(f"applications.{key}")
+        used["name", names.application_name(key, application)].append(f"applications.{key}")
     if draft.head is not None:
         environment = draft.environment()
         for key in draft.streams:

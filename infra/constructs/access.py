@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from infra import documents, names
 from infra.cdk import Construct, IamInstanceProfile, IamPolicy, IamRole, IamRolePolicyAttachment
 from infra.constructs.base import policy_document, put
@@ -57,8 +59,9 @@ class ReaderAccess(Construct):
             permissions_boundary=access.permissions_boundary,
         )
         put(role, self._place)
-        attached = {"reader": self._policy_arn} | {arn.rpartition("/")[2]: arn for arn in access.policies}
-        for name, arn in attached.items():
+        # Two policies may share a name in different paths, and names hold characters that Terraform's may not.
+        attached = {hashlib.sha256(arn.encode()).hexdigest()[:8]: arn for arn in access.policies}
+        for name, arn in {"reader": self._policy_arn, **attached}.items():
             attachment = IamRolePolicyAttachment(self, f"attach-{name}", role=role.name, policy_arn=arn)
             put(attachment, self._place.join(name))
         if isinstance(access, EmrEc2):

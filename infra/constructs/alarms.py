@@ -97,7 +97,7 @@ class Alarms(Construct):
         dimensions = {"StreamName": stream.name, "ConsumerName": consumer}
         lag = self._alarm(
             place.join("lag"),
-            name=self._name(application, f"{key}-lag"),
+            name=self._name(application, f"{key}/lag"),
             description=f"{application} is more than {settings.lag_threshold_seconds} s behind on {key}"
             + (", or reads nothing at all." if settings.continuous else "."),
             metric=LAG,
@@ -112,7 +112,7 @@ class Alarms(Construct):
         self._lag_arns.append(lag.arn)
         self._alarm(
             place.join("rate"),
-            name=self._name(application, f"{key}-subscribe-refused"),
+            name=self._name(application, f"{key}/subscribe-refused"),
             description=f"Subscriptions of {application} on {key} keep being refused: is something else using its consumer?",
             metric=RATE_EXCEEDED,
             statistic="Sum",
@@ -173,4 +173,5 @@ class Alarms(Construct):
         return put(alarm, place)
 
     def _name(self, subject: str, what: str) -> str:
-        return f"kinesis-efo-{self._environment.environment}-{subject}-{what}"
+        # Keys hold dashes: only another separator keeps two alarms from having one name.
+        return f"kinesis-efo/{self._environment.environment}/{subject}/{what}"

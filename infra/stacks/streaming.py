@@ -30,7 +30,7 @@ class StreamingStack(TerraformStack):
     Args:
         scope: The app.
         environment: The environment.
-        local_endpoint: URL of a local AWS to deploy to instead: its own account, state in a local file, no protection.
+        local_endpoint: URL of a local AWS to deploy to instead: whatever its account, and with the state in a file.
     """
 
     def __init__(self, scope: App, environment: Environment, local_endpoint: str | None = None) -> None:

@@ -1,0 +1,274 @@
+"""Declares an environment in local AWS, so that a job can be tried against its own declaration before anything is deployed.
+
+Through Terraform where its binary and the AWS provider are at hand, else through boto3; the manifests are the same. Only local
+endpoints are accepted. Never imports the library: whatever answers at the endpoint is asked as AWS is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra import documents, names
+from infra.errors import UpError
+from infra.load import load_environments
+from infra.settings import AdoptedStream, Application, Environment, OtherAccount, OwnStream
+
+_log = logging.getLogger("infra")
+_LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.internal")
+
+
+def up(
+    directory: Path,
+    name: str,
+    endpoint: str,
+    *,
+    through: str = "auto",
+    wait_seconds: float = 30.0,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Declare an environment in local AWS. What is there already is kept.
+
+    Args:
+        directory: Where the environment files are.
+        name: The environment.
+        endpoint: URL of local AWS, for example `http://127.0.0.1:4566`.
+        through: `terraform`, `boto3`, or `auto`: Terraform if its binary and the provider are at hand.
+        wait_seconds: How long to wait for the endpoint, and for a consumer to become ACTIVE.
+        clock: Seconds that only grow.
+        sleep: Waits for seconds.
+
+    Raises:
+        SettingsError: The environment file is wrong.
+        UpError: The endpoint is not local, does not answer, or refuses something.
+    """
+    host = urlsplit(endpoint).hostname
+    if host not in _LOCAL_HOSTS:
+        raise UpError(f"--endpoint must be local AWS ({', '.join(_LOCAL_HOSTS)}), never AWS itself; got {endpoint!r}")
+    (environment,) = load_environments(directory, [name])
+    local = localized(environment)
+    wait = _Waiter(wait_seconds, clock, sleep)
+    declare = _Boto3(local, endpoint, wait)
+    with _refusals(endpoint):
+        declare.reach()
+        if through == "boto3" or not _through_terraform(local, directory, endpoint, required=through == "terraform"):
+            declare.everything()
+    for key, application in local.applications.items():
+        if not isinstance(application.access, OtherAccount):
+            _log.info("%s: .option(%r, %r)", key, "manifest", f"ssm://{names.parameter_name(local, key)}")
+    _log.info("export AWS_ENDPOINT_URL=%s AWS_REGION=%s", endpoint, local.region)
+    _log.info("export AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local")
+
+
+def localized(environment: Environment) -> Environment:
+    """The environment as local AWS can have it: what would be adopted does not exist there, so it is declared.
+
+    Raises:
+        UpError: Two adopted streams have one name: in one account, both cannot exist.
+    """
+    streams: dict[str, OwnStream] = {}
+    for key, stream in environment.streams.items():
+        own = stream
+        if isinstance(own, AdoptedStream):
+            own = OwnStream(name=names.stream_name(environment, key), mode="provisioned", shards=1)
+        streams[key] = own
+    local = environment.model_copy(update={"streams": streams, "applications": _not_adopting(environment)})
+    used: dict[str, str] = {}
+    for key in streams:
+        name = names.stream_name(local, key)
+        if name in used:
+            raise UpError(
+                f"streams.{used[name]} and streams.{key} are both called {name}, in different accounts; local AWS is one account"
+            )
+        used[name] = key
+    return local
+
+
+def _not_adopting(environment: Environment) -> Mapping[str, Application]:
+    return {
+        key: application.model_copy(update={"adopt_lease_table": False})
+        for key, application in environment.applications.items()
+    }
+
+
+@contextmanager
+def _refusals(endpoint: str) -> Iterator[None]:
+    try:
+        yield
+    except (ClientError, BotoCoreError) as error:
+        raise UpError(f"local AWS at {endpoint}: {error}") from error
+
+
+class _Waiter:
+    """Waits for conditions, with one deadline each."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._seconds, self._clock, self._sleep = seconds, clock, sleep
+
+    def until(self, condition: Callable[[], bool], problem: str) -> None:
+        """Return when the condition holds.
+
+        Raises:
+            UpError: It does not in time; the message is `problem`.
+        """
+        deadline = self._clock() + self._seconds
+        while not condition():
+            if self._clock() >= deadline:
+                raise UpError(f"{problem} (waited {self._seconds:g} s)")
+            self._sleep(0.1)
+
+
+class _Boto3:
+    """Declares an environment call by call."""
+
+    def __init__(self, environment: Environment, endpoint: str, wait: _Waiter) -> None:
+        self._environment, self._endpoint, self._wait = environment, endpoint, wait
+        session = boto3.session.Session(
+            aws_access_key_id="local", aws_secret_access_key="local", region_name=environment.region
+        )
+        config = Config(connect_timeout=2, read_timeout=10, retries={"total_max_attempts": 1})
+
+        def client(service: str) -> Any:
+            return session.client(service, endpoint_url=endpoint, config=config)
+
+        self._kinesis, self._dynamodb, self._ssm = client("kinesis"), client("dynamodb"), client("ssm")
+
+    def reach(self) -> None:
+        """Return once the endpoint answers as Kinesis.
+
+        Raises:
+            UpError: It does not in time.
+        """
+
+        def answers() -> bool:
+            try:
+                self._kinesis.list_streams(Limit=1)
+            except BotoCoreError:
+                return False
+            return True
+
+        self._wait.until(answers, f"nothing answers at {self._endpoint}: start it with `kinesis-efo local`")
+
+    def everything(self) -> None:
+        """Streams, consumers, lease tables and manifests."""
+        environment = self._environment
+        for key, stream in environment.streams.items():
+            assert isinstance(stream, OwnStream), "localized"
+            self._stream(names.stream_name(environment, key), stream)
+        for key, application in environment.applications.items():
+            references = {each: self._consumer(each, key) for each in application.streams}
+            if not isinstance(application.access, OtherAccount):
+                table = names.lease_table_name(environment, key)
+                document = documents.manifest(
+                    environment, key, table_name=table, table_arn=self._table(table), streams=references
+                )
+                self._manifest(names.parameter_name(environment, key), document)
+
+    def _stream(self, name: str, stream: OwnStream) -> None:
+        capacity = {"ShardCount": stream.shards} if stream.shards else {}
+        mode = {"StreamMode": stream.mode.upper().replace("-", "_")}
+        size = {"MaxRecordSizeInKiB": stream.max_record_kib} if stream.max_record_kib > 1024 else {}
+        with _already_there():
+            self._kinesis.create_stream(StreamName=name, StreamModeDetails=mode, **capacity, **size)
+        problem = f"stream {name} does not become ACTIVE"
+        self._wait.until(lambda: self._summary(name)["StreamStatus"] == "ACTIVE", problem)
+        if stream.retention_hours > self._summary(name)["RetentionPeriodHours"]:
+            hours = stream.retention_hours
+            self._kinesis.increase_stream_retention_period(StreamName=name, RetentionPeriodHours=hours)
+
+    def _summary(self, name: str) -> dict[str, Any]:
+        summary: dict[str, Any] = self._kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
+        return summary
+
+    def _consumer(self, key: str, application: str) -> documents.StreamRef:
+        stream = names.stream_name(self._environment, key)
+        arn = self._summary(stream)["StreamARN"]
+        name = names.application_name(application, self._environment.applications[application])
+        with _already_there():
+            self._kinesis.register_stream_consumer(StreamARN=arn, ConsumerName=name)
+
+        def description() -> dict[str, Any]:
+            answer = self._kinesis.describe_stream_consumer(StreamARN=arn, ConsumerName=name)
+            consumer: dict[str, Any] = answer["ConsumerDescription"]
+            return consumer
+
+        problem = f"consumer {name} of stream {stream} does not become ACTIVE"
+        self._wait.until(lambda: description()["ConsumerStatus"] == "ACTIVE", problem)
+        return documents.StreamRef(stream, arn, description()["ConsumerARN"])
+
+    def _table(self, name: str) -> str:
+        with _already_there():
+            self._dynamodb.create_table(
+                TableName=name,
+                KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
+            )
+
+        def table() -> dict[str, Any]:
+            description: dict[str, Any] = self._dynamodb.describe_table(TableName=name)["Table"]
+            return description
+
+        self._wait.until(lambda: table()["TableStatus"] == "ACTIVE", f"table {name} does not become ACTIVE")
+        return str(table()["TableArn"])
+
+    def _manifest(self, name: str, document: Mapping[str, Any]) -> None:
+        value = json.dumps(document, separators=(",", ":"), sort_keys=True)
+        self._ssm.put_parameter(Name=name, Type="SecureString", Value=value, Overwrite=True)
+
+
+@contextmanager
+def _already_there() -> Iterator[None]:
+    try:
+        yield
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "ResourceInUseException":
+            raise
+
+
+def _through_terraform(environment: Environment, directory: Path, endpoint: str, *, required: bool) -> bool:
+    """Apply the synthesized stack; False where Terraform or its provider is missing.
+
+    Raises:
+        UpError: Applying fails, or something is missing although required.
+    """
+    terraform = shutil.which("terraform")
+    why = "there is no terraform on the PATH"
+    if terraform:
+        from infra.app import synthesize
+        from infra.stacks.streaming import stack_name
+
+        with TemporaryDirectory(prefix="kinesis-efo-up-") as scratch:
+            written = synthesize([environment], directory, outdir=Path(scratch), local_endpoint=endpoint)
+            stack = written / "stacks" / stack_name(environment)
+            init = _terraform(terraform, stack, "init", "-input=false")
+            if init.returncode == 0:
+                applied = _terraform(terraform, stack, "apply", "-input=false", "-auto-approve")
+                if applied.returncode:
+                    raise UpError(f"terraform apply against {endpoint} failed:\n{applied.stderr.strip()}")
+                _log.info("declared %s at %s through Terraform", environment.environment, endpoint)
+                return True
+            why = f"terraform init failed (is the AWS provider at hand?): {' '.join(init.stderr.split())[:400]}"
+    if required:
+        raise UpError(why)
+    _log.info("declaring %s at %s through boto3: %s", environment.environment, endpoint, why)
+    return False
+
+
+def _terraform(terraform: str, stack: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [terraform, f"-chdir={stack}", *arguments, "-no-color"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)

@@ -1,0 +1,86 @@
+"""A protected environment loses nothing by a change of names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra import ledger
+from infra.__main__ import main
+from infra.errors import LedgerError
+from infra.settings import Environment
+
+Load = Callable[..., Environment]
+
+
+def test_what_is_accepted_passes(load: Load, tmp_path: Path) -> None:
+    environment = load(protect=True)
+    path = ledger.accept(tmp_path, environment)
+    ledger.check(tmp_path, environment)
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    assert lines == [
+        "aws_dynamodb_table.lake kinesis-efo-test-lake",
+        "aws_kinesis_stream.orders test-orders",
+        "aws_kinesis_stream_consumer.orders_lake test-orders/lake",
+        "aws_kms_key.environment_key test",
+        "aws_kms_key.orders test-orders",
+    ]
+
+
+def test_an_unprotected_environment_needs_none(load: Load, tmp_path: Path) -> None:
+    ledger.check(tmp_path, load())
+
+
+def test_a_protected_one_needs_one(load: Load, tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"missing; test is protected.*run `python -m infra accept test`"):
+        ledger.check(tmp_path, load(protect=True))
+
+
+def test_a_renamed_application_is_an_error_and_not_a_new_arn(load: Load, tmp_path: Path) -> None:
+    ledger.accept(tmp_path, load(protect=True))
+    renamed = load(protect=True, applications={"pond": {"streams": ["orders"]}})
+    with pytest.raises(LedgerError) as caught:
+        ledger.check(tmp_path, renamed)
+    message = str(caught.value)
+    assert "aws_kinesis_stream_consumer.orders_lake (test-orders/lake) is not declared any more" in message
+    assert "aws_kinesis_stream_consumer.orders_pond (test-orders/pond) is new" in message
+    assert "say `moved_from:`" in message
+
+
+def test_a_new_name_in_aws_is_an_error_too(load: Load, tmp_path: Path) -> None:
+    ledger.accept(tmp_path, load(protect=True))
+    with pytest.raises(LedgerError, match=r"aws_kinesis_stream.orders \(test-orders\) is not declared any more"):
+        ledger.check(tmp_path, load(protect=True, streams={"orders": {"name": "orders"}}))
+
+
+def test_a_documented_move_loses_nothing(load: Load, tmp_path: Path) -> None:
+    ledger.accept(tmp_path, load(protect=True))
+    moved = load(protect=True, applications={"pond": {"streams": ["orders"], "name": "lake", "moved_from": "lake"}})
+    with pytest.raises(LedgerError) as caught:
+        ledger.check(tmp_path, moved)
+    assert "not declared any more" not in str(caught.value)
+    ledger.accept(tmp_path, moved)
+    ledger.check(tmp_path, moved)
+
+
+def test_synth_stops_at_the_ledger_and_accept_writes_it(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(protect=True)
+    monkeypatch.setenv("CDKTF_OUTDIR", str(tmp_path / "out"))
+    arguments = ["--directory", str(tmp_path)]
+    assert main(arguments) == 1
+    assert not (tmp_path / "out" / "stacks").exists()
+    assert main([*arguments, "accept", "test"]) == 0
+    assert main([*arguments, "synth", "test"]) == 0
+    assert (tmp_path / "out" / "stacks" / "kinesis-efo-test" / "cdk.tf.json").exists()
+
+
+def test_faults_are_printed_and_the_exit_code_is_one(
+    load: Load, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "test.yaml").write_text("environment: test\n", encoding="utf-8")
+    assert main(["--directory", str(tmp_path)]) == 1
+    assert "region: is missing" in caplog.text

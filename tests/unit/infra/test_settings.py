@@ -1,0 +1,333 @@
+"""Every fault of an environment file is found, at once, with file, path, value and rule."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from infra import rules
+from infra.errors import SettingsError
+from infra.load import DIRECTORY, EXAMPLE, load_environment, load_environments
+from infra.settings import Access, AdoptedStream, Alarms, Application, Head, OwnStream
+
+Write = Callable[..., Path]
+
+ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"
+FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
+KEY = "arn:aws:kms:eu-west-1:111122223333:key/0123abcd"
+
+
+def faults(path: Path) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load_environment(path)
+    return [str(fault).removeprefix(f"{path}: ") for fault in caught.value.faults]
+
+
+def apps(**changes: Any) -> dict[str, Any]:
+    return {"lake": {"streams": ["orders"], **changes}}
+
+
+FAULTY: list[tuple[dict[str, Any], str]] = [
+    ({"environment": "Test"}, r"environment: must match \^\[a-z\].*; got 'Test'"),
+    ({"region": "Ireland"}, r"region: must match .*; got 'Ireland'"),
+    ({"account_id": 111122223333}, r"account_id: must be a text \(put it in quotes\); got 111122223333"),
+    ({"account_id": "1234"}, r"account_id: must match .*; got '1234'"),
+    ({"state_bucket": "S3://state"}, r"state_bucket: must match .*; got 'S3://state'"),
+    ({"colour": "blue"}, r"colour: is not a known setting; Head has environment, .*; got 'blue'"),
+    ({"protect": "yes"}, r"protect: must be a valid boolean; got 'yes'"),
+    ({"key": "mine"}, r"key: must .*; got 'mine'"),
+    (
+        {"key": KEY.replace("eu-west-1", "us-east-1")},
+        "key: must be in region eu-west-1, .*; it is in us-east-1; got 'arn",
+    ),
+    ({"alarms": {"sns_topic": "oncall"}}, r"alarms.sns_topic: must match .*; got 'oncall'"),
+    (
+        {"alarms": {"sns_topic": "arn:aws:sns:eu-central-1:111122223333:oncall"}},
+        "alarms.sns_topic: must be in region eu-west-1",
+    ),
+    ({"tags": {"aws:owner": "x"}}, "tags: a tag's key must .* 'aws:owner' does not keep"),
+    ({"tags": {"owner": "x" * 257}}, "tags: a tag's value must have at most 256 characters; that of 'owner' has 257"),
+    ({"tags": {f"tag{n}": "" for n in range(41)}}, "tags: must be at most 40 tags"),
+    ({"manifest_tier": "big"}, "manifest_tier: must be 'standard' or 'advanced'; got 'big'"),
+    ({"streams": None}, "streams: must be a mapping with at least one entry"),
+    ({"streams": {"Orders": {}, "orders": {}}}, "streams: a key must begin with a-z.*; got 'Orders'"),
+    ({"streams": {"orders": {}, "a_b": {}}}, "streams: a key must begin with a-z.*; got 'a_b'"),
+    ({"streams": {"orders": ["x"]}}, r"streams.orders: must be a mapping; got \['x'\]"),
+    ({"streams": {"orders": {"shards": 4}}}, "streams.orders.shards: must not be given with mode on-demand.*; got 4"),
+    ({"streams": {"orders": {"mode": "provisioned"}}}, "streams.orders.shards: is missing: mode provisioned needs"),
+    (
+        {"streams": {"orders": {"mode": "provisioned", "shards": 0}}},
+        "streams.orders.shards: must be greater than .* 1; got 0",
+    ),
+    ({"streams": {"orders": {"mode": "PROVISIONED"}}}, "streams.orders.mode: must be 'on-demand' or 'provisioned'"),
+    ({"streams": {"orders": {"retention_hours": 12}}}, "streams.orders.retention_hours: must be greater .* 24; got 12"),
+    (
+        {"streams": {"orders": {"retention_hours": "24"}}},
+        "streams.orders.retention_hours: must be a valid integer; got '24'",
+    ),
+    (
+        {"streams": {"orders": {"max_record_kib": 20000}}},
+        "streams.orders.max_record_kib: must be less .* 10240; got 20000",
+    ),
+    (
+        {"streams": {"orders": {"shard_metrics": ["All"]}}},
+        "streams.orders.shard_metrics.0: must be 'IncomingBytes'.*; got 'All'",
+    ),
+    ({"streams": {"orders": {"name": "my orders"}}}, "streams.orders.name: must match .*; got 'my orders'"),
+    ({"streams": {"orders": {"key": "none"}}}, "streams.orders.key: must .*; got 'none'"),
+    (
+        {"streams": {"orders": {"retention": 48}}},
+        "streams.orders.retention: is not a known setting; OwnStream has name, mode",
+    ),
+    ({"streams": {"orders": {"existing_arn": "orders"}}}, "streams.orders.existing_arn: must match .*; got 'orders'"),
+    (
+        {"streams": {"orders": {"existing_arn": ARN, "shards": 4}}},
+        "streams.orders.shards: is not a known setting; AdoptedStream",
+    ),
+    (
+        {"streams": {"orders": {"existing_arn": ARN.replace("eu-west-1", "us-east-1")}}},
+        "streams.orders.existing_arn: must be in region eu-west-1, as the environment; it is in us-east-1",
+    ),
+    (
+        {"streams": {"orders": {"existing_arn": FOREIGN}}},
+        "streams.orders: is in another account, whose owner registers the consumers: consumers must name one for lake",
+    ),
+    (
+        {"streams": {"orders": {"existing_arn": ARN, "consumers": {"lake": f"{FOREIGN}/consumer/lake:1"}}}},
+        f"streams.orders.consumers.lake: must be a consumer of {ARN}; got",
+    ),
+    (
+        {"streams": {"orders": {"existing_arn": ARN, "consumers": {"pond": f"{ARN}/consumer/pond:1"}}}},
+        "streams.orders.consumers.pond: names an application that this file does not have; got 'pond'",
+    ),
+    (
+        {"streams": {"orders": {}, "again": {"name": "test-orders"}}},
+        "streams.again: must have a stream of its own; streams.orders has the same; got 'arn:aws:kinesis:.*test-orders'",
+    ),
+    ({"applications": {}}, "applications: must be a mapping with at least one entry"),
+    ({"applications": {"lake": None}}, "applications.lake.streams: is missing"),
+    ({"applications": {"lake": {"streams": []}}}, "applications.lake.streams: must name at least one stream"),
+    (
+        {"applications": apps(streams=["order"])},
+        r"applications.lake.streams: names a stream that .* \(orders\); got 'order'",
+    ),
+    (
+        {"applications": apps(streams=["orders", "orders"])},
+        "applications.lake.streams: must name each stream once; got 'orders'",
+    ),
+    ({"applications": apps(writes=["order"])}, "applications.lake.writes: names a stream that"),
+    ({"applications": apps(lag_threshold_seconds=0)}, "applications.lake.lag_threshold_seconds: must be greater"),
+    ({"applications": apps(name="the lake")}, "applications.lake.name: must match .*; got 'the lake'"),
+    ({"applications": apps(access={"kind": "lambda"})}, "applications.lake.access: .*'lambda'.*"),
+    ({"applications": apps(access={"kind": "eks"})}, "applications.lake.access.oidc_provider_arn: is missing"),
+    (
+        {"applications": apps(access={"kind": "other-account", "principals": []})},
+        "applications.lake.access.principals: .*at least 1 item",
+    ),
+    (
+        {"applications": apps(access={"kind": "other-account", "principals": ["*"]})},
+        "applications.lake.access.principals.0: must match",
+    ),
+    (
+        {"applications": apps(adopt_lease_table=True)},
+        "applications.lake.lease_table: is missing: adopt_lease_table needs",
+    ),
+    ({"applications": apps(lease_table="x")}, "applications.lake.lease_table: must match .*; got 'x'"),
+    (
+        {"applications": apps(name="n" * 60, access={"kind": "emr-ec2"})},
+        "applications.lake: an IAM role's name has at most 64 characters; say access.role_name:; got 'kinesis-efo-test-nnn",
+    ),
+    (
+        {"applications": apps(lease_table="shared") | {"pond": {"streams": ["orders"], "lease_table": "shared"}}},
+        "applications.pond: must have a lease table of its own; applications.lake has the same; got 'shared'",
+    ),
+    (
+        {"applications": apps() | {"pond": {"streams": ["orders"], "name": "lake"}}},
+        "applications.pond: must have a name of its own",
+    ),
+    (
+        {"applications": apps(moved_from="pond")},
+        "applications.lake.name: is missing: moved_from needs the name it has in AWS",
+    ),
+    (
+        {"applications": apps(moved_from="pond", name="lake") | {"pond": {"streams": ["orders"]}}},
+        "applications.lake.moved_from: must be a key that no entry has",
+    ),
+    (
+        {"applications": {f"app{n}": {"streams": ["orders"]} for n in range(21)}},
+        r"streams.orders: a stream has at most 20 consumers \(50 with on_demand_advantage: true\); got '21 consumers'",
+    ),
+    (
+        {"on_demand_advantage": True, "applications": {f"app{n}": {"streams": ["orders"]} for n in range(51)}},
+        "streams.orders: a stream has at most 50 consumers; got '51 consumers'",
+    ),
+    (
+        {
+            "streams": {"orders": {"key": "aws-managed"}},
+            "applications": apps(access={"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}),
+        },
+        r"streams.orders.key: must be own .* cannot decrypt .* \(applications.lake reads from another account\); got 'aws-managed'",
+    ),
+    (
+        {
+            "applications": apps(
+                writes=["orders"], access={"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}
+            )
+        },
+        "applications.lake.writes: must not be given with access other-account",
+    ),
+    (
+        {
+            "streams": {"orders": {"existing_arn": FOREIGN, "consumers": {"lake": f"{FOREIGN}/consumer/lake:1"}}},
+            "applications": apps(writes=["orders"]),
+        },
+        "applications.lake.writes: must be in this account",
+    ),
+    (
+        {"environment": "prod", "protect": False},
+        "protect: must not be false in prod, which is always protected; leave it out; got False",
+    ),
+    (
+        {
+            "streams": {f"stream{n}": {} for n in range(20)},
+            "applications": {"lake": {"streams": [f"stream{n}" for n in range(20)]}},
+        },
+        r"applications.lake: its manifest must fit the standard parameter tier \(4096 bytes\); say manifest_tier: advanced; got '4\d+ bytes'",
+    ),
+    (
+        {
+            "manifest_tier": "advanced",
+            "streams": {f"stream{n}": {} for n in range(40)},
+            "applications": {"lake": {"streams": [f"stream{n}" for n in range(40)]}},
+        },
+        r"applications.lake: its policy must fit a managed policy \(6144 characters\); split the application; got '\d+ characters'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), FAULTY, ids=[str(n) for n in range(len(FAULTY))])
+def test_a_fault_names_path_value_and_rule(changes: dict[str, Any], message: str, write: Write) -> None:
+    found = faults(write(**changes))
+    assert any(re.match(message, fault) for fault in found), found
+
+
+def test_every_fault_is_reported_at_once(write: Write) -> None:
+    path = write(
+        region="Ireland",
+        streams={"orders": {"shards": 4}, "clicks": {"retention_hours": 1}},
+        applications={"lake": {"streams": ["nowhere", "clicks"]}, "pond": {"stream": ["orders"]}},
+    )
+    assert len(faults(path)) == 6
+
+
+def test_an_entry_with_a_fault_is_not_also_reported_as_unknown(write: Write) -> None:
+    found = faults(write(streams={"orders": {"retention_hours": 1}}))
+    assert len(found) == 1
+    assert found[0].startswith("streams.orders.retention_hours")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", "cannot be read as YAML"),
+        ("streams: {a: {}}\nstreams: {b: {}}", "key 'streams' is written twice"),
+        ("- a", "must be a mapping with environment, region, streams, applications"),
+        ("", "must be a mapping"),
+        ("environment: !!python/object:os.system {}", "cannot be read as YAML"),
+    ],
+)
+def test_what_is_no_environment_file_is_said_so(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "test.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert any(message in fault for fault in faults(path))
+
+
+def test_the_file_is_called_as_its_environment(write: Write, tmp_path: Path) -> None:
+    path = write().rename(tmp_path / "other.yaml")
+    assert faults(path) == ["environment: must be 'other', as the file is called; got 'test'"]
+
+
+def test_faults_of_all_files_come_together(write: Write, tmp_path: Path) -> None:
+    write(environment="one", region="x")
+    write(environment="two", region="y")
+    with pytest.raises(SettingsError) as caught:
+        load_environments(tmp_path)
+    assert [Path(fault.file).name for fault in caught.value.faults] == ["one.yaml", "two.yaml"]
+    assert str(caught.value).startswith("2 faults:\n")
+
+
+def test_two_files_do_not_declare_one_stream(write: Write, tmp_path: Path) -> None:
+    write(environment="one", streams={"orders": {"name": "orders"}})
+    write(environment="two", streams={"orders": {"name": "orders"}})
+    with pytest.raises(SettingsError, match=r"declared by one.yaml streams.orders too") as caught:
+        load_environments(tmp_path)
+    assert len(caught.value.faults) == 1
+
+
+def test_an_unknown_environment_lists_those_there_are(write: Write, tmp_path: Path) -> None:
+    write()
+    with pytest.raises(SettingsError, match=r"there is no such environment; .* has test; got 'tset'"):
+        load_environments(tmp_path, ["tset"])
+
+
+def test_a_stream_nobody_consumes_is_a_warning(write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(streams={"orders": {}, "clicks": {}})
+    with caplog.at_level(logging.WARNING):
+        load_environments(tmp_path)
+    assert [record.getMessage().partition("test.yaml: ")[2] for record in caplog.records] == [
+        "streams.clicks: no application consumes it, yet it is billed while it exists"
+    ]
+
+
+def test_what_other_owners_must_do_is_a_warning(write: Write) -> None:
+    environment = load_environment(
+        write(
+            streams={"orders": {"existing_arn": ARN, "key": KEY}},
+            applications=apps(access={"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}),
+        )
+    )
+    warnings = list(rules.warnings(environment))
+    assert len(warnings) == 2
+    assert "its owner must allow kinesis:DescribeStreamSummary, kinesis:ListShards" in warnings[0]
+    assert f"the policy of key {KEY} must allow them kms:Decrypt" in warnings[1]
+
+
+def test_settings_do_not_change(write: Write) -> None:
+    environment = load_environment(write())
+    with pytest.raises(ValueError, match="frozen"):
+        environment.region = "us-east-1"
+
+
+@pytest.mark.parametrize("path", sorted(DIRECTORY.glob("*.yaml")), ids=lambda path: path.stem)
+def test_committed_environments_are_valid_and_without_warnings(path: Path) -> None:
+    assert list(rules.warnings(load_environment(path))) == []
+
+
+def test_the_example_shows_every_setting() -> None:
+    written = yaml.safe_load((DIRECTORY / f"{EXAMPLE}.yaml").read_text(encoding="utf-8"))
+    streams, applications = written["streams"].values(), written["applications"].values()
+    accesses = [application["access"] for application in applications]
+
+    def fields(model: type[BaseModel]) -> set[str]:
+        return set(model.model_fields)
+
+    assert set(written) == fields(Head) | {"streams", "applications"}
+    assert set(written["alarms"]) == fields(Alarms)
+    assert set().union(*streams) == fields(OwnStream) | fields(AdoptedStream)
+    assert set().union(*applications) == fields(Application)
+    kinds = get_args(get_args(Access)[0])
+    assert {access["kind"] for access in accesses} == {
+        get_args(kind.model_fields["kind"].annotation)[0] for kind in kinds
+    }
+    assert set().union(*accesses) == set().union(*(fields(kind) for kind in kinds))
+
+
+def test_the_example_is_never_deployed() -> None:
+    assert EXAMPLE not in {environment.environment for environment in load_environments()}

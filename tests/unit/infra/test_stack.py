@@ -1,0 +1,533 @@
+"""What the synthesized Terraform says, construct by construct."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import names
+from infra.app import synthesize
+from infra.load import DIRECTORY, EXAMPLE, load_environment, load_environments
+from infra.settings import Environment
+from tests.unit.infra.conftest import without_metadata
+
+Synth = Callable[..., dict[str, Any]]
+Load = Callable[..., Environment]
+
+ADOPTED = "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"
+FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
+KEY = "arn:aws:kms:eu-west-1:111122223333:key/0123abcd"
+PARTNER = "arn:aws:iam::777788889999:role/partner"
+
+
+def apps(**changes: Any) -> dict[str, Any]:
+    return {"lake": {"streams": ["orders"], **changes}}
+
+
+def shared(**changes: Any) -> dict[str, Any]:
+    return apps(access={"kind": "other-account", "principals": [PARTNER]}, **changes)
+
+
+def statements(stack: dict[str, Any], document: str) -> dict[str, dict[str, Any]]:
+    return {each["sid"]: each for each in stack["data"]["aws_iam_policy_document"][document]["statement"]}
+
+
+# --- streams and consumers
+
+
+def test_a_stream_of_its_own(synth: Synth) -> None:
+    stack = synth(
+        streams={
+            "orders": {
+                "mode": "provisioned",
+                "shards": 4,
+                "retention_hours": 48,
+                "max_record_kib": 2048,
+                "shard_metrics": ["IncomingBytes"],
+                "tags": {"domain": "shop"},
+            }
+        }
+    )
+    assert stack["resource"]["aws_kinesis_stream"] == {
+        "orders": {
+            "name": "test-orders",
+            "stream_mode_details": {"stream_mode": "PROVISIONED"},
+            "shard_count": 4,
+            "retention_period": 48,
+            "encryption_type": "KMS",
+            "kms_key_id": "${aws_kms_key.orders.arn}",
+            "max_record_size_in_kib": 2048,
+            "shard_level_metrics": ["IncomingBytes"],
+            "tags": {"domain": "shop"},
+        }
+    }
+
+
+def test_an_on_demand_stream_has_no_shard_count(synth: Synth) -> None:
+    stream = synth()["resource"]["aws_kinesis_stream"]["orders"]
+    assert stream["stream_mode_details"] == {"stream_mode": "ON_DEMAND"}
+    assert "shard_count" not in stream
+
+
+@pytest.mark.parametrize(("key", "expected"), [("aws-managed", "alias/aws/kinesis"), (KEY, KEY)])
+def test_a_stream_takes_a_given_key_or_the_one_of_aws(key: str, expected: str, synth: Synth) -> None:
+    stack = synth(streams={"orders": {"key": key}})
+    assert stack["resource"]["aws_kinesis_stream"]["orders"]["kms_key_id"] == expected
+    assert "orders" not in stack["resource"]["aws_kms_key"]
+    decrypt = statements(stack, "lake_reader").get("DecryptStreams", {"resources": []})
+    assert decrypt["resources"] == ([KEY] if key == KEY else [])
+
+
+def test_own_keys_rotate_and_belong_to_the_account(synth: Synth) -> None:
+    stack = synth(streams={"orders": {"name": "shop.orders"}})
+    assert set(stack["resource"]["aws_kms_key"]) == {"orders", "environment_key"}
+    for key in stack["resource"]["aws_kms_key"].values():
+        assert key["enable_key_rotation"] is True
+        (statement,) = json.loads(key["policy"])["Statement"]
+        assert statement["Principal"] == {"AWS": ["arn:aws:iam::111122223333:root"]}
+    aliases = {name: alias["name"] for name, alias in stack["resource"]["aws_kms_alias"].items()}
+    assert aliases == {"orders": "alias/kinesis-efo/test/shop/orders", "environment_key": "alias/kinesis-efo/test"}
+
+
+def test_of_an_adopted_stream_only_consumers_are_declared(synth: Synth) -> None:
+    stack = synth(streams={"orders": {"existing_arn": ADOPTED, "key": KEY}})
+    assert "aws_kinesis_stream" not in stack["resource"]
+    assert set(stack["resource"]["aws_kms_key"]) == {"environment_key"}
+    assert stack["resource"]["aws_kinesis_stream_consumer"] == {"orders_lake": {"name": "lake", "stream_arn": ADOPTED}}
+    reader = statements(stack, "lake_reader")
+    assert reader["ReadStreams"]["resources"] == [ADOPTED]
+    assert reader["DecryptStreams"]["resources"] == [KEY]
+
+
+def test_a_given_consumer_is_taken_as_it_is(synth: Synth) -> None:
+    consumer = f"{FOREIGN}/consumer/lake:1700000000"
+    stack = synth(streams={"orders": {"existing_arn": FOREIGN, "consumers": {"lake": consumer}}})
+    assert "aws_kinesis_stream_consumer" not in stack["resource"]
+    assert statements(stack, "lake_reader")["SubscribeToConsumers"]["resources"] == [consumer]
+    assert consumer in stack["resource"]["aws_ssm_parameter"]["lake"]["value"]
+    assert set(stack["resource"]["aws_cloudwatch_metric_alarm"]) == {"lake_leases"}, (
+        "metrics of a stream stay in its account"
+    )
+
+
+def test_consumers_are_called_as_their_application(synth: Synth) -> None:
+    stack = synth(applications=apps(name="Lake.v2"))
+    assert stack["resource"]["aws_kinesis_stream_consumer"]["orders_lake"]["name"] == "Lake.v2"
+    assert stack["resource"]["aws_ssm_parameter"]["lake"]["name"] == "/kinesis-efo/test/Lake.v2"
+
+
+def test_adding_removing_and_reordering_consumers_changes_no_other(synth: Synth) -> None:
+    streams: dict[str, Any] = {"orders": {}, "clicks": {}}
+
+    def declared(*order: str) -> dict[str, Any]:
+        stack = synth(streams=streams, applications={name: {"streams": list(streams)} for name in order})
+        return {
+            f"{kind}.{name}": resource
+            for kind, resources in stack["resource"].items()
+            for name, resource in resources.items()
+            if kind != "aws_cloudwatch_dashboard"
+        }
+
+    before = declared("lake", "fraud", "reports")
+    assert declared("reports", "lake", "fraud") == before
+    added = declared("aaa", "lake", "fraud", "reports")
+    assert {address: added[address] for address in before} == before
+    assert {address for address in set(added) - set(before) if "consumer" in address} == {
+        "aws_kinesis_stream_consumer.orders_aaa",
+        "aws_kinesis_stream_consumer.clicks_aaa",
+    }
+    removed = declared("lake", "reports")
+    assert removed == {address: resource for address, resource in before.items() if "fraud" not in address}
+
+
+def test_a_moved_entry_moves_every_resource(synth: Synth) -> None:
+    before = synth(
+        streams={"shop": {"name": "orders"}},
+        applications={"pond": {"streams": ["shop"], "name": "lake", "access": {"kind": "emr-ec2"}}},
+    )
+    after = synth(
+        streams={"orders": {"name": "orders", "moved_from": "shop"}},
+        applications={
+            "lake": {"streams": ["orders"], "name": "lake", "moved_from": "pond", "access": {"kind": "emr-ec2"}}
+        },
+    )
+
+    def addresses(stack: dict[str, Any]) -> set[str]:
+        return {f"{kind}.{name}" for kind, resources in stack["resource"].items() for name in resources}
+
+    moved = {each["from"]: each["to"] for each in after["moved"]}
+    assert {moved.get(address, address) for address in addresses(before)} == addresses(after)
+    assert set(moved) <= addresses(before), "nothing is moved from where nothing was"
+    assert moved["aws_kinesis_stream_consumer.shop_pond"] == "aws_kinesis_stream_consumer.orders_lake"
+
+
+# --- protection
+
+
+def lifecycle(stack: dict[str, Any]) -> dict[str, bool]:
+    return {
+        f"{kind}.{name}": resource.get("lifecycle", {}).get("prevent_destroy", False)
+        for kind, resources in stack["resource"].items()
+        for name, resource in resources.items()
+    }
+
+
+@pytest.mark.parametrize("changes", [{"environment": "prod"}, {"protect": True}])
+def test_whatever_has_an_identity_is_protected(changes: dict[str, Any], load: Load, synth: Synth) -> None:
+    environment = load(**changes)
+    stack = synth(environment)
+    protected = {address for address, kept in lifecycle(stack).items() if kept}
+    assert protected == {identity.address for identity in names.identities(environment)}
+    assert stack["resource"]["aws_dynamodb_table"]["lake"]["deletion_protection_enabled"] is True
+
+
+def test_elsewhere_nothing_is_protected(synth: Synth) -> None:
+    stack = synth()
+    assert not any(lifecycle(stack).values())
+    assert stack["resource"]["aws_dynamodb_table"]["lake"]["deletion_protection_enabled"] is False
+
+
+def test_identities_are_what_the_stack_declares(load: Load, synth: Synth) -> None:
+    environment = load_environment(DIRECTORY / f"{EXAMPLE}.yaml")
+    stack = synth(environment)
+    kinds = ("aws_kinesis_stream", "aws_kinesis_stream_consumer", "aws_dynamodb_table", "aws_kms_key")
+    declared = {f"{kind}.{name}" for kind in kinds for name in stack["resource"][kind]}
+    assert declared == {identity.address for identity in names.identities(environment)}
+
+
+# --- lease tables, manifests, access
+
+
+def test_the_lease_table(synth: Synth) -> None:
+    assert synth()["resource"]["aws_dynamodb_table"]["lake"] == {
+        "name": "kinesis-efo-test-lake",
+        "billing_mode": "PAY_PER_REQUEST",
+        "hash_key": "leaseKey",
+        "attribute": [{"name": "leaseKey", "type": "S"}],
+        "point_in_time_recovery": {"enabled": True},
+        "server_side_encryption": {"enabled": True, "kms_key_arn": "${aws_kms_key.environment_key.arn}"},
+        "deletion_protection_enabled": False,
+    }
+
+
+def test_a_kcl_table_is_imported(synth: Synth) -> None:
+    stack = synth(applications=apps(lease_table="LakeKcl", adopt_lease_table=True))
+    assert stack["import"] == [{"id": "LakeKcl", "to": "aws_dynamodb_table.lake"}]
+    assert stack["resource"]["aws_dynamodb_table"]["lake"]["name"] == "LakeKcl"
+    assert "import" not in synth()
+
+
+def test_the_manifest_is_made_of_references(synth: Synth) -> None:
+    parameter = synth()["resource"]["aws_ssm_parameter"]["lake"]
+    value = parameter.pop("value")
+    assert parameter == {
+        "name": "/kinesis-efo/test/lake",
+        "description": "kinesis-efo manifest of lake in test",
+        "type": "SecureString",
+        "key_id": "${aws_kms_key.environment_key.arn}",
+        "tier": "Standard",
+    }
+    assert value.startswith("${jsonencode({")
+    for reference in (
+        "aws_dynamodb_table.lake.arn",
+        "aws_dynamodb_table.lake.name",
+        "aws_kinesis_stream.orders.arn",
+        "aws_kinesis_stream.orders.name",
+        "aws_kinesis_stream_consumer.orders_lake.arn",
+    ):
+        assert reference in value
+
+
+def test_a_larger_tier_can_be_asked_for(synth: Synth) -> None:
+    assert synth(manifest_tier="advanced")["resource"]["aws_ssm_parameter"]["lake"]["tier"] == "Advanced"
+
+
+def test_the_reader_policy_says_exactly_what_a_reader_does(synth: Synth) -> None:
+    stack = synth(streams={"orders": {}, "clicks": {}}, applications=apps(streams=["orders", "clicks"]))
+    via = [{"test": "StringEquals", "variable": "kms:ViaService", "values": ["kinesis.eu-west-1.amazonaws.com"]}]
+    state = ["dynamodb.eu-west-1.amazonaws.com", "ssm.eu-west-1.amazonaws.com"]
+    assert statements(stack, "lake_reader") == {
+        each["sid"]: {"effect": "Allow", **each}
+        for each in (
+            {
+                "sid": "ReadStreams",
+                "actions": ["kinesis:DescribeStreamSummary", "kinesis:ListShards"],
+                "resources": ["${aws_kinesis_stream.orders.arn}", "${aws_kinesis_stream.clicks.arn}"],
+            },
+            {
+                "sid": "SubscribeToConsumers",
+                "actions": ["kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard"],
+                "resources": [
+                    "${aws_kinesis_stream_consumer.orders_lake.arn}",
+                    "${aws_kinesis_stream_consumer.clicks_lake.arn}",
+                ],
+            },
+            {
+                "sid": "DecryptStreams",
+                "actions": ["kms:Decrypt"],
+                "resources": ["${aws_kms_key.orders.arn}", "${aws_kms_key.clicks.arn}"],
+                "condition": via,
+            },
+            {
+                "sid": "KeepLeases",
+                "actions": [
+                    "dynamodb:DeleteItem",
+                    "dynamodb:DescribeTable",
+                    "dynamodb:PutItem",
+                    "dynamodb:Scan",
+                    "dynamodb:UpdateItem",
+                ],
+                "resources": ["${aws_dynamodb_table.lake.arn}"],
+            },
+            {
+                "sid": "DecryptLeasesAndManifest",
+                "actions": ["kms:Decrypt"],
+                "resources": ["${aws_kms_key.environment_key.arn}"],
+                "condition": [via[0] | {"values": state}],
+            },
+            {
+                "sid": "LoadManifest",
+                "actions": ["ssm:GetParameter"],
+                "resources": ["arn:aws:ssm:eu-west-1:111122223333:parameter/kinesis-efo/test/lake"],
+            },
+            {
+                "sid": "NeverRegisterConsumers",
+                "effect": "Deny",
+                "actions": ["kinesis:DeregisterStreamConsumer", "kinesis:RegisterStreamConsumer"],
+                "resources": ["*"],
+            },
+        )
+    }
+    assert stack["resource"]["aws_iam_policy"]["lake"]["policy"] == "${data.aws_iam_policy_document.lake_reader.json}"
+
+
+def test_polling_and_writing_only_where_they_are_allowed(synth: Synth) -> None:
+    stack = synth(streams={"orders": {}, "clicks": {}}, applications=apps(polling=True, writes=["clicks"]))
+    reader = statements(stack, "lake_reader")
+    assert reader["ReadStreams"]["actions"] == [
+        "kinesis:DescribeStreamSummary",
+        "kinesis:GetRecords",
+        "kinesis:GetShardIterator",
+        "kinesis:ListShards",
+    ]
+    assert reader["WriteStreams"]["resources"] == ["${aws_kinesis_stream.clicks.arn}"]
+    assert {"kinesis:PutRecord", "kinesis:PutRecords"} < set(reader["WriteStreams"]["actions"])
+    assert reader["EncryptStreams"]["actions"] == ["kms:GenerateDataKey"]
+    assert reader["EncryptStreams"]["resources"] == ["${aws_kms_key.clicks.arn}"]
+
+
+def test_other_partitions_have_other_arns_and_hosts(synth: Synth) -> None:
+    stack = synth(region="cn-north-1", applications=apps(access={"kind": "emr-ec2"}))
+    reader = statements(stack, "lake_reader")
+    assert reader["LoadManifest"]["resources"] == [
+        "arn:aws-cn:ssm:cn-north-1:111122223333:parameter/kinesis-efo/test/lake"
+    ]
+    assert reader["DecryptStreams"]["condition"][0]["values"] == ["kinesis.cn-north-1.amazonaws.com.cn"]
+    assert statements(stack, "lake_trust")["EmrOnEc2"]["principals"][0]["identifiers"] == ["ec2.amazonaws.com.cn"]
+
+
+def test_by_default_there_is_a_policy_and_no_role(synth: Synth) -> None:
+    stack = synth()
+    assert "aws_iam_role" not in stack["resource"]
+    assert stack["output"]["role_arns"]["value"] == {}
+
+
+def test_an_emr_on_ec2_role_comes_with_its_profile(synth: Synth) -> None:
+    stack = synth(applications=apps(access={"kind": "emr-ec2"}))
+    resources = stack["resource"]
+    assert resources["aws_iam_instance_profile"]["lake"]["role"] == "${aws_iam_role.lake.name}"
+    assert resources["aws_iam_role_policy_attachment"] == {
+        "lake_reader": {"role": "${aws_iam_role.lake.name}", "policy_arn": "${aws_iam_policy.lake.arn}"}
+    }
+    trust = statements(stack, "lake_trust")["EmrOnEc2"]
+    assert trust["principals"] == [{"type": "Service", "identifiers": ["ec2.amazonaws.com"]}]
+    assert "resources" not in trust
+
+
+def test_an_emr_serverless_role_is_for_this_account_only(synth: Synth) -> None:
+    stack = synth(applications=apps(access={"kind": "emr-serverless", "application_id": "00f1"}))
+    trust = statements(stack, "lake_trust")["EmrServerless"]
+    assert trust["principals"] == [{"type": "Service", "identifiers": ["emr-serverless.amazonaws.com"]}]
+    assert trust["condition"] == [
+        {"test": "StringEquals", "variable": "aws:SourceAccount", "values": ["111122223333"]},
+        {
+            "test": "ArnLike",
+            "variable": "aws:SourceArn",
+            "values": ["arn:aws:emr-serverless:eu-west-1:111122223333:/applications/00f1"],
+        },
+    ]
+    assert "aws_iam_instance_profile" not in stack["resource"]
+
+
+@pytest.mark.parametrize(("account", "test"), [("spark", "StringEquals"), ("emr-containers-sa-*", "StringLike")])
+def test_an_eks_role_is_for_one_service_account(account: str, test: str, synth: Synth) -> None:
+    provider = "arn:aws:iam::111122223333:oidc-provider/oidc.eks.eu-west-1.amazonaws.com/id/AB12"
+    access = {"kind": "eks", "oidc_provider_arn": provider, "namespace": "jobs", "service_account": account}
+    trust = statements(synth(applications=apps(access=access)), "lake_trust")["ServiceAccount"]
+    assert trust["actions"] == ["sts:AssumeRoleWithWebIdentity"]
+    assert trust["principals"] == [{"type": "Federated", "identifiers": [provider]}]
+    issuer = "oidc.eks.eu-west-1.amazonaws.com/id/AB12"
+    assert trust["condition"] == [
+        {"test": "StringEquals", "variable": f"{issuer}:aud", "values": ["sts.amazonaws.com"]},
+        {"test": test, "variable": f"{issuer}:sub", "values": [f"system:serviceaccount:jobs:{account}"]},
+    ]
+
+
+def test_a_role_takes_more_policies_and_a_boundary(synth: Synth) -> None:
+    buckets = ["arn:aws:iam::111122223333:policy/reader", "arn:aws:iam::111122223333:policy/other/reader"]
+    access = {"kind": "emr-ec2", "role_name": "lake-runtime", "policies": buckets, "permissions_boundary": buckets[0]}
+    resources = synth(applications=apps(access=access))["resource"]
+    attached = {each["policy_arn"] for each in resources["aws_iam_role_policy_attachment"].values()}
+    assert attached == {"${aws_iam_policy.lake.arn}", *buckets}
+    assert resources["aws_iam_role"]["lake"]["name"] == "lake-runtime"
+    assert resources["aws_iam_role"]["lake"]["permissions_boundary"] == buckets[0]
+
+
+# --- other accounts
+
+
+def test_for_a_job_in_another_account_stream_consumer_and_key_are_shared(synth: Synth) -> None:
+    stack = synth(applications=shared() | {"home": {"streams": ["orders"]}})
+    resources = stack["resource"]
+    assert set(resources["aws_dynamodb_table"]) == set(resources["aws_iam_policy"]) == {"home"}
+    assert set(resources["aws_kinesis_resource_policy"]) == {"orders", "orders_lake"}
+    on_stream = statements(stack, "orders_shared")["ReadLake"]
+    assert on_stream["actions"] == ["kinesis:DescribeStreamSummary", "kinesis:ListShards"]
+    assert on_stream["resources"] == ["${aws_kinesis_stream.orders.arn}"]
+    on_consumer = statements(stack, "orders_lake_shared")["Subscribe"]
+    assert on_consumer["actions"] == ["kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard"]
+    assert on_consumer["resources"] == ["${aws_kinesis_stream_consumer.orders_lake.arn}"]
+    assert on_stream["principals"] == on_consumer["principals"] == [{"type": "AWS", "identifiers": [PARTNER]}]
+    _, foreign = json.loads(resources["aws_kms_key"]["orders"]["policy"])["Statement"]
+    assert foreign["Principal"] == {"AWS": [PARTNER]}
+    assert foreign["Action"] == ["kms:Decrypt"]
+    assert foreign["Condition"] == {"StringEquals": {"kms:ViaService": ["kinesis.eu-west-1.amazonaws.com"]}}
+    assert stack["output"]["consumer_arns"]["value"]["orders/lake"] == "${aws_kinesis_stream_consumer.orders_lake.arn}"
+
+
+def test_the_policy_of_an_adopted_stream_is_left_to_its_owner(synth: Synth) -> None:
+    stack = synth(streams={"orders": {"existing_arn": ADOPTED}}, applications=shared())
+    assert set(stack["resource"]["aws_kinesis_resource_policy"]) == {"orders_lake"}
+
+
+# --- alarms and dashboard
+
+
+def test_alarms_watch_enhanced_fan_out(synth: Synth) -> None:
+    topic = "arn:aws:sns:eu-west-1:111122223333:oncall"
+    stack = synth(alarms={"sns_topic": topic}, applications=apps(lag_threshold_seconds=90))
+    alarms = stack["resource"]["aws_cloudwatch_metric_alarm"]
+    assert set(alarms) == {"orders_lake_lag", "orders_lake_rate", "orders_writes", "lake_leases"}
+    lag = alarms["orders_lake_lag"]
+    assert lag["metric_name"] == "SubscribeToShardEvent.MillisBehindLatest"
+    assert lag["dimensions"] == {"StreamName": "${aws_kinesis_stream.orders.name}", "ConsumerName": "lake"}
+    assert (lag["threshold"], lag["statistic"], lag["evaluation_periods"]) == (90_000, "Maximum", 5)
+    assert lag["treat_missing_data"] == "breaching", "silence means that nobody reads"
+    assert alarms["orders_lake_rate"]["metric_name"] == "SubscribeToShard.RateExceeded"
+    assert alarms["orders_writes"]["metric_name"] == "WriteProvisionedThroughputExceeded"
+    throttled = alarms["lake_leases"]["metric_query"]
+    assert [query["metric"]["metric_name"] for query in throttled[:2]] == ["ReadThrottleEvents", "WriteThrottleEvents"]
+    assert [query.get("return_data", False) for query in throttled] == [False, False, True]
+    for alarm in alarms.values():
+        assert alarm["alarm_actions"] == alarm["ok_actions"] == [topic]
+        assert alarm["actions_enabled"] is True
+    text = json.dumps(alarms)
+    assert "GetRecords" not in text
+    assert "IteratorAge" not in text
+
+
+def test_a_job_that_runs_now_and_then_may_be_silent(synth: Synth) -> None:
+    alarms = synth(applications=apps(continuous=False))["resource"]["aws_cloudwatch_metric_alarm"]
+    assert alarms["orders_lake_lag"]["treat_missing_data"] == "notBreaching"
+    assert "alarm_actions" not in alarms["orders_lake_lag"]
+
+
+def test_no_two_alarms_have_one_name(synth: Synth) -> None:
+    stack = synth(
+        streams={"a-b": {}, "b": {}, "lake": {}},
+        applications={"x": {"streams": ["a-b"]}, "x-a": {"streams": ["b"]}, "lake": {"streams": ["lake"]}},
+    )
+    alarms = stack["resource"]["aws_cloudwatch_metric_alarm"].values()
+    assert len({alarm["alarm_name"] for alarm in alarms}) == len(alarms) == 3 * 4
+
+
+def test_the_dashboard_shows_each_application_against_its_threshold(synth: Synth) -> None:
+    stack = synth(applications=apps(lag_threshold_seconds=90) | {"pond": {"streams": ["orders"]}})
+    body = stack["resource"]["aws_cloudwatch_dashboard"]["applications"]["dashboard_body"]
+    for title in ("lake: milliseconds behind", "pond: milliseconds behind", "Is each application keeping up?"):
+        assert title in body
+    assert '\\"value\\" = 90000'.replace("\\", "") in body
+    assert "aws_cloudwatch_metric_alarm.orders_lake_lag.arn" in body
+    assert "aws_cloudwatch_dashboard" not in synth(alarms={"dashboard": False})["resource"]
+
+
+# --- the stack around them
+
+
+def test_state_is_in_s3_with_native_locks_and_the_provider_in_one_account(synth: Synth) -> None:
+    stack = synth(state_region="eu-central-1", tags={"owner": "us"})
+    assert stack["terraform"]["backend"] == {
+        "s3": {
+            "bucket": "state",
+            "key": "kinesis-efo/test.tfstate",
+            "region": "eu-central-1",
+            "encrypt": True,
+            "use_lockfile": True,
+        }
+    }
+    (provider,) = stack["provider"]["aws"]
+    assert provider["allowed_account_ids"] == ["111122223333"]
+    assert provider["default_tags"] == [{"tags": {"environment": "test", "managed-by": "kinesis-efo", "owner": "us"}}]
+
+
+def test_outputs_say_where_things_are(synth: Synth) -> None:
+    output = {
+        name: each["value"] for name, each in synth(applications=apps(access={"kind": "emr-ec2"}))["output"].items()
+    }
+    assert output == {
+        "stream_arns": {"orders": "${aws_kinesis_stream.orders.arn}"},
+        "consumer_arns": {"orders/lake": "${aws_kinesis_stream_consumer.orders_lake.arn}"},
+        "manifests": {"lake": "ssm://${aws_ssm_parameter.lake.name}"},
+        "policy_arns": {"lake": "${aws_iam_policy.lake.arn}"},
+        "role_arns": {"lake": "${aws_iam_role.lake.arn}"},
+    }
+
+
+def test_two_syntheses_are_the_same_to_the_byte(load: Load, tmp_path: Path) -> None:
+    environment = load()
+    texts = [
+        next(synthesize([environment], tmp_path, outdir=tmp_path / name).glob("stacks/*/cdk.tf.json")).read_bytes()
+        for name in ("one", "two")
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("name", ["dev", "prod"])
+def test_only_the_denial_is_about_everything(name: str, tmp_path: Path) -> None:
+    out = synthesize(load_environments(only=[name]), DIRECTORY, outdir=tmp_path)
+    stack = without_metadata(json.loads(next(out.glob("stacks/*/cdk.tf.json")).read_text(encoding="utf-8")))
+    for document in stack["data"]["aws_iam_policy_document"].values():
+        for statement in document["statement"]:
+            wild = [action for action in statement["actions"] if "*" in action]
+            assert not wild
+            if "*" in statement.get("resources", []):
+                assert statement["effect"] == "Deny"
+
+
+def test_only_one_module_imports_cdktf() -> None:
+    importing = set()
+    for path in Path("infra").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if any(
+                module.split(".")[0] in ("cdktf", "cdktf_cdktf_provider_aws", "constructs", "cdktn")
+                for module in modules
+            ):
+                importing.add(str(path))
+    assert importing == {"infra/cdk.py"}

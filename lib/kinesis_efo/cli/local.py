@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
+from kinesis_efo.local import LocalAws, Settings
+
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
     """``name=value`` pairs as typed settings."""
-    from kinesis_efo.local import Settings
-
     kinds = {field.name: str(field.type) for field in fields(Settings)}
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -58,14 +58,6 @@ def local(
     ] = None,
 ) -> None:
     """Serve Kinesis with Enhanced Fan-Out, and every other AWS service, on this machine until interrupted."""
-    try:
-        from kinesis_efo.local import LocalAws, Settings
-    except ImportError as missing:
-        typer.echo(
-            f"kinesis-efo local needs {missing.name}: install it with  pip install 'kinesis-efo[local]'", err=True
-        )
-        raise typer.Exit(2) from None
-
     try:
         settings = Settings(**{"region": region, **_settings(setting or [])})
     except ValueError as wrong:

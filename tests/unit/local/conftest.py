@@ -1,0 +1,57 @@
+"""A clock that stands still until told, and a Kinesis on it."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from kinesis_efo.local import Kinesis, Settings, api
+from kinesis_efo.local.sequence import Ticks
+from kinesis_efo.local.writing import Entry, PutRecords, put_records
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.wall = 1_790_000_000.0
+        self.mono = 50.0
+
+    def time(self) -> float:
+        return self.wall
+
+    def monotonic(self) -> float:
+        return self.mono
+
+    def advance(self, seconds: float) -> None:
+        self.wall += seconds
+        self.mono += seconds
+
+
+class Bench:
+    """A Kinesis with the calls that tests make most."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.kinesis = Kinesis(Settings(**settings), "us-east-1", self.clock, Ticks())
+
+    def call(self, operation: str, **params: Any) -> Any:
+        self.kinesis.settle()
+        return api.OPERATIONS[operation](self.kinesis, params)
+
+    def create(self, shards: int = 1, name: str = "orders", **more: Any) -> Any:
+        self.call("CreateStream", StreamName=name, ShardCount=shards, **more)
+        return self.kinesis.streams[name]
+
+    def put(self, *keys: str, data: bytes = b"x", hash_key: str | None = None, name: str = "orders") -> dict[str, Any]:
+        text = base64.b64encode(data).decode()
+        return put_records(self.kinesis, PutRecords([Entry(text, key, hash_key) for key in keys], name))
+
+    def register(self, name: str = "lake", stream: str = "orders") -> Any:
+        self.call("RegisterStreamConsumer", StreamARN=self.kinesis.streams[stream].arn, ConsumerName=name)
+        return self.kinesis.streams[stream].consumers[name]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()

@@ -1,0 +1,219 @@
+"""Where reading starts and goes on; which shards are listed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kinesis_efo.local import AwsError
+from kinesis_efo.local.reading import cursor_for
+
+from .conftest import Bench
+
+SHARD = "shardId-000000000000"
+
+
+def refused(code: str, message: str) -> Any:
+    return pytest.raises(AwsError, match=f"{code}Exception: .*{message}")
+
+
+def cursor(bench: Bench, kind: str, number: str | None = None, at: float | None = None, shard: str = SHARD) -> int:
+    stream = bench.kinesis.streams["orders"]
+    position = {"Type": kind, "SequenceNumber": number, "Timestamp": at}
+    return cursor_for(stream, stream.shard(shard), position, bench.clock.wall)
+
+
+def iterator(bench: Bench, kind: str = "TRIM_HORIZON", shard: str = SHARD, **more: Any) -> str:
+    found = bench.call("GetShardIterator", StreamName="orders", ShardId=shard, ShardIteratorType=kind, **more)
+    return str(found["ShardIterator"])
+
+
+def get(bench: Bench, token: str, **more: Any) -> Any:
+    return msgspec.json.decode(bench.call("GetRecords", ShardIterator=token, **more))
+
+
+def test_every_starting_position_means_what_the_documentation_says(bench: Bench) -> None:
+    stream = bench.create()
+    numbers = []
+    start = bench.clock.wall
+    for key in "abcd":
+        numbers += [record["SequenceNumber"] for record in bench.put(key)["Records"]]
+        bench.clock.advance(10)
+    shard = stream.open_shards[0]
+    assert cursor(bench, "TRIM_HORIZON") == 0
+    assert cursor(bench, "LATEST") == 4
+    assert [cursor(bench, "AT_SEQUENCE_NUMBER", number) for number in numbers] == [0, 1, 2, 3]
+    assert [cursor(bench, "AFTER_SEQUENCE_NUMBER", number) for number in numbers] == [1, 2, 3, 4]
+    assert [cursor(bench, "AT_TIMESTAMP", at=start + after) for after in (-99, 0, 0.001, 10, 30, 39)] == [
+        0,
+        0,
+        1,
+        1,
+        3,
+        4,
+    ]
+    continuation = shard.page(0, 2, 10**6).continuation
+    assert (
+        cursor(bench, "AT_SEQUENCE_NUMBER", continuation) == cursor(bench, "AFTER_SEQUENCE_NUMBER", continuation) == 2
+    )
+    between = str(int(numbers[1]) + 10**30)
+    assert cursor(bench, "AT_SEQUENCE_NUMBER", between) == cursor(bench, "AFTER_SEQUENCE_NUMBER", between) == 2
+
+
+def test_a_trimmed_number_starts_at_the_trim_horizon() -> None:
+    bench = Bench(retention_seconds=60)
+    bench.create()
+    first = bench.put("a")["Records"][0]["SequenceNumber"]
+    bench.clock.advance(61)
+    bench.put("b")
+    bench.kinesis.stream({"StreamName": "orders"})
+    assert cursor(bench, "AFTER_SEQUENCE_NUMBER", first) == cursor(bench, "TRIM_HORIZON") == 1
+
+
+@pytest.mark.parametrize("number", ["0", "x", "", "4" * 56, "9" * 129])
+def test_a_number_that_was_never_issued_is_refused(bench: Bench, number: str) -> None:
+    bench.create()
+    bench.put("a")
+    with refused("InvalidArgument", "did not come from this stream"):
+        cursor(bench, "AT_SEQUENCE_NUMBER", number)
+
+
+def test_numbers_of_the_future_of_an_earlier_stream_or_of_another_shard_are_refused(bench: Bench) -> None:
+    bench.create(2)
+    old = bench.put("a")["Records"][0]["SequenceNumber"]
+    with refused("InvalidArgument", "did not come from this stream"):
+        cursor(bench, "AFTER_SEQUENCE_NUMBER", str(int(old) + 10**40))
+    with refused("InvalidArgument", "encodes shardId-000000000000.* shardId-000000000001"):
+        cursor(bench, "AFTER_SEQUENCE_NUMBER", old, shard="shardId-000000000001")
+    bench.call("DeleteStream", StreamName="orders")
+    bench.create(2)
+    with refused("InvalidArgument", "did not come from this stream"):
+        cursor(bench, "AFTER_SEQUENCE_NUMBER", old)
+
+
+def test_positions_without_their_value_are_refused(bench: Bench) -> None:
+    bench.create()
+    with refused("InvalidArgument", "sequence number"):
+        cursor(bench, "AT_SEQUENCE_NUMBER")
+    with refused("InvalidArgument", "timestamp"):
+        cursor(bench, "AT_TIMESTAMP")
+    with refused("InvalidArgument", "in the future"):
+        cursor(bench, "AT_TIMESTAMP", at=bench.clock.wall + 100)
+
+
+def test_get_records_walks_through_a_shard_to_its_children(bench: Bench) -> None:
+    bench.create()
+    bench.put(*"abcde")
+    seen, token = [], iterator(bench)
+    for expected_behind in (True, True, False):
+        bench.clock.advance(1)
+        page = get(bench, token, Limit=2)
+        seen += [record["PartitionKey"] for record in page["Records"]]
+        assert (page["MillisBehindLatest"] > 0) == expected_behind
+        token = page["NextShardIterator"]
+    assert seen == list("abcde")
+    bench.clock.advance(1)
+    page = get(bench, token)
+    assert page["Records"] == []
+    assert page["MillisBehindLatest"] == 0
+    assert page["NextShardIterator"]
+    bench.call("SplitShard", StreamName="orders", ShardToSplit=SHARD, NewStartingHashKey="5")
+    page = get(bench, page["NextShardIterator"])
+    assert page["NextShardIterator"] is None
+    assert [child["ShardId"][-1] for child in page["ChildShards"]] == ["1", "2"]
+    assert page["ChildShards"][0]["ParentShards"] == [SHARD]
+
+
+def test_get_records_is_limited_to_five_calls_and_two_mebibytes_a_second(bench: Bench) -> None:
+    bench.create()
+    token = iterator(bench)
+    for _ in range(5):
+        get(bench, token)
+    with refused("ProvisionedThroughputExceeded", SHARD):
+        get(bench, token)
+    bench.clock.advance(1)
+    for _ in range(3):
+        bench.put(*"abcde", data=b"x" * 1_000_000)
+    assert len(get(bench, token)["Records"]) == 10
+    bench.clock.advance(3)
+    with refused("ProvisionedThroughputExceeded", SHARD):
+        get(bench, token)
+    bench.clock.advance(3)
+    assert get(bench, token)["Records"]
+
+
+def test_an_iterator_expires_and_a_mangled_or_foreign_one_is_refused(bench: Bench) -> None:
+    bench.create()
+    token = iterator(bench)
+    bench.clock.advance(301)
+    with pytest.raises(AwsError, match="ExpiredIteratorException"):
+        get(bench, token)
+    token = iterator(bench)
+    for wrong in (token[:-8] + "AAAAAAAA", "x", "é", ""):
+        with refused("InvalidArgument", "ShardIterator"):
+            get(bench, wrong)
+    bench.call("DeleteStream", StreamName="orders")
+    bench.clock.advance(1)
+    bench.create()
+    with refused("InvalidArgument", "earlier stream"):
+        get(bench, token)
+
+
+def shards(bench: Bench, **params: Any) -> str:
+    """Last digits of the listed shards."""
+    return "".join(shard["ShardId"][-1] for shard in bench.call("ListShards", StreamName="orders", **params)["Shards"])
+
+
+def test_every_shard_filter_lists_what_the_documentation_says() -> None:
+    bench = Bench(retention_seconds=1000)
+    bench.create(1)
+    start = bench.clock.wall
+    bench.clock.advance(100)
+    bench.call("SplitShard", StreamName="orders", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
+    bench.clock.advance(100)
+    bench.call(
+        "MergeShards",
+        StreamName="orders",
+        ShardToMerge="shardId-000000000001",
+        AdjacentShardToMerge="shardId-000000000002",
+    )
+    bench.clock.advance(100)
+
+    def by(kind: str, **more: Any) -> str:
+        return shards(bench, ShardFilter={"Type": kind, **more})
+
+    assert shards(bench) == by("FROM_TRIM_HORIZON") == "0123"
+    assert by("AT_LATEST") == "3"
+    assert by("AT_TRIM_HORIZON") == "0"
+    assert [by("AT_TIMESTAMP", Timestamp=start + at) for at in (-5, 50, 150, 250)] == ["0", "0", "12", "3"]
+    assert [by("FROM_TIMESTAMP", Timestamp=start + at) for at in (-5, 50, 150, 250)] == ["0123", "0123", "123", "3"]
+    assert by("AFTER_SHARD_ID", ShardId="shardId-000000000001") == "23"
+    assert shards(bench, ExclusiveStartShardId="shardId-000000000002") == "3"
+    bench.clock.advance(850)
+    assert by("AT_TRIM_HORIZON") == by("AT_TIMESTAMP", Timestamp=start) == "12"
+    for kind in ("AFTER_SHARD_ID", "AT_TIMESTAMP", "FROM_TIMESTAMP"):
+        with refused("InvalidArgument", f"{kind} needs"):
+            by(kind)
+    with refused("InvalidArgument", "future"):
+        by("AT_TIMESTAMP", Timestamp=bench.clock.wall + 100)
+
+
+def test_shards_are_listed_in_pages_that_expire(bench: Bench) -> None:
+    bench.create(5)
+    page, found = bench.call("ListShards", StreamName="orders", MaxResults=2), []
+    first = page["NextToken"]
+    while True:
+        found += [shard["ShardId"][-1] for shard in page["Shards"]]
+        if "NextToken" not in page:
+            break
+        page = bench.call("ListShards", NextToken=page["NextToken"], MaxResults=2)
+    assert found == list("01234")
+    with refused("InvalidArgument", "StreamName cannot be provided together"):
+        bench.call("ListShards", NextToken=first, StreamName="orders")
+    with refused("InvalidArgument", "NextToken"):
+        bench.call("ListShards", NextToken="x")
+    bench.clock.advance(301)
+    with pytest.raises(AwsError, match="ExpiredNextTokenException"):
+        bench.call("ListShards", NextToken=first)

@@ -1,0 +1,184 @@
+"""Streams and consumers come, change state with time, and go; requests name them in every allowed way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kinesis_efo.local import AwsError, Settings
+
+from .conftest import Bench
+
+ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
+
+
+def refused(code: str, message: str) -> Any:
+    return pytest.raises(AwsError, match=f"{code}Exception: .*{message}")
+
+
+def test_a_stream_is_creating_until_its_time_and_takes_no_records_before() -> None:
+    bench = Bench(stream_creating_seconds=10)
+    stream = bench.create()
+    with refused("ResourceInUse", "CREATING"):
+        bench.put("a")
+    bench.clock.advance(10)
+    bench.kinesis.settle()
+    assert stream.status == "ACTIVE"
+    assert bench.put("a")["FailedRecordCount"] == 0
+
+
+def test_creating_twice_or_too_many_at_once_is_refused() -> None:
+    bench = Bench(stream_creating_seconds=10)
+    for index in range(5):
+        bench.create(name=f"s{index}")
+    with refused("ResourceInUse", "s0 .* already exists"):
+        bench.create(name="s0")
+    with refused("LimitExceeded", "CREATING"):
+        bench.create(name="s5")
+
+
+def test_more_shards_than_the_account_may_have_are_refused() -> None:
+    bench = Bench(max_shards=3)
+    bench.create(2)
+    with refused("LimitExceeded", "Current shard count for the account: 2. Limit: 3"):
+        bench.create(2, name="more")
+    with refused("LimitExceeded", "Limit: 3"):
+        bench.call("UpdateShardCount", StreamName="orders", TargetShardCount=4)
+
+
+@pytest.mark.parametrize(
+    "params", [{"StreamName": "orders"}, {"StreamARN": ARN}, {"StreamName": "orders", "StreamARN": ARN}]
+)
+def test_a_stream_is_found_by_name_and_by_arn(bench: Bench, params: dict[str, str]) -> None:
+    bench.create()
+    assert bench.call("DescribeStreamSummary", **params)["StreamDescriptionSummary"]["StreamARN"] == ARN
+
+
+@pytest.mark.parametrize(
+    ("params", "code", "message"),
+    [
+        ({}, "InvalidArgument", "Either StreamName or StreamARN"),
+        ({"StreamName": "nope"}, "ResourceNotFound", "nope"),
+        ({"StreamName": "nope", "StreamARN": ARN}, "InvalidArgument", "does not match"),
+        ({"StreamARN": ARN.replace("us-east-1", "eu-west-1")}, "ResourceNotFound", "eu-west-1"),
+        ({"StreamARN": ARN.replace("123456789012", "999999999999")}, "ResourceNotFound", "999999999999"),
+        ({"StreamARN": "arn:aws:s3:::orders"}, "InvalidArgument", "not the ARN of a stream"),
+        ({"StreamARN": "orders"}, "InvalidArgument", "not the ARN of a stream"),
+    ],
+)
+def test_a_stream_that_is_not_there_is_named(bench: Bench, params: dict[str, str], code: str, message: str) -> None:
+    bench.create()
+    with refused(code, message):
+        bench.call("DescribeStreamSummary", **params)
+
+
+def test_a_stream_with_consumers_is_deleted_only_when_that_is_asked_for(bench: Bench) -> None:
+    bench.create()
+    bench.register()
+    with refused("ResourceInUse", "EnforceConsumerDeletion"):
+        bench.call("DeleteStream", StreamName="orders")
+    bench.call("DeleteStream", StreamName="orders", EnforceConsumerDeletion=True)
+    assert bench.kinesis.streams == {}
+
+
+def test_streams_are_listed_in_pages(bench: Bench) -> None:
+    for name in ("c", "a", "b"):
+        bench.create(name=name)
+    page = bench.call("ListStreams", Limit=2)
+    assert (page["StreamNames"], page["HasMoreStreams"]) == (["a", "b"], True)
+    assert bench.call("ListStreams", NextToken=page["NextToken"])["StreamNames"] == ["c"]
+    assert bench.call("ListStreams", ExclusiveStartStreamName="b")["StreamNames"] == ["c"]
+    with refused("InvalidArgument", "NextToken"):
+        bench.call("ListStreams", NextToken="nonsense")
+
+
+def test_a_consumer_is_creating_then_active_then_deleting_then_gone() -> None:
+    bench = Bench(consumer_creating_seconds=3, consumer_deleting_seconds=4)
+    bench.create()
+    consumer = bench.register()
+    assert consumer.arn.startswith(f"{ARN}/consumer/lake:")
+    seen = []
+    for seconds in (0, 3, 0):
+        bench.clock.advance(seconds)
+        described = bench.call("DescribeStreamConsumer", ConsumerARN=consumer.arn)["ConsumerDescription"]
+        seen.append(described["ConsumerStatus"])
+    assert seen == ["CREATING", "ACTIVE", "ACTIVE"]
+    bench.call("DeregisterStreamConsumer", StreamARN=ARN, ConsumerName="lake")
+    assert bench.call("ListStreamConsumers", StreamARN=ARN)["Consumers"][0]["ConsumerStatus"] == "DELETING"
+    bench.clock.advance(4)
+    assert bench.call("ListStreamConsumers", StreamARN=ARN)["Consumers"] == []
+    with refused("ResourceNotFound", "lake"):
+        bench.call("DescribeStreamConsumer", ConsumerARN=consumer.arn)
+
+
+def test_a_consumer_registered_again_has_another_arn() -> None:
+    bench = Bench(consumer_creating_seconds=0, consumer_deleting_seconds=0)
+    bench.create()
+    first = bench.register().arn
+    bench.call("DeregisterStreamConsumer", ConsumerARN=first)
+    assert bench.register().arn != first
+    with refused("ResourceNotFound", first.rpartition(":")[2]):
+        bench.call("DescribeStreamConsumer", ConsumerARN=first)
+
+
+def test_a_stream_has_20_consumers_five_of_them_creating() -> None:
+    bench = Bench(consumer_creating_seconds=1)
+    bench.create()
+    for index in range(20):
+        if index and index % 5 == 0:
+            with refused("LimitExceeded", "CREATING"):
+                bench.register(f"c{index}")
+            bench.clock.advance(1)
+        bench.register(f"c{index}")
+    bench.clock.advance(1)
+    with refused("LimitExceeded", "20 registered"):
+        bench.register("c20")
+    with refused("ResourceInUse", "c7 .* already exists"):
+        bench.register("c7")
+    page = bench.call("ListStreamConsumers", StreamARN=ARN, MaxResults=15)
+    rest = bench.call("ListStreamConsumers", StreamARN=ARN, NextToken=page["NextToken"])
+    assert len(page["Consumers"] + rest["Consumers"]) == 20
+
+
+def test_subscribing_keeps_the_documented_pace() -> None:
+    bench = Bench(consumer_creating_seconds=2)
+    stream = bench.create(2)
+    consumer, (shard, other) = bench.register(), stream.open_shards
+
+    def admit(at: float, which: Any = shard) -> str:
+        try:
+            consumer.admit(which, at, 5.0, 1.0)
+        except AwsError as error:
+            return error.code
+        consumer._succeeded[which.id] = at
+        return "ok"
+
+    assert admit(0) == "ResourceInUseException"
+    bench.clock.advance(2)
+    bench.kinesis.settle()
+    paced = [admit(at) for at in (10.0, 10.1, 14.9, 15.0)]
+    assert paced == ["ok", "ResourceInUseException", "ResourceInUseException", "LimitExceededException"]
+    assert admit(15.1, other) == "ok"
+    assert admit(16.0) == "ok"
+
+
+def test_a_consumer_arn_that_is_none_is_refused(bench: Bench) -> None:
+    bench.create()
+    consumer = bench.register()
+    for arn in ("x", ARN, f"{ARN}/consumer"):
+        with refused("InvalidArgument", "not the ARN of a stream consumer"):
+            bench.kinesis.consumer(arn)
+    with refused("InvalidArgument", "does not match"):
+        bench.call("DescribeStreamConsumer", ConsumerARN=consumer.arn, ConsumerName="other")
+    with refused("InvalidArgument", "Either ConsumerARN"):
+        bench.call("DescribeStreamConsumer", ConsumerName="lake")
+
+
+def test_a_settings_value_that_makes_no_sense_is_named() -> None:
+    with pytest.raises(ValueError, match=r"subscription_seconds must be more than 0; got -1"):
+        Settings(subscription_seconds=-1)
+    with pytest.raises(ValueError, match=r"resubscribe_seconds must be 0 or more; got -0.5"):
+        Settings(resubscribe_seconds=-0.5)
+    with pytest.raises(ValueError, match=r"max_event_records must be more than 0; got 0"):
+        Settings(max_event_records=0)

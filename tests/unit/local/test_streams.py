@@ -1,0 +1,221 @@
+"""Shards over time: routing, resharding, retention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kinesis_efo.local import AwsError
+from kinesis_efo.local.shards import MAX_HASH
+
+from .conftest import Bench
+
+
+def tiles(stream: Any) -> list[tuple[int, int]]:
+    return [shard.hash_range for shard in stream.open_shards]
+
+
+def assert_complete(ranges: list[tuple[int, int]]) -> None:
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == MAX_HASH
+    assert all(left[1] + 1 == right[0] for left, right in zip(ranges, ranges[1:], strict=False))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 6),
+    st.lists(st.tuples(st.sampled_from(["split", "merge", "put"]), st.integers(0, 10**6)), max_size=25),
+)
+def test_any_reshards_keep_the_hash_space_whole_and_every_record_readable_once(
+    shards: int, steps: list[tuple[str, int]]
+) -> None:
+    bench = Bench()
+    stream = bench.create(shards)
+    put = 0
+    for what, number in steps:
+        bench.clock.advance(0.001)
+        open_shards = stream.open_shards
+        chosen = open_shards[number % len(open_shards)]
+        if what == "put":
+            put += bench.put(*(f"{number}-{i}" for i in range(5)))["FailedRecordCount"] == 0 and 5
+        elif what == "split" and chosen.hash_range[1] > chosen.hash_range[0]:
+            at = chosen.hash_range[0] + 1 + number % (chosen.hash_range[1] - chosen.hash_range[0])
+            bench.call("SplitShard", StreamName="orders", ShardToSplit=chosen.id, NewStartingHashKey=str(at))
+        elif what == "merge" and len(open_shards) > 1:
+            index = number % (len(open_shards) - 1)
+            first, second = open_shards[index].id, open_shards[index + 1].id
+            bench.call("MergeShards", StreamName="orders", ShardToMerge=first, AdjacentShardToMerge=second)
+        assert_complete(tiles(stream))
+    listed = {shard["ShardId"]: shard for shard in bench.call("ListShards", StreamName="orders")["Shards"]}
+    numbers: list[int] = []
+    for shard in stream.shards.values():
+        page = shard.page(0, 10_000, 10**9)
+        found = [int(record.rpartition(b'":"')[2][:56]) for record in page.records] if page else []
+        assert found == sorted(found)
+        low = int(listed[shard.id]["SequenceNumberRange"]["StartingSequenceNumber"])
+        high = int(listed[shard.id]["SequenceNumberRange"].get("EndingSequenceNumber", 10**57))
+        assert all(low < number < high for number in found)
+        numbers += found
+        for parent in shard.parents:
+            assert int(listed[parent]["SequenceNumberRange"]["EndingSequenceNumber"]) < low
+    assert len(numbers) == len(set(numbers)) == put
+
+
+@pytest.mark.parametrize("path", [(2, 4, 3, 6, 5), (4, 8, 16, 8, 4, 2), (1, 2, 1)])
+def test_update_shard_count_ends_with_even_shards(bench: Bench, path: tuple[int, ...]) -> None:
+    stream = bench.create(path[0])
+    for current, target in zip(path, path[1:], strict=False):
+        answer = bench.call(
+            "UpdateShardCount", StreamName="orders", TargetShardCount=target, ScalingType="UNIFORM_SCALING"
+        )
+        assert (answer["CurrentShardCount"], answer["TargetShardCount"]) == (current, target)
+        ranges = tiles(stream)
+        assert len(ranges) == target
+        assert_complete(ranges)
+        widths = [end - start for start, end in ranges]
+        assert max(widths) - min(widths) <= target
+
+
+@pytest.mark.parametrize("target", [9, 1])
+def test_update_shard_count_goes_from_half_to_double_only(bench: Bench, target: int) -> None:
+    bench.create(4)
+    with pytest.raises(AwsError, match=f"from 4 to {target}.*between 2 .* and 8") as refused:
+        bench.call("UpdateShardCount", StreamName="orders", TargetShardCount=target)
+    assert refused.value.code == "LimitExceededException"
+
+
+def test_a_key_goes_to_the_shard_of_its_md5_and_an_explicit_hash_key_wins(bench: Bench) -> None:
+    bench.create(2)
+    # MD5("a") begins with 0c, MD5("b") with 92.
+    assert [record["ShardId"][-1] for record in bench.put("a", "b")["Records"]] == ["0", "1"]
+    assert bench.put("a", hash_key=str(MAX_HASH))["Records"][0]["ShardId"].endswith("1")
+    assert bench.put("b", hash_key="0")["Records"][0]["ShardId"].endswith("0")
+
+
+def test_shard_ids_are_never_used_again(bench: Bench) -> None:
+    stream = bench.create(1)
+    for _ in range(3):
+        first = stream.open_shards[0]
+        bench.call("SplitShard", StreamName="orders", ShardToSplit=first.id, NewStartingHashKey=str(2**127))
+        left, right = stream.open_shards
+        bench.call("MergeShards", StreamName="orders", ShardToMerge=left.id, AdjacentShardToMerge=right.id)
+        bench.clock.advance(25 * 3600)
+    bench.call("ListShards", StreamName="orders")
+    assert [shard.id for shard in stream.shards.values()] == ["shardId-000000000009"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "params", "code", "message"),
+    [
+        (
+            "SplitShard",
+            {"ShardToSplit": "shardId-000000000000", "NewStartingHashKey": "0"},
+            "InvalidArgument",
+            "NewStartingHashKey 0",
+        ),
+        (
+            "SplitShard",
+            {"ShardToSplit": "shardId-000000000000", "NewStartingHashKey": str(MAX_HASH)},
+            "InvalidArgument",
+            "not both",
+        ),
+        (
+            "SplitShard",
+            {"ShardToSplit": "shardId-000000000000", "NewStartingHashKey": "x"},
+            "InvalidArgument",
+            "got 'x'",
+        ),
+        (
+            "SplitShard",
+            {"ShardToSplit": "shardId-000000000009", "NewStartingHashKey": "5"},
+            "ResourceNotFound",
+            "shardId-000000000009",
+        ),
+        (
+            "MergeShards",
+            {"ShardToMerge": "shardId-000000000000", "AdjacentShardToMerge": "shardId-000000000002"},
+            "InvalidArgument",
+            "not an adjacent pair",
+        ),
+        (
+            "MergeShards",
+            {"ShardToMerge": "shardId-000000000000", "AdjacentShardToMerge": "shardId-000000000000"},
+            "InvalidArgument",
+            "not an adjacent pair",
+        ),
+    ],
+)
+def test_impossible_reshards_are_refused(
+    bench: Bench, operation: str, params: dict[str, str], code: str, message: str
+) -> None:
+    stream = bench.create(3)
+    with pytest.raises(AwsError, match=message) as refused:
+        bench.call(operation, StreamName="orders", **params)
+    assert refused.value.code == f"{code}Exception"
+    assert stream.status == "ACTIVE"
+    assert len(stream.shards) == 3
+
+
+def test_a_closed_shard_cannot_be_split_again_and_an_on_demand_stream_not_at_all(bench: Bench) -> None:
+    stream = bench.create(1)
+    split = {"ShardToSplit": "shardId-000000000000", "NewStartingHashKey": "5"}
+    bench.call("SplitShard", StreamName="orders", **split)
+    with pytest.raises(AwsError, match="already been merged or split"):
+        bench.call("SplitShard", StreamName="orders", **split)
+    bench.call("CreateStream", StreamName="auto", StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    assert len(bench.kinesis.streams["auto"].open_shards) == 4
+    with pytest.raises(AwsError, match="ON_DEMAND") as refused:
+        bench.call("SplitShard", StreamName="auto", **split)
+    assert refused.value.code == "ValidationException"
+    assert stream.status == "ACTIVE"
+
+
+def test_a_reshard_takes_effect_after_the_time_set_and_the_stream_is_updating_until_then() -> None:
+    bench = Bench(reshard_seconds=30)
+    stream = bench.create(1)
+    bench.call("SplitShard", StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey="5")
+    assert (
+        bench.call("DescribeStreamSummary", StreamName="orders")["StreamDescriptionSummary"]["StreamStatus"]
+        == "UPDATING"
+    )
+    with pytest.raises(AwsError, match="not ACTIVE, instead in state UPDATING") as refused:
+        bench.call("SplitShard", StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey="5")
+    assert refused.value.code == "ResourceInUseException"
+    assert bench.put("a")["Records"][0]["ShardId"] == "shardId-000000000000"
+    bench.clock.advance(30)
+    assert (
+        bench.call("DescribeStreamSummary", StreamName="orders")["StreamDescriptionSummary"]["StreamStatus"] == "ACTIVE"
+    )
+    assert len(stream.open_shards) == 2
+
+
+def test_records_expire_and_a_closed_shard_goes_with_its_last_ones() -> None:
+    bench = Bench(retention_seconds=60)
+    stream = bench.create(1)
+    bench.put("a", "b")
+    bench.clock.advance(40)
+    bench.put("c")
+    bench.call("SplitShard", StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey="5")
+    bench.clock.advance(30)
+    listed = bench.call("ListShards", StreamName="orders")["Shards"]
+    assert len(listed) == 3
+    parent = stream.shards["shardId-000000000000"]
+    assert (parent.oldest, parent.tip) == (2, 3)
+    bench.clock.advance(31)
+    assert [shard["ShardId"][-1] for shard in bench.call("ListShards", StreamName="orders")["Shards"]] == ["1", "2"]
+    with pytest.raises(AwsError, match="shardId-000000000000 .* does not exist"):
+        stream.shard("shardId-000000000000")
+
+
+def test_a_clock_that_jumps_back_neither_disorders_nor_loses_records(bench: Bench) -> None:
+    stream = bench.create(1)
+    bench.put("a")
+    bench.clock.wall -= 3600
+    bench.put("b")
+    bench.clock.wall += 3600
+    shard = stream.open_shards[0]
+    assert len(shard.page(0, 10, 10**6).records) == 2
+    assert shard.cursor_at_time(bench.clock.wall - 1) == 0

@@ -1,0 +1,98 @@
+"""What PutRecords takes and refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinesis_efo.local import AwsError
+from kinesis_efo.local.writing import Entry, PutRecord, PutRecords, put_record, put_records
+
+from .conftest import Bench
+
+
+def test_with_the_limit_on_records_fail_one_by_one_and_only_on_the_full_shard() -> None:
+    bench = Bench(write_limit=True)
+    bench.create(2)
+    for _ in range(2):
+        assert bench.put(*["k"] * 500, hash_key="0")["FailedRecordCount"] == 0
+    answer = bench.put(*["k"] * 3, hash_key="0")
+    assert answer["FailedRecordCount"] == 3
+    assert answer["Records"][0]["ErrorCode"] == "ProvisionedThroughputExceededException"
+    assert "shardId-000000000000" in answer["Records"][0]["ErrorMessage"]
+    assert bench.put("k", hash_key=str(2**128 - 1))["FailedRecordCount"] == 0
+    bench.clock.advance(0.0025)
+    results = bench.put(*["k"] * 4, hash_key="0")["Records"]
+    assert ["SequenceNumber" in result for result in results] == [True, True, False, False]
+    with pytest.raises(AwsError, match="ProvisionedThroughputExceededException"):
+        put_record(bench.kinesis, PutRecord("eA==", "k", "0", "orders"))
+
+
+def test_bytes_are_limited_as_well() -> None:
+    bench = Bench(write_limit=True)
+    bench.create()
+    answer = bench.put(*"abc", data=b"x" * 500_000)
+    assert answer["FailedRecordCount"] == 1
+    bench.clock.advance(1)
+    assert bench.put("d", data=b"x" * 1_000_000)["FailedRecordCount"] == 0
+
+
+def test_without_the_limit_nothing_is_refused(bench: Bench) -> None:
+    bench.create()
+    assert sum(bench.put(*["k"] * 500, data=b"x" * 5000)["FailedRecordCount"] for _ in range(10)) == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (Entry("eA==", ""), "partitionKey.*between 1 and 256; got 0"),
+        (Entry("eA==", "k" * 257), "partitionKey.*got 257"),
+        (Entry("not base64!", "k"), "not base64"),
+        (Entry("é", "k"), "not base64"),
+        (Entry("eA==", "k", "-1"), "ExplicitHashKey.*-1"),
+        (Entry("eA==", "k", str(2**128)), "ExplicitHashKey"),
+        (Entry("eA==", "k", "9" * 5000), "ExplicitHashKey"),
+        (Entry("QUFB" * 349_526, "k"), "less than or equal to 1048576"),
+    ],
+)
+def test_a_bad_record_refuses_the_whole_request(bench: Bench, entry: Entry, message: str) -> None:
+    stream = bench.create()
+    with pytest.raises(AwsError, match=message):
+        put_records(bench.kinesis, PutRecords([Entry("eA==", "good"), entry], "orders"))
+    assert stream.open_shards[0].tip == 0
+
+
+def test_500_records_and_10_mebibytes_are_the_most(bench: Bench) -> None:
+    bench.create()
+    with pytest.raises(AwsError, match="between 1 and 500; got 501"):
+        bench.put(*["k"] * 501)
+    with pytest.raises(AwsError, match="between 1 and 500; got 0"):
+        bench.put()
+    assert bench.put(*["k"] * 10, data=b"x" * (1024 * 1024 - 1))["FailedRecordCount"] == 0
+    with pytest.raises(AwsError, match="exceeds 10485760 bytes"):
+        bench.put(*["k"] * 11, data=b"x" * (1024 * 1024 - 1))
+
+
+def test_large_records_need_the_stream_to_allow_them(bench: Bench) -> None:
+    bench.create(MaxRecordSizeInKiB=10240)
+    assert bench.put("k", data=b"x" * (10 * 1024 * 1024 - 1))["FailedRecordCount"] == 0
+    assert bench.put("k", data=b"")["FailedRecordCount"] == 0
+
+
+def test_any_partition_key_and_any_data_come_back_as_they_were(bench: Bench) -> None:
+    import base64
+
+    import msgspec
+
+    stream = bench.create()
+    keys = ['"', "\\", "\x00\n", "ключ", "🦆", "</script>"]
+    bench.put(*keys, data=bytes(range(256)))
+    records = [msgspec.json.decode(record) for record in stream.open_shards[0].page(0, 10, 10**6).records]
+    assert [record["PartitionKey"] for record in records] == keys
+    assert {base64.b64decode(record["Data"]) for record in records} == {bytes(range(256))}
+    assert list(records[0]) == [
+        "ApproximateArrivalTimestamp",
+        "Data",
+        "EncryptionType",
+        "PartitionKey",
+        "SequenceNumber",
+    ]

@@ -1,0 +1,145 @@
+"""KPL aggregates: many user records inside one Kinesis record, taken apart as the KCL does.
+
+Format: magic, a protobuf message, its MD5 (awslabs/amazon-kinesis-producer, aggregation-format.md). The reader below is
+for this one message: the `protobuf` package would bring generated code and a version that PySpark and its users have to
+agree on, for three fields. Nothing is trusted: lengths are checked, and keys are held to Kinesis' limit, so that what comes
+out stays in proportion to what went in. Relies on nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import md5
+from typing import Final, NamedTuple
+
+MAGIC: Final = b"\xf3\x89\x9a\xc2"
+"""The first bytes of every aggregate."""
+
+_DIGEST: Final = 16
+_MOST_KEY_CHARACTERS: Final = 256
+_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+
+
+class UserRecord(NamedTuple):
+    """One record inside an aggregate.
+
+    Attributes:
+        partition_key: Its own partition key, not the Kinesis record's.
+        data: Its data.
+    """
+
+    partition_key: str
+    data: bytes
+
+
+class _Corrupt(ValueError):
+    """The bytes are not an aggregate, whatever they begin with."""
+
+
+def deaggregate(data: bytes, hash_range: tuple[int, int] | None) -> list[UserRecord] | None:
+    """The user records of an aggregate, in order: their index is the sub-sequence number.
+
+    After a reshard an aggregate may hold a record whose hash key belongs to another shard. The KPL sends such an aggregate
+    again, split up; like the KCL (AggregatorUtil.deaggregate), this drops all of it.
+
+    Args:
+        data: Data of a Kinesis record.
+        hash_range: First and last hash key of the shard; None keeps everything.
+
+    Returns:
+        The records; none of them when the aggregate belongs to another shard; None when the data is not an aggregate, or a
+        corrupt one: then it is a record like any other.
+    """
+    if len(data) <= len(MAGIC) + _DIGEST or not data.startswith(MAGIC):
+        return None
+    message, digest = data[len(MAGIC) : -_DIGEST], data[-_DIGEST:]
+    if md5(message, usedforsecurity=False).digest() != digest:
+        return None
+    try:
+        keys, explicit, records = _read(message)
+        user_records = [UserRecord(keys[key], body) for key, _, body in records]
+        if hash_range and not all(
+            hash_range[0] <= (_number(explicit[chosen]) if chosen is not None else _hash(keys[key])) <= hash_range[1]
+            for key, chosen in {(key, chosen) for key, chosen, _ in records}
+        ):
+            return []
+    except (_Corrupt, IndexError, UnicodeDecodeError):
+        return None
+    return user_records
+
+
+def _read(message: bytes) -> tuple[list[str], list[str], list[tuple[int, int | None, bytes]]]:
+    keys: list[str] = []
+    explicit: list[str] = []
+    records: list[tuple[int, int | None, bytes]] = []
+    for number, value in _fields(message):
+        if number in (1, 2) and isinstance(value, bytes):
+            text = value.decode()
+            if len(text) > _MOST_KEY_CHARACTERS:
+                raise _Corrupt
+            (keys if number == 1 else explicit).append(text)
+        elif number == 3 and isinstance(value, bytes):
+            records.append(_record(value))
+    return keys, explicit, records
+
+
+def _record(message: bytes) -> tuple[int, int | None, bytes]:
+    key: int | None = None
+    explicit: int | None = None
+    data: bytes | None = None
+    for number, value in _fields(message):
+        if number == 1 and isinstance(value, int):
+            key = value
+        elif number == 2 and isinstance(value, int):
+            explicit = value
+        elif number == 3 and isinstance(value, bytes):
+            data = value
+    if key is None or data is None:
+        raise _Corrupt
+    return key, explicit, data
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    at, end = 0, len(message)
+    while at < end:
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == _VARINT:
+            value, at = _varint(message, at)
+            yield tag >> 3, value
+            continue
+        if kind == _LENGTH:
+            length, at = _varint(message, at)
+        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
+            length = 8 if kind == _EIGHT_BYTES else 4
+        else:
+            raise _Corrupt
+        if length > end - at:
+            raise _Corrupt
+        yield tag >> 3, message[at : at + length]
+        at += length
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    # Nearly all of them have one byte.
+    value = message[at]
+    if value < 0x80:
+        return value, at + 1
+    value &= 0x7F
+    for shift in range(7, 70, 7):
+        at += 1
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at + 1
+    raise _Corrupt
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise _Corrupt
+    return int(text)
+
+
+def _hash(partition_key: str) -> int:
+    return int.from_bytes(md5(partition_key.encode(), usedforsecurity=False).digest(), "big")

@@ -1,0 +1,201 @@
+"""From raw event payloads to Arrow batches of the source's columns. Runs in Spark's tasks.
+
+JSON and base64 are decoded by msgspec into one small struct per Kinesis record; everything after that works on columns.
+Relies on `aggregation` for KPL aggregates and pyarrow for the columns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from operator import lt
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kinesis_efo.errors import FrameError
+from kinesis_efo.kinesis.aggregation import MAGIC
+from kinesis_efo.kinesis.aggregation import deaggregate as deaggregate_record
+from kinesis_efo.positions import Position, PositionKind, ShardKey
+
+log = logging.getLogger(__name__)
+
+SCHEMA: Final = pa.schema(
+    [
+        ("data", pa.binary()),
+        ("partitionKey", pa.string()),
+        ("sequenceNumber", pa.string()),
+        ("subSequenceNumber", pa.int64()),
+        ("approximateArrivalTimestamp", pa.timestamp("us", tz="UTC")),
+        ("stream", pa.string()),
+        ("shardId", pa.string()),
+    ]
+)
+"""The columns of the source, in this order."""
+
+MAX_ROWS: Final = 10_000
+"""Most rows in a batch. Events are put together up to here: a batch of a few rows costs Spark as much as one of thousands."""
+
+MAX_BYTES: Final = 8 << 20
+"""A batch is handed on once it was made from so many bytes of payload, however few its rows."""
+
+
+class _Record(msgspec.Struct, rename="pascal", gc=False):
+    data: bytes
+    sequence_number: str
+    approximate_arrival_timestamp: float | None = None
+    partition_key: str | None = None
+
+
+class _Payload(msgspec.Struct, rename="pascal", gc=False):
+    records: list[_Record] = []
+
+
+_DECODER: Final = msgspec.json.Decoder(_Payload)
+
+
+def decode(
+    payloads: Iterable[bytes | memoryview],
+    key: ShardKey,
+    after: Position,
+    through: Position,
+    *,
+    deaggregate: bool,
+    hash_range: tuple[int, int] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one shard's range.
+
+    Args:
+        payloads: Raw events of the shard, in order, that cover the range.
+        key: The shard.
+        after: Where the range starts, exclusive. What lies before is dropped; a start (`TRIM_HORIZON`, `AT_TIMESTAMP`)
+            drops nothing.
+        through: Where it ends, inclusive. `SHARD_END` drops nothing. Reading stops at the first record behind it.
+        deaggregate: Take KPL aggregates apart.
+        hash_range: First and last hash key of the shard, to drop aggregates that belong to another one.
+
+    Yields:
+        Batches of `SCHEMA` with 1 to `MAX_ROWS` rows. Rows ascend by sequence number; one that came before, because an event
+        was delivered twice, is left out.
+
+    Raises:
+        FrameError: A payload is not an event with records.
+    """
+    floor = after.value if after.kind is PositionKind.AFTER else -1
+    ceiling = through.value if through.kind is PositionKind.AFTER else None
+    pending: list[_Record] = []
+    size = 0
+    for payload in payloads:
+        try:
+            records = _DECODER.decode(payload).records
+            if not records:
+                continue
+            last = int(records[-1].sequence_number)
+            if _is_straight(records, floor) and (ceiling is None or last <= ceiling):
+                floor = last
+            else:
+                records, floor = _cut(records, floor, ceiling)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise FrameError(f"an event of shard {key} cannot be decoded: {error}") from None
+        pending += records
+        size += len(payload)
+        if len(pending) >= MAX_ROWS or size >= MAX_BYTES:
+            yield from _batches(pending, key, deaggregate, hash_range)
+            pending, size = [], 0
+        if ceiling is not None and last >= ceiling:
+            break
+    if pending:
+        yield from _batches(pending, key, deaggregate, hash_range)
+
+
+def _is_straight(records: list[_Record], floor: int) -> bool:
+    """Whether all records lie behind `floor` and ascend. Compares as text, which is right for numbers of one length."""
+    numbers = [record.sequence_number for record in records]
+    return (
+        int(numbers[0]) > floor
+        and all(map(lt, numbers, islice(numbers, 1, None)))
+        and (len(set(map(len, numbers))) == 1)
+    )
+
+
+def _cut(records: list[_Record], floor: int, ceiling: int | None) -> tuple[list[_Record], int]:
+    kept = []
+    for record in records:
+        number = int(record.sequence_number)
+        if number <= floor:
+            continue
+        if ceiling is not None and number > ceiling:
+            break
+        kept.append(record)
+        floor = number
+    return kept, floor
+
+
+def _batches(
+    records: list[_Record], key: ShardKey, apart: bool, hash_range: tuple[int, int] | None
+) -> Iterator[pa.RecordBatch]:
+    data = [record.data for record in records]
+    subs: list[int] | None = None
+    column = pa.array(data, pa.binary())
+    if apart and pc.any(pc.starts_with(column, pattern=MAGIC)).as_py():
+        records, data, subs = _take_apart(records, key, hash_range)
+    rows = len(data)
+    # Pieces of one size: 10,001 rows make two batches of 5,000 rather than one of a single row.
+    pieces = -(-rows // MAX_ROWS)
+    for piece in range(pieces):
+        start, stop = piece * rows // pieces, (piece + 1) * rows // pieces
+        some = records[start:stop]
+        count = len(some)
+        try:
+            columns = [
+                column.slice(start, count) if subs is None else pa.array(data[start:stop], pa.binary()),
+                pa.array([record.partition_key for record in some], pa.string()),
+                pa.array([record.sequence_number for record in some], pa.string()),
+                pa.repeat(_FIRST, count) if subs is None else pa.array(subs[start:stop], pa.int64()),
+                _timestamps([record.approximate_arrival_timestamp for record in some]),
+                pa.repeat(key.stream, count),
+                pa.repeat(key.shard, count),
+            ]
+        except (pa.ArrowException, ValueError) as error:
+            raise FrameError(f"an event of shard {key} cannot be decoded: {error}") from None
+        yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+_FIRST: Final = pa.scalar(0, pa.int64())
+
+
+def _timestamps(seconds: list[float | None]) -> pa.Array:
+    # Kinesis gives milliseconds as decimals of a second; rounding undoes what floating point did to them.
+    microseconds = pc.round(pc.multiply(pa.array(seconds, pa.float64()), 1e6))
+    return microseconds.cast(pa.int64()).cast(SCHEMA.field("approximateArrivalTimestamp").type)
+
+
+def _take_apart(
+    records: list[_Record], key: ShardKey, hash_range: tuple[int, int] | None
+) -> tuple[list[_Record], list[bytes], list[int]]:
+    """Records with aggregates replaced by what is in them: one record, its data and its sub-sequence number per row."""
+    rows: list[_Record] = []
+    data: list[bytes] = []
+    subs: list[int] = []
+    corrupt = foreign = 0
+    for record in records:
+        inside = deaggregate_record(record.data, hash_range) if record.data.startswith(MAGIC) else None
+        if inside is None:
+            corrupt += record.data.startswith(MAGIC)
+            rows.append(record)
+            data.append(record.data)
+            subs.append(0)
+            continue
+        foreign += not inside
+        for index, (partition_key, body) in enumerate(inside):
+            rows.append(_Record(b"", record.sequence_number, record.approximate_arrival_timestamp, partition_key))
+            data.append(body)
+            subs.append(index)
+    if corrupt:
+        log.warning("%s: %d records begin like KPL aggregates but are none; passed on as they are", key, corrupt)
+    if foreign:
+        log.info("%s: %d KPL aggregates left out: after a reshard they belong to other shards", key, foreign)
+    return rows, data, subs

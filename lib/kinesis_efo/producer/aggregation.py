@@ -1,0 +1,105 @@
+"""The KPL's aggregated record format, written. Relies on hashlib.
+
+Magic number, a protobuf message (a table of partition keys, a table of explicit hash keys, and records that point into
+both), and the MD5 of the message; see aggregation-format.md in awslabs/amazon-kinesis-producer. The message has three
+fixed fields, so it is written here rather than with a protobuf runtime that users would have to share with Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import md5
+
+from kinesis_efo.producer.record import Record
+
+MAGIC = b"\xf3\x89\x9a\xc2"
+_FRAME = len(MAGIC) + 16
+_PARTITION_KEY, _HASH_KEY, _RECORD = b"\x0a", b"\x12", b"\x1a"
+_KEY_INDEX, _HASH_KEY_INDEX, _DATA = b"\x08", b"\x10", b"\x1a"
+
+
+class Aggregate:
+    """Several records of one shard as one Kinesis record. It travels under the first record's key and place on the ring."""
+
+    __slots__ = ("data", "hash_key", "key", "records", "size")
+
+    def __init__(self, records: Sequence[Record], data: bytes) -> None:
+        self.records = records
+        self.data = data
+        self.key = records[0].key
+        # Its own MD5 of the key would do, were there not records that bring their hash key.
+        self.hash_key: str | None = str(records[0].hash)
+        self.size = len(data) + len(self.key.encode())
+
+
+class Packer:
+    """Gathers records for one aggregate and knows its exact size at any time.
+
+    Args:
+        max_bytes: Largest size of the Kinesis record, its partition key counted.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._records: list[Record] = []
+        self._keys: dict[str, int] = {}
+        self._hash_keys: dict[str, int] = {}
+        self._tables: list[bytes] = []
+        self._body: list[bytes] = []
+        self._size = _FRAME
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, record: Record) -> bool:
+        """Take a record if it fits. False leaves everything as it was; an empty packer refuses what never fits."""
+        tables: list[bytes] = []
+        key_index = self._keys.get(record.key)
+        if key_index is None:
+            encoded = record.key.encode()
+            tables += (_PARTITION_KEY, _varint(len(encoded)), encoded)
+        inner = [_KEY_INDEX, _varint(len(self._keys) if key_index is None else key_index)]
+        hash_index: int | None = None
+        if record.hash_key is not None:
+            hash_index = self._hash_keys.get(record.hash_key)
+            if hash_index is None:
+                encoded = record.hash_key.encode()
+                tables += (_HASH_KEY, _varint(len(encoded)), encoded)
+            inner += (_HASH_KEY_INDEX, _varint(len(self._hash_keys) if hash_index is None else hash_index))
+        inner += (_DATA, _varint(len(record.data)), record.data)
+        length = sum(map(len, inner))
+        prefix = _varint(length)
+        added = sum(map(len, tables)) + 1 + len(prefix) + length
+        outer_key = len((self._records[0] if self._records else record).key.encode())
+        if self._size + added + outer_key > self._max_bytes:
+            return False
+        if key_index is None:
+            self._keys[record.key] = len(self._keys)
+        if record.hash_key is not None and hash_index is None:
+            self._hash_keys[record.hash_key] = len(self._hash_keys)
+        self._tables += tables
+        self._body += (_RECORD, prefix, *inner)
+        self._size += added
+        self._records.append(record)
+        return True
+
+    def seal(self) -> Aggregate | Record:
+        """What to send: an aggregate, or the record as it is when there is only one."""
+        if len(self._records) == 1:
+            return self._records[0]
+        message = b"".join(self._tables) + b"".join(self._body)
+        return Aggregate(self._records, MAGIC + message + md5(message, usedforsecurity=False).digest())
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return _SMALL[value]
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_SMALL = [bytes((value,)) for value in range(0x80)]

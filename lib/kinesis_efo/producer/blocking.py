@@ -1,0 +1,251 @@
+"""The producer for code without asyncio: the same one on an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import threading
+import weakref
+from collections import deque
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+from kinesis_efo.options import AwsSettings
+from kinesis_efo.producer.errors import ProducerClosedError, WriteError
+from kinesis_efo.producer.metrics import ProducerMetrics
+from kinesis_efo.producer.producer import Connect, Data, Producer
+from kinesis_efo.producer.record import Record
+from kinesis_efo.producer.room import Waiter
+from kinesis_efo.producer.settings import ProducerSettings
+
+log = logging.getLogger(__name__)
+
+EXIT_SECONDS = 60.0
+"""How long the end of the process is held up for a producer that was not closed."""
+
+
+class BlockingProducer:
+    """Writes records to one stream from any number of threads. A context manager.
+
+    Everything is as with `Producer`; `put` blocks while too much is outstanding. One that is still open when the process
+    ends is closed then, but only its log says whether that worked: close it.
+
+    Args:
+        stream: Name or ARN.
+        settings: Bounds, batching, order, aggregation, patience.
+        aws: Region, endpoint and role.
+        connect: Opens the service; passed in for tests.
+
+    Example:
+        >>> def copy(lines):
+        ...     with BlockingProducer("orders") as producer:
+        ...         for line in lines:
+        ...             producer.put(line, partition_key=line[:8])
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        settings: ProducerSettings | None = None,
+        aws: AwsSettings | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        self._producer = Producer(stream, settings=settings, aws=aws, connect=connect)
+        self._inbox: deque[Record] = deque()
+        self._draining = False
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def open(self) -> Self:
+        """Connect and load the shard map. Entering the context does this.
+
+        Raises:
+            ConfigurationError: The stream's name or ARN is not one, or no region is known.
+            WriteError: The stream does not exist, or credentials or policy refuse it.
+        """
+        if self._thread is not None:
+            raise ProducerClosedError(f"the producer for {self._producer.stream} was opened before; make another one")
+        started: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=_run_loop, args=(started,), name="kinesis-efo-producer", daemon=True)
+        self._thread.start()
+        self._loop = started.result()
+        try:
+            self._call(self._producer.open())
+        except BaseException:
+            self._end_loop()
+            raise
+        self._at_exit = _at_exit(self)
+        return self
+
+    def put(self, data: Data, partition_key: str, explicit_hash_key: str | int | None = None) -> None:
+        """Hand over a record; blocks while too much is outstanding. It is written once a later `flush` or `close` returns.
+
+        Args:
+            data: The record; text is written as UTF-8.
+            partition_key: 1 to 256 characters; decides on the shard, and on order with `ordered`.
+            explicit_hash_key: 0 to 2**128-1; decides on the shard instead.
+
+        Raises:
+            RecordRefusedError: The record can never be written. Others are not affected.
+            WriteError: An earlier record could not be written; everything unacknowledged is not claimed.
+        """
+        record = self._producer.make_record(data, partition_key, explicit_hash_key)
+        if record is None:
+            return
+        if self._producer.room.try_enter(record.shard, record.size):
+            self._hand_over(record)
+        else:
+            self._wait_for_room(record)
+
+    def flush(self) -> None:
+        """Return when everything that was put before is acknowledged.
+
+        Raises:
+            WriteError: The first failure; what is not acknowledged is not claimed.
+        """
+        self._producer.check()
+        self._call(self._producer.flush())
+
+    def close(self) -> None:
+        """Write everything, then disconnect. Leaving the context does this. Does nothing when closed.
+
+        Raises:
+            WriteError: As `flush`; the producer is closed all the same.
+        """
+        self._finish(self._producer.close)
+
+    def abort(self) -> None:
+        """Disconnect without waiting for what is outstanding; says in the log how much that was."""
+        self._finish(self._producer.abort)
+
+    @property
+    def metrics(self) -> ProducerMetrics:
+        """Counters and gauges, now."""
+        return self._producer.metrics
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif isinstance(error, Exception):
+            try:
+                self.close()
+            except WriteError as failure:
+                if failure is not error:
+                    log.error("%s failed while it was closed after another error: %s", self._producer.stream, failure)
+        else:
+            self.abort()
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _call(self, coroutine: Any) -> Any:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def _finish(self, how: Any) -> None:
+        with self._lock:
+            if self._loop is None or self._loop.is_closed() or self._thread is None or not self._thread.is_alive():
+                return
+            atexit.unregister(self._at_exit)
+            try:
+                self._call(how())
+            finally:
+                self._end_loop()
+
+    def _end_loop(self) -> None:
+        assert self._loop is not None
+        assert self._thread is not None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _hand_over(self, record: Record) -> None:
+        self._inbox.append(record)
+        if not self._draining:
+            # Set before the call: at worst the loop looks once more into an empty inbox.
+            self._draining = True
+            self._soon(self._drain)
+
+    def _soon(self, callback: Any) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            raise ProducerClosedError(f"the producer for {self._producer.stream} is closed") from None
+
+    def _drain(self) -> None:
+        self._draining = False
+        while self._inbox:
+            self._producer.accept(self._inbox.popleft())
+        self._producer.pump_if_full()
+
+    def _give_up_after(self, seconds: float) -> None:
+        assert self._loop is not None
+        why = f"the process ends, and this took longer than {seconds:g} s"
+        self._soon(lambda: asyncio.get_running_loop().call_later(seconds, self._producer.give_up, why))
+
+    def _wait_for_room(self, record: Record) -> None:
+        woken = threading.Event()
+
+        def wake(_: Waiter) -> None:
+            woken.set()
+
+        waiter = self._producer.room.enter(record.shard, record.size, wake)
+        self._soon(self._producer.press)
+        try:
+            woken.wait()
+        except BaseException:
+            self._producer.room.forget(waiter)
+            raise
+        if not waiter.admitted:
+            self._producer.check()
+            raise ProducerClosedError(f"the producer for {self._producer.stream} is closed")
+        self._hand_over(record)
+
+
+def _run_loop(started: Future[asyncio.AbstractEventLoop]) -> None:
+    loop = asyncio.new_event_loop()
+    loop.call_soon(started.set_result, loop)
+    try:
+        loop.run_forever()
+    finally:
+        # A flush that came too late must not wait for ever.
+        loop.run_until_complete(_cancel_late())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        # At the end of the process no thread can be started any more, not even to join others.
+        with contextlib.suppress(RuntimeError):
+            loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+async def _cancel_late() -> None:
+    late = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*late, return_exceptions=True)
+
+
+def _at_exit(producer: BlockingProducer) -> Any:
+    reference = weakref.ref(producer)
+
+    def close() -> None:
+        left = reference()
+        if left is None:
+            return
+        log.warning("the producer for %s was not closed; writing what is outstanding", left._producer.stream)
+        left._give_up_after(EXIT_SECONDS)
+        try:
+            left.close()
+        except WriteError as error:
+            log.error("at the end of the process, records were not written: %s", error)
+
+    atexit.register(close)
+    return close

@@ -1,0 +1,207 @@
+"""What waits for one shard, and how fast it is offered. No I/O, no clock: times are passed in.
+
+A lane that was throttled rests for a random time, sends one request at a time and halves or doubles how much it offers, so
+that it goes on at the shard's limit without sending everything again and again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from kinesis_efo.producer.record import Record
+from kinesis_efo.producer.settings import MAX_REQUEST_RECORDS, ProducerSettings
+
+
+class Backoff:
+    """Full jitter: a random wait between 0 and a bound that doubles with each fault in a row.
+
+    Args:
+        settings: First and longest bound.
+        random: Source of the jitter.
+    """
+
+    def __init__(self, settings: ProducerSettings, random: Random) -> None:
+        self._base, self._max = settings.backoff_base, settings.backoff_max
+        self._random = random
+        self._faults = 0
+        self._began = 0.0
+        self.until = 0.0
+
+    def news(self, sent_at: float) -> bool:
+        """Whether a request was sent after the last fault. Those that were under way together tell the same thing."""
+        return not self._faults or sent_at >= self._began
+
+    def extend(self, sent_at: float, now: float, *, progress: bool = False) -> None:
+        """Rest after a fault.
+
+        Args:
+            sent_at: When the failed request was sent, monotonic seconds.
+            now: Monotonic seconds.
+            progress: Part of the request was taken: the bound starts again.
+        """
+        if progress:
+            self._faults = 1
+        elif self.news(sent_at):
+            self._faults += 1
+        self._began = now
+        bound = min(self._max, self._base * 2.0 ** min(self._faults - 1, 30))
+        self.until = max(self.until, now + self._random.uniform(0, bound))
+
+    def end(self) -> None:
+        """A request was taken as a whole."""
+        self._faults = 0
+        self.until = 0.0
+
+
+class Queue(Protocol):
+    """Records that wait, in the order in which they may be sent."""
+
+    bytes: int
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Record]: ...
+    def append(self, record: Record) -> None:
+        """Add a record that was put."""
+
+    def give_back(self, records: Sequence[Record]) -> None:
+        """Put records back that were taken, to the front, in the order in which they were taken."""
+
+    def oldest(self) -> float:
+        """When the first one was put."""
+
+    def candidates(self) -> Iterable[Record]:
+        """Those that may go into one request, first to last."""
+
+    def take(self, records: Sequence[Record]) -> None:
+        """Remove the first of the candidates."""
+
+
+class Fifo:
+    """First in, first out."""
+
+    def __init__(self) -> None:
+        self._records: deque[Record] = deque()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records)
+
+    def append(self, record: Record) -> None:
+        self._records.append(record)
+        self.bytes += record.size
+
+    def give_back(self, records: Sequence[Record]) -> None:
+        self._records.extendleft(reversed(records))
+        self.bytes += sum(record.size for record in records)
+
+    def oldest(self) -> float:
+        return self._records[0].put_at
+
+    def candidates(self) -> Iterable[Record]:
+        return iter(self._records)
+
+    def take(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._records.popleft()
+            self.bytes -= record.size
+
+
+class PerKey:
+    """Order per partition key. PutRecords may refuse a record and take a later one: a request holds one record of a key."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, deque[Record]] = {}
+        self._count = 0
+        self._since = 0.0
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Record]:
+        return (record for queue in self._keys.values() for record in queue)
+
+    def append(self, record: Record) -> None:
+        if not self._count:
+            self._since = record.put_at
+        self._keys.setdefault(record.key, deque()).append(record)
+        self._count += 1
+        self.bytes += record.size
+
+    def give_back(self, records: Sequence[Record]) -> None:
+        for record in reversed(records):
+            self._since = min(self._since, record.put_at) if self._count else record.put_at
+            self._keys.setdefault(record.key, deque()).appendleft(record)
+            self._count += 1
+            self.bytes += record.size
+
+    def oldest(self) -> float:
+        # Never too late: what is left after a request has waited for that request already.
+        return self._since
+
+    def candidates(self) -> Iterable[Record]:
+        return (queue[0] for queue in self._keys.values())
+
+    def take(self, records: Sequence[Record]) -> None:
+        for record in records:
+            queue = self._keys.pop(record.key)
+            queue.popleft()
+            if queue:
+                # To the end: every key has its turn.
+                self._keys[record.key] = queue
+            self._count -= 1
+            self.bytes -= record.size
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """Since when there was no progress, in monotonic seconds, and what came first."""
+
+    since: float
+    cause: str
+
+
+class Lane:
+    """One shard's records and its pace.
+
+    Args:
+        shard: Its id.
+        settings: Order, aggregation and backoff.
+        random: For the backoff.
+    """
+
+    def __init__(self, shard: str, settings: ProducerSettings, random: Random) -> None:
+        self.shard = shard
+        # Aggregates are all or nothing, and one lane sends one at a time: they keep order by themselves.
+        self.queue: Queue = PerKey() if settings.ordered and not settings.aggregate else Fifo()
+        self.in_flight = 0
+        self.failing: Failing | None = None
+        self._ordered = settings.ordered
+        self._most = 1 if settings.ordered and settings.aggregate else MAX_REQUEST_RECORDS
+        self.window = self._most
+        self.backoff = Backoff(settings, random)
+
+    def ready(self, now: float) -> bool:
+        """Whether it has something that may be sent now."""
+        alone = self._ordered or self.window < self._most
+        return len(self.queue) > 0 and self.backoff.until <= now and not (alone and self.in_flight)
+
+    def slow_down(self, taken: int, sent_at: float, now: float) -> None:
+        """After a throttled request, of which `taken` parcels were taken."""
+        halved = 2 * taken if taken else self.window // 2
+        window = halved if self.backoff.news(sent_at) else self.window + 2 * taken
+        self.window = max(1, min(self._most, window))
+        self.backoff.extend(sent_at, now, progress=taken > 0)
+
+    def speed_up(self, sent_at: float) -> None:
+        """After a request that was taken as a whole."""
+        if self.backoff.news(sent_at):
+            self.backoff.end()
+            self.window = min(self._most, 2 * self.window)

@@ -1,0 +1,308 @@
+"""The producer's decisions: what to send next and when, and what an answer means. No I/O: times are passed in.
+
+Records wait in one lane per shard. Requests are cut across lanes; what an answer refuses goes back to the front of its
+lane. Nothing leaves but as acknowledged, as refused for good, or never: there is no age after which records vanish.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from kinesis_efo.producer.errors import (
+    THROTTLED,
+    Fault,
+    Healing,
+    RecordRefusedError,
+    RetriesGivenUpError,
+    WriteError,
+    judge_code,
+)
+from kinesis_efo.producer.lane import Backoff, Failing, Lane
+from kinesis_efo.producer.record import Parcel, Record
+from kinesis_efo.producer.request import Request, cut
+from kinesis_efo.producer.routing import ShardMap
+from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
+
+WRONG_SHARD = "WrongShard"
+"""Our own code: an aggregate fell into a shard that readers would not take all its records from."""
+
+_EXPIRED_IN_A_ROW = 5
+
+
+class Result(Protocol):
+    """The answer for one parcel: a shard, or an error."""
+
+    @property
+    def shard(self) -> str | None: ...
+    @property
+    def code(self) -> str | None: ...
+    @property
+    def message(self) -> str | None: ...
+
+
+@dataclass(slots=True)
+class Settled:
+    """What became of a request.
+
+    Attributes:
+        acknowledged: Kinesis has them.
+        refused: They can never be written.
+        retried: Parcels that will be sent again, by error code.
+        misrouted: The shard map is old.
+        failure: The producer cannot go on.
+    """
+
+    acknowledged: list[Record] = field(default_factory=list)
+    refused: list[tuple[Record, WriteError]] = field(default_factory=list)
+    retried: Counter[str] = field(default_factory=Counter)
+    misrouted: bool = False
+    failure: WriteError | None = None
+
+
+@dataclass(slots=True)
+class _LaneNews:
+    """What one answer says about one lane."""
+
+    taken: int = 0
+    throttled: bool = False
+    again: list[Record] = field(default_factory=list)
+    cause: str = ""
+
+
+class Outbox:
+    """Records that were put and are not acknowledged.
+
+    Args:
+        stream: Name or ARN, for messages.
+        settings: How to behave.
+        shards: The shard map.
+        max_record_bytes: The stream's largest record, for aggregates.
+        random: For jitter.
+    """
+
+    def __init__(
+        self, stream: str, settings: ProducerSettings, shards: ShardMap, max_record_bytes: int, random: Random
+    ) -> None:
+        self._stream = stream
+        self._settings = settings
+        self._random = random
+        self._aggregate_bytes = min(settings.aggregate_bytes, max_record_bytes) if settings.aggregate else None
+        self._map = shards
+        self._next_map: ShardMap | None = None
+        self._lanes = {shard: Lane(shard, settings, random) for shard in shards.open_shards}
+        self._backoff = Backoff(settings, random)
+        self._failing: Failing | None = None
+        self._expired = 0
+        self._turn = 0
+        self.in_flight = 0
+
+    @property
+    def shards(self) -> ShardMap:
+        """The newest shard map."""
+        return self._next_map or self._map
+
+    @property
+    def pending(self) -> int:
+        """Records that wait to be sent."""
+        return sum(len(lane.queue) for lane in self._lanes.values())
+
+    def add(self, record: Record) -> None:
+        """Take a record to be sent."""
+        self._lanes[self._map.shard_of(record.hash)].queue.append(record)
+
+    def adopt(self, shards: ShardMap) -> None:
+        """Route by another shard map. With order kept, once nothing is in flight: the old map's answers come first."""
+        self._next_map = shards
+        self._adopt_when_quiet()
+
+    def next_request(self, now: float, *, eager: bool) -> Request | None:
+        """The next request to send now, if any.
+
+        Args:
+            now: Monotonic seconds.
+            eager: Somebody waits: do not linger for a full request.
+        """
+        if self._backoff.until > now or self._next_map is not None:
+            return None
+        ready = [lane for lane in self._lanes.values() if lane.ready(now)]
+        if not ready or not (eager or self._worth_sending(ready, now)):
+            return None
+        self._turn = (self._turn + 1) % len(ready)
+        request = cut(ready[self._turn :] + ready[: self._turn], self._aggregate_bytes)
+        request.sent_at = now
+        self.in_flight += 1
+        return request
+
+    def due_at(self, *, eager: bool) -> float | None:
+        """When `next_request` should be asked again though nothing happens; None where only an answer or a put helps."""
+        if self._next_map is not None:
+            return None
+        linger = 0.0 if eager else self._settings.linger
+        times = [
+            max(lane.queue.oldest() + linger, lane.backoff.until)
+            for lane in self._lanes.values()
+            if lane.ready(lane.backoff.until)
+        ]
+        return max(min(times), self._backoff.until) if times else None
+
+    def settle(self, request: Request, results: Sequence[Result], now: float) -> Settled:
+        """Take in the answer to a request: one result for each of its parcels."""
+        news = self._land(request)
+        self._failing, self._expired = None, 0
+        self._backoff.end()
+        settled = Settled()
+        for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
+            lane = news[shard]
+            if result.code is None:
+                self._taken(parcel, shard, result.shard or shard, lane, settled)
+            else:
+                self._refused(parcel, judge_code(result.code, result.message or ""), lane, settled, now)
+        for shard, lane_news in news.items():
+            self._pace(shard, lane_news, request.sent_at, now, settled)
+        return settled
+
+    def fault(self, request: Request, fault: Fault, now: float) -> Settled:
+        """Take in that a request failed as a whole. It may have been carried out: sent again, it may write twice."""
+        news = self._land(request)
+        settled = Settled()
+        for parcel, shard in zip(request.parcels, request.shards, strict=True):
+            news[shard].again += parcel.records
+        for shard, lane_news in news.items():
+            self._give_back(shard, lane_news.again)
+        self._expired = self._expired + 1 if fault.healing is Healing.CREDENTIALS else 0
+        if fault.healing is Healing.NEVER or self._expired >= _EXPIRED_IN_A_ROW:
+            settled.failure = self._fatal(fault, request)
+            return settled
+        settled.retried[fault.code] = len(request.parcels)
+        self._backoff.extend(request.sent_at, now)
+        self._failing = self._failing or Failing(now, fault.text)
+        if now - self._failing.since > self._settings.retry_timeout:
+            settled.failure = self._given_up("every request", self._failing, now)
+        return settled
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _worth_sending(self, ready: list[Lane], now: float) -> bool:
+        records = size = 0
+        for lane in ready:
+            records += len(lane.queue)
+            size += lane.queue.bytes
+            if lane.queue.oldest() + self._settings.linger <= now:
+                return True
+        # Less than a full request where the room would not hold two: one is filled while the other is under way.
+        half = self._settings.max_outstanding_records // 2
+        enough = half // 2 if self._settings.aggregate else min(MAX_REQUEST_RECORDS, half)
+        return records >= max(1, enough) or size >= min(MAX_REQUEST_BYTES, self._settings.max_outstanding_bytes // 4)
+
+    def _land(self, request: Request) -> dict[str, _LaneNews]:
+        self.in_flight -= 1
+        news = {shard: _LaneNews() for shard in dict.fromkeys(request.shards)}
+        for shard in news:
+            if shard in self._lanes:
+                self._lanes[shard].in_flight -= 1
+        self._adopt_when_quiet()
+        return news
+
+    def _adopt_when_quiet(self) -> None:
+        if self._next_map is None or (self._settings.ordered and self.in_flight):
+            return
+        self._map, self._next_map = self._next_map, None
+        closed = [lane for shard, lane in self._lanes.items() if shard not in self._map.open_shards]
+        self._lanes = {
+            shard: self._lanes.get(shard) or Lane(shard, self._settings, self._random)
+            for shard in self._map.open_shards
+        }
+        for lane in closed:
+            for record in lane.queue:
+                self.add(record)
+
+    def _give_back(self, shard: str, records: list[Record]) -> None:
+        lane = self._lanes.get(shard)
+        if lane is not None:
+            lane.queue.give_back(records)
+            return
+        by_lane: dict[str, list[Record]] = {}
+        for record in records:
+            by_lane.setdefault(self._map.shard_of(record.hash), []).append(record)
+        for target, its_records in by_lane.items():
+            self._lanes[target].queue.give_back(its_records)
+
+    def _taken(self, parcel: Parcel, predicted: str, actual: str, news: _LaneNews, settled: Settled) -> None:
+        if actual != predicted:
+            settled.misrouted = True
+            shards = self.shards
+            if len(parcel.records) > 1 and not all(shards.covers(actual, record.hash) for record in parcel.records):
+                # KCL and our reader drop an aggregate that holds a record of another shard: not written, then.
+                settled.retried[WRONG_SHARD] += 1
+                news.again += parcel.records
+                news.cause = news.cause or f"{WRONG_SHARD}: an aggregate for {predicted} fell into {actual}"
+                return
+        news.taken += 1
+        settled.acknowledged += parcel.records
+
+    def _refused(self, parcel: Parcel, fault: Fault, news: _LaneNews, settled: Settled, now: float) -> None:
+        if fault.healing is not Healing.RETRY:
+            if fault.kind is not RecordRefusedError:
+                settled.failure = settled.failure or self._error(fault)
+                news.again += parcel.records
+                return
+            settled.refused += [
+                (record, RecordRefusedError(f"{record.describe()}: Kinesis refuses it: {fault.text}"))
+                for record in parcel.records
+            ]
+            return
+        settled.retried[fault.code] += 1
+        news.cause = news.cause or fault.text
+        if fault.code == THROTTLED:
+            news.throttled = True
+            news.again += parcel.records
+            return
+        for record in parcel.records:
+            record.faulted_at = now if record.faulted_at is None else record.faulted_at
+            if now - record.faulted_at > self._settings.retry_timeout:
+                waited = f"{now - record.faulted_at:.0f} s"
+                error = RetriesGivenUpError(f"{record.describe()}: refused for {waited}, last with {fault.text}")
+                settled.refused.append((record, error))
+            else:
+                news.again.append(record)
+
+    def _pace(self, shard: str, news: _LaneNews, sent_at: float, now: float, settled: Settled) -> None:
+        self._give_back(shard, news.again)
+        lane = self._lanes.get(shard)
+        if lane is None:
+            return
+        if news.taken:
+            lane.failing = None
+        if news.throttled:
+            lane.slow_down(news.taken, sent_at, now)
+        elif news.again:
+            lane.backoff.extend(sent_at, now, progress=news.taken > 0)
+        else:
+            lane.speed_up(sent_at)
+        if news.again and not news.taken:
+            lane.failing = lane.failing or Failing(now, news.cause)
+            if now - lane.failing.since > self._settings.retry_timeout and settled.failure is None:
+                settled.failure = self._given_up(f"every record for {shard}", lane.failing, now)
+
+    def _given_up(self, what: str, failing: Failing, now: float) -> WriteError:
+        return RetriesGivenUpError(
+            f"stream {self._stream}: {what} failed for {now - failing.since:.0f} s (retry_timeout is "
+            f"{self._settings.retry_timeout:g} s), beginning with {failing.cause}"
+        )
+
+    def _fatal(self, fault: Fault, request: Request) -> WriteError:
+        if fault.kind is not RecordRefusedError:
+            return self._error(fault)
+        largest = max(request.records, key=lambda record: record.size)
+        count = sum(1 for _ in request.records)
+        return RecordRefusedError(
+            f"stream {self._stream} refuses a request of {count} records, the largest of them {largest.describe()}: {fault.text}"
+        )
+
+    def _error(self, fault: Fault) -> WriteError:
+        remedy = f". To do: {fault.remedy}" if fault.remedy else ""
+        return fault.kind(f"stream {self._stream} cannot be written to: {fault.text}{remedy}")

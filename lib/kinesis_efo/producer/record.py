@@ -1,0 +1,142 @@
+"""A record on its way, checked once when it is put. Relies on nothing but the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import md5
+from typing import Protocol
+
+from kinesis_efo.producer.errors import RecordRefusedError
+
+MAX_KEY_CHARACTERS = 256
+MAX_HASH = (1 << 128) - 1
+
+
+class Epoch:
+    """The records between two flushes; `flush` waits for the count to reach 0."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLimit:
+    """The largest record, partition key counted, with who says so and what to raise, for the message."""
+
+    bytes: int
+    source: str = "the stream takes"
+    remedy: str = "the stream's maximum record size (at most 10 MiB)"
+
+
+class Record:
+    """What one `put` was given.
+
+    Attributes:
+        size: Bytes of data and partition key: what Kinesis counts.
+        hash: Place on the ring of hash keys, which decides on the shard.
+        position: How many records were put before this one; names it in messages.
+        shard: Predicted when it was put; what it takes from the room is booked there.
+        put_at: Monotonic seconds.
+        faulted_at: When it was first refused for another reason than throughput; None before.
+    """
+
+    __slots__ = ("data", "epoch", "faulted_at", "hash", "hash_key", "key", "position", "put_at", "shard", "size")
+
+    def __init__(self, data: bytes, key: str, hash_key: str | None, ring: int, size: int) -> None:
+        self.data = data
+        self.key = key
+        self.hash_key = hash_key
+        self.hash = ring
+        self.size = size
+        self.position = 0
+        self.shard = ""
+        self.put_at = 0.0
+        self.faulted_at: float | None = None
+        self.epoch: Epoch | None = None
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """Itself: a record is the parcel of one."""
+        return (self,)
+
+    def describe(self) -> str:
+        """The record for messages, without its data."""
+        return _describe(self.position, self.key, self.size)
+
+
+class Parcel(Protocol):
+    """One Kinesis record in a request: a record as it is, or an aggregate of several."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def hash_key(self) -> str | None: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def records(self) -> Sequence[Record]: ...
+
+
+def make_record(
+    data: bytes | bytearray | memoryview | str, key: str, hash_key: str | int | None, limit: SizeLimit, position: int
+) -> Record:
+    """A checked record.
+
+    Args:
+        data: Text is written as UTF-8.
+        key: Partition key, 1 to 256 characters.
+        hash_key: Explicit hash key, 0 to 2**128-1; instead of the MD5 of the partition key.
+        limit: On data and key together.
+        position: For messages.
+
+    Raises:
+        RecordRefusedError: It can never be written.
+    """
+    if isinstance(data, str):
+        data = data.encode()
+    elif not isinstance(data, bytes):
+        if not isinstance(data, bytearray | memoryview):
+            raise RecordRefusedError(
+                f"record {position}: data must be bytes or text; got {type(data).__name__} (partition key {_short(key)})"
+            )
+        data = bytes(data)
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_CHARACTERS:
+        problem = f"has {len(key)} characters: {_short(key)}" if isinstance(key, str) else f"is {key!r}"
+        raise RecordRefusedError(
+            f"record {position} ({len(data)} bytes of data): the partition key must be a text of 1 to {MAX_KEY_CHARACTERS} "
+            f"characters; it {problem}"
+        )
+    try:
+        encoded = key.encode()
+    except UnicodeEncodeError:
+        raise RecordRefusedError(
+            f"record {position} ({len(data)} bytes of data): the partition key {_short(key)} is not valid Unicode"
+        ) from None
+    size = len(data) + len(encoded)
+    if size > limit.bytes:
+        raise RecordRefusedError(
+            f"{_describe(position, key, size)} is larger than the {limit.bytes} bytes that {limit.source} (partition key "
+            f"included). Make it smaller, or raise {limit.remedy}"
+        )
+    if hash_key is None:
+        return Record(data, key, None, int.from_bytes(md5(encoded, usedforsecurity=False).digest(), "big"), size)
+    text = str(hash_key)
+    if not (text.isascii() and text.isdigit() and len(text) <= 39 and int(text) <= MAX_HASH):
+        raise RecordRefusedError(
+            f"{_describe(position, key, size)}: the explicit hash key must be a whole number from 0 to 2**128-1; "
+            f"got {hash_key!r}"
+        )
+    return Record(data, key, text, int(text), size)
+
+
+def _describe(position: int, key: str, size: int) -> str:
+    return f"record {position} (partition key {_short(key)}, {size} bytes)"
+
+
+def _short(key: object) -> str:
+    return repr(key) if not isinstance(key, str) or len(key) <= 64 else repr(key[:64]) + "..."

@@ -1,0 +1,102 @@
+"""Cuts requests out of lanes: PutRecords takes 500 records and 10 MiB, partition keys counted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kinesis_efo.producer.aggregation import Packer
+from kinesis_efo.producer.lane import Lane
+from kinesis_efo.producer.record import Parcel, Record
+from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS
+
+_ENTRY_OVERHEAD = 64  # framing of a record inside an aggregate, its hash key counted
+_AGGREGATE_OVERHEAD = 1_100  # magic, digest and the longest partition key
+
+
+@dataclass(slots=True)
+class Request:
+    """What goes into one PutRecords.
+
+    Attributes:
+        parcels: In the order in which they are sent.
+        shards: The predicted one of each parcel.
+        sent_at: Monotonic seconds.
+    """
+
+    parcels: list[Parcel] = field(default_factory=list)
+    shards: list[str] = field(default_factory=list)
+    sent_at: float = 0.0
+
+    @property
+    def records(self) -> Iterable[Record]:
+        """All records, in order."""
+        return (record for parcel in self.parcels for record in parcel.records)
+
+
+def cut(lanes: Iterable[Lane], aggregate_bytes: int | None) -> Request:
+    """Take as much out of the lanes as one request holds, and at least one record.
+
+    Args:
+        lanes: Those that may send, in the order in which they have their turn.
+        aggregate_bytes: Largest aggregate, or None for records as they are.
+    """
+    request = Request()
+    bytes_left = MAX_REQUEST_BYTES
+    for lane in lanes:
+        parcels_left = min(lane.window, MAX_REQUEST_RECORDS - len(request.parcels))
+        if parcels_left <= 0:
+            break
+        taken: list[Parcel]
+        if aggregate_bytes is None:
+            taken = _plain(lane, parcels_left, bytes_left)
+        else:
+            taken = _packed(lane, parcels_left, bytes_left, aggregate_bytes, first=not request.parcels)
+        if taken:
+            request.parcels += taken
+            request.shards += [lane.shard] * len(taken)
+            bytes_left -= sum(parcel.size for parcel in taken)
+            lane.in_flight += 1
+    return request
+
+
+def _plain(lane: Lane, parcels_left: int, bytes_left: int) -> list[Parcel]:
+    taken: list[Record] = []
+    for record in lane.queue.candidates():
+        if len(taken) == parcels_left or record.size > bytes_left:
+            break
+        bytes_left -= record.size
+        taken.append(record)
+    lane.queue.take(taken)
+    return list(taken)
+
+
+def _packed(lane: Lane, parcels_left: int, bytes_left: int, aggregate_bytes: int, *, first: bool) -> list[Parcel]:
+    parcels: list[Parcel] = []
+    taken: list[Record] = []
+    packer = Packer(aggregate_bytes)
+    bytes_left -= _AGGREGATE_OVERHEAD
+    for record in lane.queue.candidates():
+        cost = record.size + _ENTRY_OVERHEAD
+        if cost > bytes_left and (taken or not first):
+            break
+        if not packer.add(record):
+            if len(packer):
+                parcels.append(packer.seal())
+                bytes_left -= _AGGREGATE_OVERHEAD
+                packer = Packer(aggregate_bytes)
+            if len(parcels) == parcels_left or (cost > bytes_left and (taken or not first)):
+                break
+            if not packer.add(record):
+                parcels.append(record)
+                taken.append(record)
+                bytes_left -= cost
+                if len(parcels) == parcels_left:
+                    break
+                continue
+        taken.append(record)
+        bytes_left -= cost
+    if len(packer):
+        parcels.append(packer.seal())
+    lane.queue.take(taken)
+    return parcels

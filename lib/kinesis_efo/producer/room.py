@@ -1,0 +1,217 @@
+"""The bound on what is outstanding, shared fairly between shards. Thread-safe; waiting is up to the callers.
+
+Half of the room is set aside evenly for the shards, the other half is for whichever needs it. So a hot shard fills what
+is common and its own share, and there is always room for the others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Use:
+    """Records and bytes of one shard in the room."""
+
+    records: int = 0
+    bytes: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Waiter:
+    """A put that waits. `admitted` is set before `wake` is called; it stays False where the room was closed."""
+
+    shard: str
+    size: int
+    wake: Callable[[Waiter], None]
+    since: float
+    admitted: bool = field(default=False)
+
+
+class Room:
+    """Bounds records and bytes outstanding.
+
+    Args:
+        max_records: Records, in total.
+        max_bytes: Bytes, in total. A record above half of it could wait for ever: the caller sees to that.
+        shards: How many shards share the room.
+        monotonic: Seconds; passed in for tests.
+    """
+
+    def __init__(
+        self, max_records: int, max_bytes: int, shards: int, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max = Use(max_records, max_bytes)
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._uses: dict[str, Use] = {}
+        self._total = Use()
+        self._beyond = Use()
+        self._waiters: list[Waiter] = []
+        self._closed = False
+        self.waits = 0
+        self._seconds_waited = 0.0
+        self._divide(shards)
+
+    @property
+    def records(self) -> int:
+        """Records outstanding."""
+        return self._total.records
+
+    @property
+    def bytes(self) -> int:
+        """Bytes outstanding."""
+        return self._total.bytes
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a put waits for room."""
+        return bool(self._waiters)
+
+    @property
+    def seconds_waited(self) -> float:
+        """Seconds that puts have waited, those included that still do."""
+        with self._lock:
+            now = self._monotonic()
+            return self._seconds_waited + sum(now - waiter.since for waiter in self._waiters)
+
+    def try_enter(self, shard: str, size: int) -> bool:
+        """Take room for a record if there is any now."""
+        with self._lock:
+            if self._closed or not self._may_enter(shard, size, self._waiters):
+                return False
+            self._change(shard, 1, size)
+            return True
+
+    def enter(self, shard: str, size: int, wake: Callable[[Waiter], None]) -> Waiter:
+        """Take room for a record, or queue for it.
+
+        Args:
+            shard: Whose share is used first.
+            size: Bytes.
+            wake: Called once, with the waiter, from any thread, when there is room or the room was closed.
+
+        Returns:
+            Whom to ask (`admitted`) once `wake` was called, which may be at once.
+        """
+        with self._lock:
+            waiter = Waiter(shard, size, wake, self._monotonic())
+            self.waits += 1
+            if not self._closed:
+                self._waiters.append(waiter)
+            woken = self._admit()
+        for other in woken:
+            other.wake(other)
+        if self._closed:
+            wake(waiter)
+        return waiter
+
+    def forget(self, waiter: Waiter) -> None:
+        """Give up waiting; room that was granted meanwhile is given back."""
+        with self._lock:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+                self._seconds_waited += self._monotonic() - waiter.since
+            elif waiter.admitted:
+                self._change(waiter.shard, -1, -waiter.size)
+            woken = self._admit()
+        for other in woken:
+            other.wake(other)
+
+    def leave(self, uses: Mapping[str, Use]) -> None:
+        """Give back what records took, by the shard they were booked on, and let others in."""
+        with self._lock:
+            for shard, use in uses.items():
+                self._change(shard, -use.records, -use.bytes)
+            woken = self._admit()
+        for waiter in woken:
+            waiter.wake(waiter)
+
+    def divide(self, shards: int) -> None:
+        """Share the room between another number of shards."""
+        with self._lock:
+            self._divide(shards)
+            woken = self._admit()
+        for waiter in woken:
+            waiter.wake(waiter)
+
+    def close(self) -> None:
+        """Let nobody in any more, and wake all who wait."""
+        with self._lock:
+            self._closed = True
+            woken, self._waiters = self._waiters, []
+            now = self._monotonic()
+            self._seconds_waited += sum(now - waiter.since for waiter in woken)
+        for waiter in woken:
+            waiter.wake(waiter)
+
+    # -- with the lock held ----------------------------------------------------------------------------------------
+
+    def _divide(self, shards: int) -> None:
+        parts = 2 * max(1, shards)
+        self._share = Use(self._max.records // parts, self._max.bytes // parts)
+        count = max(1, shards)
+        self._common = Use(self._max.records - count * self._share.records, self._max.bytes - count * self._share.bytes)
+        self._beyond = Use()
+        for use in self._uses.values():
+            self._beyond.records += max(0, use.records - self._share.records)
+            self._beyond.bytes += max(0, use.bytes - self._share.bytes)
+
+    def _may_enter(self, shard: str, size: int, before: Collection[Waiter]) -> bool:
+        """Whether there is room, for one whom `before` are ahead of.
+
+        Who waits for common room keeps it from those behind: a large record is not starved by small ones. A shard's own
+        share is always its own; within a shard, order is kept.
+        """
+        if self._total.records + 1 > self._max.records or self._total.bytes + size > self._max.bytes:
+            return False
+        use = self._uses.get(shard, _NOTHING)
+        records = max(0, use.records + 1 - max(use.records, self._share.records))
+        beyond = max(0, use.bytes + size - max(use.bytes, self._share.bytes))
+        if before:
+            return not records and not beyond and all(waiter.shard != shard for waiter in before)
+        return (not records or self._beyond.records + records <= self._common.records) and (
+            not beyond or self._beyond.bytes + beyond <= self._common.bytes
+        )
+
+    def _change(self, shard: str, records: int, size: int) -> None:
+        use = self._uses.get(shard)
+        if use is None:
+            use = self._uses[shard] = Use()
+        self._beyond.records -= max(0, use.records - self._share.records)
+        self._beyond.bytes -= max(0, use.bytes - self._share.bytes)
+        use.records += records
+        use.bytes += size
+        self._total.records += records
+        self._total.bytes += size
+        if not use.records:
+            del self._uses[shard]
+            return
+        self._beyond.records += max(0, use.records - self._share.records)
+        self._beyond.bytes += max(0, use.bytes - self._share.bytes)
+
+    def _admit(self) -> list[Waiter]:
+        if not self._waiters or self._closed:
+            return []
+        admitted: list[Waiter] = []
+        left: list[Waiter] = []
+        now = self._monotonic()
+        for place, waiter in enumerate(self._waiters):
+            if self._total.records >= self._max.records:
+                left += self._waiters[place:]
+                break
+            if not self._may_enter(waiter.shard, waiter.size, left):
+                left.append(waiter)
+                continue
+            self._change(waiter.shard, 1, waiter.size)
+            waiter.admitted = True
+            self._seconds_waited += now - waiter.since
+            admitted.append(waiter)
+        self._waiters = left
+        return admitted
+
+
+_NOTHING = Use()

@@ -1,0 +1,189 @@
+"""Kinesis as a producer needs it: PutRecords, the shard map and the stream's limit. Relies on aiobotocore.
+
+PutRecords' body and answer are coded by msgspec: botocore's own serializer and parser cost more than all the rest of a
+producer. They are swapped in through botocore's events (`before-parameter-build`, `before-call`, `before-parse`), so that
+endpoints, signing, credentials and errors stay the SDK's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+import botocore.session
+import msgspec
+from aiobotocore.config import AioConfig
+
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.options import AwsSettings
+from kinesis_efo.producer.errors import WriteAccessError, judge
+from kinesis_efo.producer.outbox import Result
+from kinesis_efo.producer.record import Parcel
+from kinesis_efo.producer.routing import ShardRange
+
+log = logging.getLogger(__name__)
+
+DEFAULT_RECORD_BYTES = 1 << 20
+_STREAM_ARN = re.compile(r"arn:[\w-]+:kinesis:(?P<region>[\w-]+):\d{12}:stream/[a-zA-Z0-9_.-]{1,128}")
+_STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+_BODY = "kinesis_efo.body"
+_ANSWER = "KinesisEfoAnswer"
+
+
+class Service(Protocol):
+    """The seam between a producer and Kinesis."""
+
+    async def put_records(self, parcels: Sequence[Parcel]) -> Sequence[Result]:
+        """One PutRecords, sent once: repeating is the producer's. One result per parcel, in order."""
+        ...
+
+    async def shards(self) -> list[ShardRange]:
+        """The stream's shards, closed ones included."""
+        ...
+
+    async def max_record_bytes(self) -> int:
+        """The largest record that the stream takes, its partition key counted."""
+        ...
+
+
+class _Entry(msgspec.Struct, gc=False, omit_defaults=True):
+    data: bytes = msgspec.field(name="Data")
+    key: str = msgspec.field(name="PartitionKey")
+    hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
+
+
+class _Result(msgspec.Struct, gc=False):
+    shard: str | None = msgspec.field(name="ShardId", default=None)
+    code: str | None = msgspec.field(name="ErrorCode", default=None)
+    message: str | None = msgspec.field(name="ErrorMessage", default=None)
+
+
+class _Answer(msgspec.Struct):
+    records: list[_Result] = msgspec.field(name="Records")
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+class BrokenAnswerError(OSError):
+    """PutRecords answered with something else than one result per record."""
+
+
+class KinesisService:
+    """Kinesis behind aiobotocore clients.
+
+    Args:
+        data: Client for PutRecords, without retries and without parameter validation.
+        control: Client for everything else.
+        stream: Name or ARN.
+    """
+
+    def __init__(self, data: Any, control: Any, stream: str) -> None:
+        self._data = data
+        self._control = control
+        self._stream = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
+        events = data.meta.events
+        events.register("before-parameter-build.kinesis.PutRecords", _keep_body)
+        events.register("before-call.kinesis.PutRecords", _use_body)
+        events.register("before-parse.kinesis.PutRecords", _keep_answer)
+
+    async def put_records(self, parcels: Sequence[Parcel]) -> Sequence[Result]:
+        entries = [_Entry(parcel.data, parcel.key, parcel.hash_key) for parcel in parcels]
+        body = _encoder.encode({**self._stream, "Records": entries})
+        answer = await self._data.put_records(**self._stream, Records=body)
+        try:
+            results = _decoder.decode(answer[_ANSWER]).records
+        except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BrokenAnswerError(f"PutRecords answered with what is not its answer: {error}") from None
+        if len(results) != len(parcels):
+            raise BrokenAnswerError(f"PutRecords answered {len(results)} results for {len(parcels)} records")
+        return results
+
+    async def shards(self) -> list[ShardRange]:
+        shards: list[ShardRange] = []
+        asked: dict[str, Any] = self._stream
+        while asked:
+            page = await self._control.list_shards(**asked)
+            shards += [_shard(shard) for shard in page["Shards"]]
+            asked = {"NextToken": page["NextToken"]} if page.get("NextToken") else {}
+        return shards
+
+    async def max_record_bytes(self) -> int:
+        try:
+            answer = await self._control.describe_stream_summary(**self._stream)
+        except Exception as error:
+            fault = judge(error)
+            if fault.kind is not WriteAccessError:
+                raise
+            log.info("no permission kinesis:DescribeStreamSummary (%s): taking records of up to 1 MiB", fault.text)
+            return DEFAULT_RECORD_BYTES
+        kibibytes = answer["StreamDescriptionSummary"].get("MaxRecordSizeInKiB")
+        return int(kibibytes) << 10 if kibibytes else DEFAULT_RECORD_BYTES
+
+
+@asynccontextmanager
+async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncIterator[Service]:
+    """Kinesis for one stream.
+
+    Args:
+        stream: Name or ARN.
+        aws: Region, endpoint and role.
+        connections: Requests that may be under way at a time.
+
+    Raises:
+        ConfigurationError: The stream's name or ARN is not one, or no region is known.
+    """
+    clients = AsyncClients(aws, region_of(stream, aws))
+    once = AioConfig(retries={"total_max_attempts": 1}, max_pool_connections=connections, parameter_validation=False)
+    async with await clients.open("kinesis", once) as data, await clients.open("kinesis") as control:
+        yield KinesisService(data, control, stream)
+
+
+def region_of(stream: str, aws: AwsSettings) -> str:
+    """The region to write in: the option's, the ARN's, or the SDK's own.
+
+    Raises:
+        ConfigurationError: The stream's name or ARN is not one, or no region is known.
+    """
+    arn = _STREAM_ARN.fullmatch(stream)
+    if not arn and not _STREAM_NAME.fullmatch(stream):
+        raise ConfigurationError(
+            f"the stream must be a name or an ARN such as arn:aws:kinesis:eu-west-1:123456789012:stream/orders; got {stream!r}"
+        )
+    if arn and aws.region and aws.region != arn["region"]:
+        raise ConfigurationError(
+            f"stream {stream} is in region {arn['region']!r}, but the region given is {aws.region!r}"
+        )
+    region = aws.region or (arn and arn["region"]) or os.environ.get("AWS_REGION")
+    region = region or botocore.session.Session().get_config_variable("region")
+    if not region:
+        raise ConfigurationError(
+            f"no AWS region for stream {stream!r}: give its ARN, set kinesis-efo option 'region' or the environment's AWS_REGION"
+        )
+    return str(region)
+
+
+def _shard(shard: dict[str, Any]) -> ShardRange:
+    keys = shard["HashKeyRange"]
+    still_open = "EndingSequenceNumber" not in shard["SequenceNumberRange"]
+    return ShardRange(shard["ShardId"], int(keys["StartingHashKey"]), int(keys["EndingHashKey"]), still_open)
+
+
+def _keep_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    context[_BODY] = params.pop("Records")
+
+
+def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    params["body"] = context[_BODY]
+
+
+def _keep_answer(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+    if response_dict["status_code"] == 200:
+        customized_response_dict[_ANSWER] = response_dict["body"]
+        response_dict["body"] = b"{}"

@@ -58,6 +58,7 @@ class LocalAws:
         self._stopping: asyncio.Event | None = None
         self._server: Server | None = None
         self._port = 0
+        self._clients: list[Any] = []
 
     def start(self) -> LocalAws:
         """Begin to serve; returns once requests are answered.
@@ -85,6 +86,8 @@ class LocalAws:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         self._thread = None
+        while self._clients:
+            self._clients.pop().close()
 
     @property
     def port(self) -> int:
@@ -121,7 +124,7 @@ class LocalAws:
         }
 
     def client(self, service: str, **options: Any) -> Any:
-        """A boto3 client for this endpoint.
+        """A boto3 client for this endpoint; :meth:`stop` closes its connections.
 
         Args:
             service: For example ``"kinesis"`` or ``"dynamodb"``.
@@ -133,7 +136,9 @@ class LocalAws:
         session = boto3.session.Session(
             aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY, region_name=region
         )
-        return session.client(service, endpoint_url=self.endpoint_url, **options)
+        client = session.client(service, endpoint_url=self.endpoint_url, **options)
+        self._clients.append(client)
+        return client
 
     def __enter__(self) -> LocalAws:
         return self.start()

@@ -6,6 +6,7 @@ moto keeps one state per process, so it is reset when the proxy starts and close
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ class MotoProxy:
         url = yarl.URL(self._url + request.raw_path, encoded=True)
         skip = ("User-Agent", "Content-Type", "Accept", "Accept-Encoding")
         async with session.request(
-            request.method, url, headers=headers, data=body, allow_redirects=False, skip_auto_headers=skip
+            request.method, url, headers=headers, data=io.BytesIO(body), allow_redirects=False, skip_auto_headers=skip
         ) as answer:
             content = await answer.read()
             kept = [(name, value) for name, value in answer.headers.items() if name.lower() not in _HOP]

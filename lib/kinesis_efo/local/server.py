@@ -93,6 +93,12 @@ class Server:
         shown: Mapping[str, Any] = {}
         try:
             body = await request.read()
+            if "cbor" in request.content_type:
+                raise AwsError(
+                    "SerializationException",
+                    "The local Kinesis speaks JSON; switch CBOR off in the client: AWS_CBOR_DISABLE=true, or in Java "
+                    "-Daws.cborEnabled=false",
+                )
             call: Any
             if operation == "PutRecords":
                 call = _decode(body, PutRecords)
@@ -119,7 +125,8 @@ class Server:
                 answer = OPERATIONS[operation](kinesis, call)
             else:
                 raise AwsError(
-                    "UnknownOperationException", f"The local Kinesis does not know the operation {operation!r}"
+                    "UnknownOperationException",
+                    f"The local Kinesis does not know the operation {operation!r}; it knows {', '.join(sorted(KNOWN))}.",
                 )
         except AwsError as error:
             kinesis.remember(operation, shown, error.code)

@@ -10,10 +10,10 @@ from functools import cache
 from typing import Any
 
 import botocore.loaders
-import botocore.model
 
 from .errors import AwsError
 
+Shape = dict[str, Any]
 _TYPES: dict[str, tuple[type, ...]] = {
     "structure": (dict,),
     "map": (dict,),
@@ -34,67 +34,56 @@ def check(operation: str, params: dict[str, Any]) -> None:
         AwsError: ``SerializationException`` for a wrong type; ``ValidationException`` that lists everything else that is wrong,
             as the real service words it.
     """
-    shape = _input_shape(operation)
-    if shape is None:
+    operations, shapes = _model()["operations"], _model()["shapes"]
+    if operation not in operations or "input" not in operations[operation]:
         return
-    faults = list(_faults(shape, params, ""))
+    faults = list(_faults(shapes, operations[operation]["input"]["shape"], params, ""))
     if faults:
         count = f"{len(faults)} validation error{'s' if len(faults) > 1 else ''} detected: "
         raise AwsError("ValidationException", count + "; ".join(faults))
 
 
 @cache
-def _model() -> botocore.model.ServiceModel:
-    description = botocore.loaders.create_loader().load_service_model("kinesis", "service-2")
-    return botocore.model.ServiceModel(description, "kinesis")
+def _model() -> Shape:
+    model: Shape = botocore.loaders.create_loader().load_service_model("kinesis", "service-2")
+    return model
 
 
-@cache
-def _input_shape(operation: str) -> Any:
-    model = _model()
-    return model.operation_model(operation).input_shape if operation in model.operation_names else None
-
-
-def _faults(shape: Any, value: Any, path: str) -> Iterator[str]:
-    kind = shape.type_name
-    expected = _TYPES.get(kind, (object,))
-    fits = isinstance(value, expected) and (kind == "boolean" or not isinstance(value, bool))
+def _faults(shapes: Shape, name: str, value: Any, path: str) -> Iterator[str]:
+    shape = shapes[name]
+    kind = shape["type"]
+    fits = isinstance(value, _TYPES.get(kind, (object,))) and (kind == "boolean" or not isinstance(value, bool))
     if not fits:
         raise AwsError("SerializationException", f"Value {value!r} at '{path or 'request'}' is not a {kind}")
     if kind == "structure":
-        for name in shape.required_members:
-            if value.get(name) is None:
-                yield f"Value null at '{_join(path, name)}' failed to satisfy constraint: Member must not be null"
-        for name, member in shape.members.items():
-            if value.get(name) is not None:
-                yield from _faults(member, value[name], _join(path, name))
+        for member in shape.get("required", ()):
+            if value.get(member) is None:
+                yield f"Value null at '{_join(path, member)}' failed to satisfy constraint: Member must not be null"
+        for member, reference in shape["members"].items():
+            if value.get(member) is not None:
+                yield from _faults(shapes, reference["shape"], value[member], _join(path, member))
         return
     if kind == "list":
         for index, item in enumerate(value, 1):
-            yield from _faults(shape.member, item, f"{path}.{index}.member")
+            yield from _faults(shapes, shape["member"]["shape"], item, f"{path}.{index}.member")
     if kind == "map":
-        for name, item in value.items():
-            yield from _faults(shape.key, name, f"{path}.key")
-            yield from _faults(shape.value, item, f"{path}.{name}.value")
+        for key, item in value.items():
+            yield from _faults(shapes, shape["key"]["shape"], key, f"{path}.key")
+            yield from _faults(shapes, shape["value"]["shape"], item, f"{path}.{key}.value")
     for constraint in _broken(shape, value):
         yield f"Value '{value}' at '{path}' failed to satisfy constraint: Member must {constraint}"
 
 
-def _broken(shape: Any, value: Any) -> Iterator[str]:
-    constraints = shape.metadata
-    least, most = constraints.get("min"), constraints.get("max")
-    numeric = isinstance(value, int | float)
-    size, what = (value, "value") if numeric else (len(value), "length")
-    if least is not None and size < least:
-        yield f"have {what} greater than or equal to {least}"
-    if most is not None and size > most:
-        yield f"have {what} less than or equal to {most}"
-    pattern = constraints.get("pattern")
-    if pattern is not None and isinstance(value, str) and not re.search(pattern, value):
-        yield f"satisfy regular expression pattern: {pattern}"
-    allowed = constraints.get("enum")
-    if allowed and value not in allowed:
-        yield f"satisfy enum value set: [{', '.join(allowed)}]"
+def _broken(shape: Shape, value: Any) -> Iterator[str]:
+    size, what = (value, "value") if isinstance(value, int | float) else (len(value), "length")
+    if "min" in shape and size < shape["min"]:
+        yield f"have {what} greater than or equal to {shape['min']}"
+    if "max" in shape and size > shape["max"]:
+        yield f"have {what} less than or equal to {shape['max']}"
+    if "pattern" in shape and isinstance(value, str) and not re.fullmatch(shape["pattern"], value):
+        yield f"satisfy regular expression pattern: {shape['pattern']}"
+    if "enum" in shape and value not in shape["enum"]:
+        yield f"satisfy enum value set: [{', '.join(shape['enum'])}]"
 
 
 def _join(path: str, name: str) -> str:

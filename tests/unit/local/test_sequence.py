@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +14,7 @@ from kinesis_efo.local.sequence import Numbering, Ticks, parse, salt
 def test_ticks_grow_however_the_clock_jumps(times: list[float]) -> None:
     ticks = Ticks()
     seen = [ticks.next(now) for now in times]
-    assert all(later > earlier for earlier, later in zip(seen, seen[1:], strict=False))
+    assert all(later > earlier for earlier, later in itertools.pairwise(seen))
 
 
 @given(st.integers(1, 10**19 - 2), st.integers(0, 10**8 - 1), st.integers(0, 10**8 - 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ def tiles(stream: Any) -> list[tuple[int, int]]:
 def assert_complete(ranges: list[tuple[int, int]]) -> None:
     assert ranges[0][0] == 0
     assert ranges[-1][1] == MAX_HASH
-    assert all(left[1] + 1 == right[0] for left, right in zip(ranges, ranges[1:], strict=False))
+    assert all(left[1] + 1 == right[0] for left, right in itertools.pairwise(ranges))
 
 
 @settings(max_examples=60, deadline=None)
@@ -67,7 +68,7 @@ def test_any_reshards_keep_the_hash_space_whole_and_every_record_readable_once(
 @pytest.mark.parametrize("path", [(2, 4, 3, 6, 5), (4, 8, 16, 8, 4, 2), (1, 2, 1)])
 def test_update_shard_count_ends_with_even_shards(bench: Bench, path: tuple[int, ...]) -> None:
     stream = bench.create(path[0])
-    for current, target in zip(path, path[1:], strict=False):
+    for current, target in itertools.pairwise(path):
         answer = bench.call(
             "UpdateShardCount", StreamName="orders", TargetShardCount=target, ScalingType="UNIFORM_SCALING"
         )
@@ -206,7 +207,7 @@ def test_records_expire_and_a_closed_shard_goes_with_its_last_ones() -> None:
     assert (parent.oldest, parent.tip) == (2, 3)
     bench.clock.advance(31)
     assert [shard["ShardId"][-1] for shard in bench.call("ListShards", StreamName="orders")["Shards"]] == ["1", "2"]
-    with pytest.raises(AwsError, match="shardId-000000000000 .* does not exist"):
+    with pytest.raises(AwsError, match=r"shardId-000000000000 .* does not exist"):
         stream.shard("shardId-000000000000")
 
 

@@ -1,0 +1,90 @@
+"""A local AWS over real HTTP, with real clients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kinesis_efo.local import LocalAws, Settings
+
+QUICK: dict[str, Any] = {
+    "subscription_seconds": 20.0,
+    "idle_event_seconds": 0.2,
+    "consumer_creating_seconds": 0.05,
+    "consumer_deleting_seconds": 0.05,
+    "resubscribe_seconds": 0.3,
+    "subscribe_interval_seconds": 0.0,
+    "read_limit": False,
+}
+
+
+def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """Wait until the condition is true, and return what it gave."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.005)
+    return found
+
+
+class Bench:
+    """A running local AWS and the calls that tests make most."""
+
+    def __init__(self, aws: LocalAws) -> None:
+        self.aws = aws
+        self.client = aws.client("kinesis")
+        self.opened: list[Any] = []
+
+    def stream(self, shards: int = 1, name: str = "orders", **more: Any) -> str:
+        self.client.create_stream(StreamName=name, ShardCount=shards, **more)
+        summary = self.client.describe_stream_summary(StreamName=name)
+        return str(summary["StreamDescriptionSummary"]["StreamARN"])
+
+    def consumer(self, stream_arn: str, name: str = "lake") -> str:
+        registered = self.client.register_stream_consumer(StreamARN=stream_arn, ConsumerName=name)
+        arn = str(registered["Consumer"]["ConsumerARN"])
+        until(lambda: self.consumer_status(arn) == "ACTIVE")
+        return arn
+
+    def consumer_status(self, arn: str) -> str:
+        described = self.client.describe_stream_consumer(ConsumerARN=arn)
+        return str(described["ConsumerDescription"]["ConsumerStatus"])
+
+    def put(self, *keys: str, data: bytes = b"x", name: str = "orders") -> list[str]:
+        answer = self.client.put_records(StreamName=name, Records=[{"Data": data, "PartitionKey": key} for key in keys])
+        assert answer["FailedRecordCount"] == 0
+        return [record["SequenceNumber"] for record in answer["Records"]]
+
+    def subscribe(self, consumer: str, kind: str = "TRIM_HORIZON", shard: int = 0, **position: Any) -> Iterator[Any]:
+        answer = self.client.subscribe_to_shard(
+            ConsumerARN=consumer,
+            ShardId=f"shardId-{shard:012d}",
+            StartingPosition={"Type": kind, **position},
+        )
+        self.opened.append(answer["EventStream"])
+        for event in answer["EventStream"]:
+            yield event["SubscribeToShardEvent"]
+
+    def close(self) -> None:
+        """Stop the server and close what clients hold open."""
+        self.aws.stop()
+        for stream in self.opened:
+            stream.close()
+
+
+@pytest.fixture
+def run() -> Iterator[Callable[..., Bench]]:
+    """Start a local AWS with quick settings, changed by keyword; stopped after the test."""
+    started: list[Bench] = []
+
+    def start(faults: Any = None, **settings: Any) -> Bench:
+        bench = Bench(LocalAws(settings=Settings(**{**QUICK, **settings}), faults=faults).start())
+        started.append(bench)
+        return bench
+
+    yield start
+    for bench in started:
+        bench.close()

@@ -1,0 +1,296 @@
+"""The endpoint: any client, any service, any nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiobotocore.session import get_session
+from botocore.exceptions import ClientError
+
+from kinesis_efo.local import LocalAws, Settings
+
+from .conftest import Bench, until
+
+Run = Callable[..., Bench]
+
+
+def test_aiobotocore_subscribes_and_puts_unmodified(run: Run) -> None:
+    bench = run()
+    consumer = bench.consumer(bench.stream())
+
+    async def go() -> list[str]:
+        options = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+        async with get_session().create_client("kinesis", endpoint_url=bench.aws.endpoint_url, **options) as client:
+            answer = await client.subscribe_to_shard(
+                ConsumerARN=consumer, ShardId="shardId-000000000000", StartingPosition={"Type": "LATEST"}
+            )
+            await client.put_record(StreamName="orders", Data=b"hello", PartitionKey="a")
+            try:
+                async for event in answer["EventStream"]:
+                    if event["SubscribeToShardEvent"]["Records"]:
+                        return [record["Data"] for record in event["SubscribeToShardEvent"]["Records"]]
+            finally:
+                answer["EventStream"].close()
+        return []
+
+    assert asyncio.run(go()) == [b"hello"]
+
+
+def test_the_environment_alone_points_an_sdk_here(run: Run) -> None:
+    bench = run()
+    bench.stream()
+    code = "import boto3; print(boto3.client('kinesis').list_streams()['StreamNames'], boto3.client('sts').get_caller_identity()['Account'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=bench.aws.environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "['orders'] 123456789012"
+
+
+@pytest.mark.slow
+def test_every_other_service_is_moto(run: Run) -> None:
+    bench = run()
+    s3, dynamodb, ssm = (bench.aws.client(name) for name in ("s3", "dynamodb", "ssm"))
+    s3.create_bucket(Bucket="bucket")
+    s3.put_object(Bucket="bucket", Key="a b/ü?.json", Body=b"x" * 3_000_000)
+    assert s3.head_object(Bucket="bucket", Key="a b/ü?.json")["ContentLength"] == 3_000_000
+    assert len(s3.get_object(Bucket="bucket", Key="a b/ü?.json")["Body"].read()) == 3_000_000
+    ssm.put_parameter(Name="/a/b", Value="v", Type="String")
+    assert ssm.get_parameter(Name="/a/b")["Parameter"]["Value"] == "v"
+    dynamodb.create_table(
+        TableName="leases",
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    item = {"leaseKey": {"S": "a"}}
+    dynamodb.put_item(TableName="leases", Item=item, ConditionExpression="attribute_not_exists(leaseKey)")
+    with pytest.raises(ClientError, match="ConditionalCheckFailed"):
+        dynamodb.put_item(TableName="leases", Item=item, ConditionExpression="attribute_not_exists(leaseKey)")
+    with pytest.raises(ClientError, match="ResourceNotFound"):
+        dynamodb.get_item(TableName="nope", Key=item)
+
+
+def test_each_local_aws_starts_empty() -> None:
+    for _ in range(2):
+        with LocalAws() as aws:
+            assert aws.client("kinesis").list_streams()["StreamNames"] == []
+            ssm = aws.client("ssm")
+            assert ssm.describe_parameters()["Parameters"] == []
+            ssm.put_parameter(Name="/a", Value="v", Type="String")
+
+
+def test_regions_have_their_own_streams(run: Run) -> None:
+    bench = run()
+    bench.stream()
+    other = bench.aws.client("kinesis", region_name="eu-west-1")
+    assert other.list_streams()["StreamNames"] == []
+    other.create_stream(StreamName="elsewhere", ShardCount=1)
+    assert (
+        ":eu-west-1:" in other.describe_stream_summary(StreamName="elsewhere")["StreamDescriptionSummary"]["StreamARN"]
+    )
+    assert list(bench.aws.kinesis_in("eu-west-1").streams) == ["elsewhere"]
+    assert list(bench.aws.kinesis.streams) == ["orders"]
+
+
+def test_tags_retention_record_size_and_mode_are_kept(run: Run) -> None:
+    bench = run()
+    arn, client = bench.stream(), bench.client
+    client.add_tags_to_stream(StreamName="orders", Tags={"team": "data", "env": "dev"})
+    client.remove_tags_from_stream(StreamName="orders", TagKeys=["env"])
+    assert client.list_tags_for_stream(StreamName="orders")["Tags"] == [{"Key": "team", "Value": "data"}]
+    consumer = bench.consumer(arn)
+    client.tag_resource(ResourceARN=consumer, Tags={"a": "b"})
+    assert client.list_tags_for_resource(ResourceARN=consumer)["Tags"] == [{"Key": "a", "Value": "b"}]
+    client.untag_resource(ResourceARN=consumer, TagKeys=["a"])
+    assert client.list_tags_for_resource(ResourceARN=consumer)["Tags"] == []
+    client.increase_stream_retention_period(StreamName="orders", RetentionPeriodHours=48)
+    client.update_max_record_size(StreamARN=arn, MaxRecordSizeInKiB=2048)
+    summary = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]
+    assert (summary["RetentionPeriodHours"], summary["MaxRecordSizeInKiB"], summary["ConsumerCount"]) == (48, 2048, 1)
+    with pytest.raises(ClientError, match="can not be longer"):
+        client.decrease_stream_retention_period(StreamName="orders", RetentionPeriodHours=72)
+    with pytest.raises(ClientError, match="between 24 and 8760 hours; got 1"):
+        client.decrease_stream_retention_period(StreamName="orders", RetentionPeriodHours=1)
+    client.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    assert client.describe_stream(StreamName="orders")["StreamDescription"]["StreamModeDetails"] == {
+        "StreamMode": "ON_DEMAND"
+    }
+    limits = client.describe_limits()
+    assert (limits["OpenShardCount"], limits["OnDemandStreamCount"]) == (1, 1)
+
+
+def post(url: str, body: bytes, **headers: str) -> tuple[int, str]:
+    request = urllib.request.Request(
+        url, data=body, headers={key.replace("_", "-"): value for key, value in headers.items()}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "code", "says"),
+    [
+        ("CreateStream", b"{", "SerializationException", "not valid"),
+        ("CreateStream", b"[1]", "SerializationException", "not valid"),
+        ("CreateStream", b"\xff\xfe", "SerializationException", "not valid"),
+        ("CreateStream", b"[" * 100_000, "SerializationException", "not valid"),
+        (
+            "CreateStream",
+            b"{}",
+            "ValidationException",
+            "'streamName' failed to satisfy constraint: Member must not be null",
+        ),
+        ("CreateStream", b'{"StreamName":"a b","ShardCount":0}', "ValidationException", "2 validation errors detected"),
+        (
+            "CreateStream",
+            b'{"StreamName":"a","ShardCount":"1"}',
+            "SerializationException",
+            "'shardCount' is not a integer",
+        ),
+        ("CreateStream", b'{"StreamName":"a"}', "InvalidArgumentException", "ShardCount"),
+        ("PutRecords", b'{"StreamName":"a"}', "SerializationException", "Records"),
+        (
+            "PutRecords",
+            b'{"StreamName":"a","Records":[{"Data":1,"PartitionKey":"k"}]}',
+            "SerializationException",
+            "Data",
+        ),
+        ("PutRecord", b'{"StreamName":"nope","Data":"","PartitionKey":"k"}', "ResourceNotFoundException", "nope"),
+        ("ListShards", b'{"StreamName":"a","ShardFilter":{"Type":"ALL"}}', "ValidationException", "AT_TRIM_HORIZON"),
+        ("Frobnicate", b"{}", "UnknownOperationException", "'Frobnicate'; it knows AddTagsToStream, "),
+    ],
+)
+def test_bad_requests_get_a_modelled_error(run: Run, operation: str, body: bytes, code: str, says: str) -> None:
+    bench = run()
+    status, text = post(
+        bench.aws.endpoint_url,
+        body,
+        X_Amz_Target=f"Kinesis_20131202.{operation}",
+        Content_Type="application/x-amz-json-1.1",
+    )
+    assert status == 400
+    assert f'"__type":"{code}"' in text
+    assert says in text
+    assert bench.aws.kinesis.calls(operation, code) == 1
+
+
+def test_a_client_that_speaks_cbor_is_told_how_to_speak_json(run: Run) -> None:
+    bench = run()
+    status, text = post(
+        bench.aws.endpoint_url,
+        b"\xa0",
+        X_Amz_Target="Kinesis_20131202.ListStreams",
+        Content_Type="application/x-amz-cbor-1.1",
+    )
+    assert status == 400
+    assert "AWS_CBOR_DISABLE=true" in text
+
+
+def test_the_trace_tells_what_was_called_in_order(run: Run) -> None:
+    bench = run(trace_length=3)
+    bench.stream()
+    bench.put("a", "b")
+    with pytest.raises(ClientError):
+        bench.client.put_record(StreamName="nope", Data=b"", PartitionKey="secret")
+    assert [(call.operation, call.outcome) for call in bench.aws.kinesis.trace] == [
+        ("DescribeStreamSummary", "ok"),
+        ("PutRecords", "ok"),
+        ("PutRecord", "ResourceNotFoundException"),
+    ]
+    assert bench.aws.kinesis.trace[1].params == {"StreamName": "orders", "StreamARN": None, "Records": 2}
+
+
+def test_a_port_that_is_taken_is_an_error_and_a_stopped_one_is_free_again() -> None:
+    with LocalAws() as aws:
+        with pytest.raises(OSError, match="in use"):
+            LocalAws(port=aws.port).start()
+        with pytest.raises(RuntimeError, match="already running"):
+            aws.start()
+    with LocalAws(port=aws.port, settings=Settings(region="eu-central-1")) as again:
+        assert again.client("kinesis").meta.region_name == "eu-central-1"
+    with pytest.raises(RuntimeError, match="not running"):
+        _ = LocalAws().kinesis
+
+
+def test_it_listens_on_loopback_only(run: Run) -> None:
+    bench = run()
+    others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {"127.0.0.1"}
+    for address in [*others, "127.0.0.2"]:
+        with pytest.raises(OSError, match=r"refused|timed out"):
+            socket.create_connection((str(address), bench.aws.port), timeout=1).close()
+
+
+def cli(*args: str) -> subprocess.Popen[str]:
+    code = "import typer; from kinesis_efo.cli.local import local; typer.run(local)"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"COLUMNS": "200"},
+    )
+
+
+def test_the_command_serves_until_it_is_terminated() -> None:
+    import boto3
+
+    process = cli("--port", "0", "--set", "consumer_creating_seconds=0")
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("export AWS_ENDPOINT_URL=http://127.0.0.1:")
+        client: Any = boto3.client(
+            "kinesis",
+            endpoint_url=line.strip().partition("=")[2],
+            region_name="us-east-1",
+            aws_access_key_id="a",
+            aws_secret_access_key="b",
+        )
+        client.create_stream(StreamName="orders", ShardCount=1)
+        arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
+        assert (
+            client.register_stream_consumer(StreamARN=arn, ConsumerName="a")["Consumer"]["ConsumerStatus"] == "ACTIVE"
+        )
+        process.terminate()
+        _, errors = process.communicate(timeout=10)
+        assert (process.returncode, errors) == (0, "")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--set", "nonsense=1"), "'nonsense=1' is not a setting"),
+        (("--set", "read_limit=maybe"), "read_limit must be true or false; got 'maybe'"),
+        (("--set", "max_event_records=1.5"), "max_event_records must be a whole number; got '1.5'"),
+        (("--set", "subscription_seconds=-1"), "subscription_seconds must be more than 0; got -1"),
+    ],
+)
+def test_the_command_says_what_is_wrong(args: tuple[str, ...], says: str) -> None:
+    process = cli(*args)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert says in " ".join(errors.replace("│", " ").split())
+
+
+def test_the_command_says_when_its_port_is_taken(run: Run) -> None:
+    bench = run()
+    process = cli("--port", str(bench.aws.port))
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{bench.aws.port}: " in errors
+    until(lambda: process.poll() is not None)

@@ -1,0 +1,299 @@
+"""SubscribeToShard with the stock boto3 client: what is pushed, when, and how it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, EventStreamError
+from urllib3.exceptions import ProtocolError
+
+from .conftest import Bench, until
+
+Run = Callable[..., Bench]
+
+
+def keys(event: Any) -> list[str]:
+    return [record["PartitionKey"] for record in event["Records"]]
+
+
+def code(error: Any) -> str:
+    return str(error.value.response["Error"]["Code"])
+
+
+def open_count(bench: Bench) -> int:
+    return len(bench.aws.kinesis.subscriptions)
+
+
+def test_what_is_there_comes_first_then_what_is_put_at_once(run: Run) -> None:
+    bench = run()
+    consumer = bench.consumer(bench.stream())
+    bench.put("a", "b", data=bytes(range(256)))
+    events = bench.subscribe(consumer)
+    first = next(events)
+    assert keys(first) == ["a", "b"]
+    assert first["MillisBehindLatest"] == 0
+    assert first["Records"][0]["Data"] == bytes(range(256))
+    assert abs(first["Records"][0]["ApproximateArrivalTimestamp"].timestamp() - time.time()) < 60
+    delays = []
+    for number in range(20):
+        start = time.monotonic()
+        bench.put(f"k{number}")
+        event = next(events)
+        while not event["Records"]:
+            event = next(events)
+        delays.append(time.monotonic() - start)
+        assert keys(event) == [f"k{number}"]
+    # Pushed by notification: polling for it would show in the median.
+    assert sorted(delays)[10] < 0.05
+
+
+def test_an_idle_subscription_gets_empty_events_whose_continuation_moves_on(run: Run) -> None:
+    bench = run()
+    consumer = bench.consumer(bench.stream())
+    events = bench.subscribe(consumer)
+    idle = [next(events) for _ in range(3)]
+    assert [(event["Records"], event["MillisBehindLatest"]) for event in idle] == [([], 0)] * 3
+    numbers = [int(event["ContinuationSequenceNumber"]) for event in idle]
+    assert numbers == sorted(set(numbers))
+    later = int(bench.put("a")[0])
+    assert later > numbers[-1]
+    event = next(each for each in events if each["Records"])
+    assert int(event["ContinuationSequenceNumber"]) >= later
+
+
+@pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"])
+def test_a_subscription_ends_cleanly_and_goes_on_from_its_continuation(run: Run, kind: str) -> None:
+    bench = run(subscription_seconds=0.5, max_event_records=2, resubscribe_seconds=0.1)
+    consumer = bench.consumer(bench.stream())
+    bench.put(*"abc")
+    start = time.monotonic()
+    events = list(bench.subscribe(consumer))
+    assert 0.4 < time.monotonic() - start < 5
+    assert [keys(event) for event in events if event["Records"]] == [["a", "b"], ["c"]]
+    assert events[0]["MillisBehindLatest"] > 0
+    bench.put("d")
+    again = list(bench.subscribe(consumer, kind, SequenceNumber=events[0]["ContinuationSequenceNumber"]))
+    assert [key for event in again for key in keys(event)] == ["c", "d"]
+    bench.put("e")
+    until(lambda: open_count(bench) == 0)
+    last = list(bench.subscribe(consumer, kind, SequenceNumber=again[-1]["ContinuationSequenceNumber"]))
+    assert [key for event in last for key in keys(event)] == ["e"]
+
+
+def test_a_second_call_is_refused_at_first_and_takes_over_later(run: Run) -> None:
+    bench = run()
+    consumer = bench.consumer(bench.stream())
+    bench.put("a")
+    first = bench.subscribe(consumer)
+    assert keys(next(first)) == ["a"]
+    with pytest.raises(ClientError, match="Another active subscription exists") as refused:
+        next(bench.subscribe(consumer))
+    assert code(refused) == "ResourceInUseException"
+    time.sleep(0.3)  # The pace itself is what is under test.
+    second = bench.subscribe(consumer)
+    assert keys(next(second)) == ["a"]
+    with pytest.raises(EventStreamError) as ended:
+        list(first)
+    assert code(ended) == "ResourceInUseException"
+    bench.put("b")
+    assert any(keys(event) == ["b"] for event in (next(second), next(second)))
+    assert open_count(bench) == 1
+    assert bench.aws.kinesis.calls("SubscribeToShard", "ResourceInUseException") == 1
+
+
+def test_a_consumer_that_is_not_active_yet_is_refused(run: Run) -> None:
+    bench = run(consumer_creating_seconds=30)
+    stream = bench.stream()
+    consumer = bench.client.register_stream_consumer(StreamARN=stream, ConsumerName="lake")["Consumer"]["ConsumerARN"]
+    with pytest.raises(ClientError, match="not ACTIVE, instead in state CREATING") as refused:
+        next(bench.subscribe(consumer))
+    assert code(refused) == "ResourceInUseException"
+
+
+def test_unknown_consumer_shard_and_position_are_refused_before_the_stream(run: Run) -> None:
+    bench = run()
+    consumer = bench.consumer(bench.stream())
+    for arn, shard, position, expected in (
+        (consumer + "9", 0, {"kind": "LATEST"}, "ResourceNotFoundException"),
+        (consumer.replace("orders", "nope"), 0, {"kind": "LATEST"}, "ResourceNotFoundException"),
+        (consumer, 7, {"kind": "LATEST"}, "ResourceNotFoundException"),
+        (consumer, 0, {"kind": "AT_SEQUENCE_NUMBER", "SequenceNumber": "123"}, "InvalidArgumentException"),
+        (consumer, 0, {"kind": "AT_SEQUENCE_NUMBER"}, "InvalidArgumentException"),
+        (consumer, 0, {"kind": "SOMEWHERE"}, "ValidationException"),
+    ):
+        with pytest.raises(ClientError) as refused:
+            next(bench.subscribe(arn, shard=shard, **position))  # type: ignore[arg-type]
+        assert code(refused) == expected
+    assert open_count(bench) == 0
+
+
+@pytest.mark.parametrize("how", ["deregister", "delete stream"])
+def test_removing_the_consumer_ends_open_streams_with_an_exception(run: Run, how: str) -> None:
+    bench = run()
+    stream = bench.stream()
+    consumer = bench.consumer(stream)
+    events = bench.subscribe(consumer)
+    next(events)
+    if how == "deregister":
+        bench.client.deregister_stream_consumer(ConsumerARN=consumer)
+    else:
+        bench.client.delete_stream(StreamName="orders", EnforceConsumerDeletion=True)
+    with pytest.raises(EventStreamError) as ended:
+        list(events)
+    assert code(ended) == "ResourceNotFoundException"
+    until(lambda: open_count(bench) == 0)
+
+
+def test_a_split_shard_delivers_the_rest_and_ends_with_its_children(run: Run) -> None:
+    bench = run(max_event_records=2)
+    consumer = bench.consumer(bench.stream())
+    bench.put(*"abc")
+    events = bench.subscribe(consumer)
+    assert keys(next(events)) == ["a", "b"]
+    bench.client.split_shard(StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**127))
+    *rest, last = events
+    assert [key for event in rest for key in keys(event)] == ["c"]
+    assert "ContinuationSequenceNumber" not in last  # botocore drops the null
+    assert [child["ShardId"] for child in last["ChildShards"]] == ["shardId-000000000001", "shardId-000000000002"]
+    assert last["ChildShards"][1]["ParentShards"] == ["shardId-000000000000"]
+    assert last["ChildShards"][1]["HashKeyRange"] == {"StartingHashKey": str(2**127), "EndingHashKey": str(2**128 - 1)}
+    until(lambda: open_count(bench) == 0)
+    bench.put("a")
+    assert keys(next(bench.subscribe(consumer, shard=1))) == ["a"]
+
+
+def test_a_merge_ends_both_parents_with_the_same_child_and_closed_shards_stay_readable(run: Run) -> None:
+    bench = run(resubscribe_seconds=0.0)
+    consumer = bench.consumer(bench.stream(2))
+    bench.put("a", "b")
+    bench.client.merge_shards(
+        StreamName="orders", ShardToMerge="shardId-000000000000", AdjacentShardToMerge="shardId-000000000001"
+    )
+    for shard, key in ((0, "a"), (1, "b")):
+        *data, last = bench.subscribe(consumer, shard=shard)
+        assert [each for event in data for each in keys(event)] == [key]
+        child = last["ChildShards"][0]
+        assert child["ParentShards"] == ["shardId-000000000000", "shardId-000000000001"]
+    (at_the_end,) = bench.subscribe(consumer, "LATEST", shard=0)
+    assert at_the_end["ChildShards"]
+
+
+def test_events_hold_at_most_a_megabyte_but_always_one_record(run: Run) -> None:
+    bench = run()
+    consumer = bench.consumer(bench.stream(MaxRecordSizeInKiB=10240))
+    bench.put("big", data=b"x" * (10 * 1024 * 1024 - 3))
+    for _ in range(2):
+        bench.put(*"abcde", data=b"x" * 400_000)
+    sizes = []
+    for event in bench.subscribe(consumer):
+        sizes.append([len(record["Data"]) for record in event["Records"]])
+        if sum(map(len, sizes)) == 11:
+            break
+    assert sizes == [[10 * 1024 * 1024 - 3], *[[400_000] * 2] * 5]
+
+
+def test_reading_is_limited_to_two_mebibytes_a_second(run: Run) -> None:
+    bench = run(read_limit=True)
+    consumer = bench.consumer(bench.stream())
+    for _ in range(5):
+        bench.put("k", data=b"x" * 1_000_000)
+    start = time.monotonic()
+    events = bench.subscribe(consumer)
+    got = 0
+    while got < 5:
+        got += len(next(events)["Records"])
+    # 5 MB less the burst of 2 MiB, at 2 MiB/s.
+    assert 1.2 < time.monotonic() - start < 5
+
+
+def test_records_that_expire_are_not_delivered_and_the_end_still_comes(run: Run) -> None:
+    bench = run(retention_seconds=0.5, max_event_records=1)
+    consumer = bench.consumer(bench.stream())
+    bench.put("old")
+    time.sleep(0.6)  # Retention in real time.
+    bench.put("new")
+    assert keys(next(bench.subscribe(consumer))) == ["new"]
+
+
+def test_a_reader_that_goes_away_is_noticed_at_once(run: Run) -> None:
+    bench = run(idle_event_seconds=60)
+    consumer = bench.consumer(bench.stream())
+    answer = bench.client.subscribe_to_shard(
+        ConsumerARN=consumer, ShardId="shardId-000000000000", StartingPosition={"Type": "LATEST"}
+    )
+    assert open_count(bench) == 1
+    answer["EventStream"].close()
+    until(lambda: open_count(bench) == 0)
+
+
+def test_a_reader_that_does_not_read_is_cut_off_at_the_end_and_blocks_nobody(run: Run) -> None:
+    bench = run(subscription_seconds=1)
+    stream = bench.stream()
+    slow, quick = bench.consumer(stream, "slow"), bench.consumer(stream, "quick")
+    for _ in range(20):
+        bench.put("k", data=b"x" * 1_000_000)
+    answer = bench.client.subscribe_to_shard(
+        ConsumerARN=slow, ShardId="shardId-000000000000", StartingPosition={"Type": "TRIM_HORIZON"}
+    )
+    assert sum(len(event["Records"]) for event in bench.subscribe(quick)) == 20
+    until(lambda: open_count(bench) == 0)
+    answer["EventStream"].close()
+
+
+def test_a_hundred_shards_are_pushed_at_once(run: Run) -> None:
+    from botocore.config import Config
+
+    bench = run(idle_event_seconds=60)
+    consumer = bench.consumer(bench.stream(100))
+    client = bench.aws.client("kinesis", config=Config(max_pool_connections=110))
+    streams = [
+        client.subscribe_to_shard(
+            ConsumerARN=consumer, ShardId=f"shardId-{index:012d}", StartingPosition={"Type": "LATEST"}
+        )["EventStream"]
+        for index in range(100)
+    ]
+    assert open_count(bench) == 100
+    records = client.put_records(
+        StreamName="orders", Records=[{"Data": b"x", "PartitionKey": f"{number}"} for number in range(500)]
+    )["Records"]
+    expected = Counter(record["ShardId"] for record in records)
+    assert len(expected) > 90
+    for index, stream in enumerate(streams):
+        wanted = expected[f"shardId-{index:012d}"]
+        if wanted:
+            assert len(next(iter(stream))["SubscribeToShardEvent"]["Records"]) == wanted
+    for stream in streams:
+        stream.close()
+    until(lambda: open_count(bench) == 0)
+
+
+def test_stopping_leaves_no_thread_and_no_connection(run: Run) -> None:
+    before = set(threading.enumerate())
+    bench = run(idle_event_seconds=60)
+    consumer = bench.consumer(bench.stream())
+    bench.aws.client("dynamodb").list_tables()
+    events = bench.subscribe(consumer, "LATEST")
+    bench.put("a")
+    ended: list[BaseException | None] = []
+
+    def read() -> None:
+        try:
+            list(events)
+        except (OSError, ProtocolError) as error:
+            ended.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    until(lambda: open_count(bench) == 1)
+    start = time.monotonic()
+    bench.aws.stop()
+    assert time.monotonic() - start < 3
+    reader.join(5)
+    assert ended
+    assert not set(threading.enumerate()) - before
+    bench.aws.stop()

@@ -1,0 +1,79 @@
+"""Frames, tokens and validation: what clients see is what botocore's own decoder and models understand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from botocore.eventstream import EventStreamBuffer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.local import AwsError, wire
+from kinesis_efo.local.tokens import open_token, seal
+from kinesis_efo.local.validation import check
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=20), st.text(max_size=100), max_size=5), st.binary(max_size=2000))
+def test_botocore_reads_every_frame_we_write(headers: dict[str, str], payload: bytes) -> None:
+    buffer = EventStreamBuffer()
+    buffer.add_data(wire.encode_frame(wire.encode_headers(headers), payload))
+    (event,) = list(buffer)
+    assert event.headers == headers
+    assert event.payload == payload
+
+
+def test_an_event_has_its_fields_in_the_real_order_and_null_at_the_end_of_a_shard() -> None:
+    going_on = wire.event_payload([b'{"a":1}', b'{"a":2}'], "17", 5)
+    assert going_on == b'{"ContinuationSequenceNumber":"17","MillisBehindLatest":5,"Records":[{"a":1},{"a":2}]}'
+    end = json.loads(wire.event_payload((), None, 0, [{"ShardId": "s"}]))
+    assert end == {
+        "ContinuationSequenceNumber": None,
+        "MillisBehindLatest": 0,
+        "Records": [],
+        "ChildShards": [{"ShardId": "s"}],
+    }
+
+
+def test_an_exception_frame_says_which() -> None:
+    buffer = EventStreamBuffer()
+    buffer.add_data(wire.exception_frame(AwsError("InternalFailureException", "oh")))
+    (event,) = list(buffer)
+    assert event.headers[":exception-type"] == "InternalFailureException"
+    assert event.headers[":message-type"] == "exception"
+    assert json.loads(event.payload) == {"message": "oh"}
+
+
+@given(st.dictionaries(st.text(), st.integers(-(2**53), 2**53)))
+def test_a_token_carries_its_content(content: dict[str, int]) -> None:
+    assert open_token(seal(content)) == content
+
+
+@given(st.text() | st.binary().map(lambda raw: raw.hex()))
+def test_nonsense_is_no_token(text: str) -> None:
+    assert open_token(text) is None
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({}, "2 validation errors .*'shardId' .* not be null; .*'shardIteratorType' .* not be null"),
+        ({"ShardId": "s p", "ShardIteratorType": "LATEST"}, "'shardId' .* regular expression"),
+        ({"ShardId": "s", "ShardIteratorType": "X"}, "enum value set: .*TRIM_HORIZON"),
+        ({"ShardId": "s" * 129, "ShardIteratorType": "LATEST"}, "length less than or equal to 128"),
+        ({"ShardId": 5, "ShardIteratorType": "LATEST"}, "5 at 'shardId' is not a string"),
+        ({"ShardId": "s", "ShardIteratorType": "LATEST", "Timestamp": True}, "True at 'timestamp' is not a timestamp"),
+    ],
+)
+def test_a_request_is_checked_against_the_model(params: dict[str, object], message: str) -> None:
+    with pytest.raises(AwsError, match=message):
+        check("GetShardIterator", params)
+
+
+def test_a_request_within_the_model_and_an_unknown_operation_pass() -> None:
+    check("GetShardIterator", {"ShardId": "s", "ShardIteratorType": "AT_TIMESTAMP", "Timestamp": 1.5, "Unknown": 1})
+    check("Frobnicate", {"a": 1})
+    with pytest.raises(AwsError, match=r"tags\.a\.value"):
+        check("AddTagsToStream", {"StreamName": "s", "Tags": {"a": "x" * 257}})
+    with pytest.raises(AwsError, match=r"tagKeys\.2\.member"):
+        check("RemoveTagsFromStream", {"StreamName": "s", "TagKeys": ["a", ""]})

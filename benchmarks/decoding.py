@@ -1,0 +1,137 @@
+"""Decoding: bytes of a subscription to rows, against botocore's own event parser. One core, CPU time, no network.
+
+Both start with the same event-stream frames. botocore ends with Python dicts; we end with the Arrow batches that Spark gets,
+order checked and aggregates looked for. Ratios come from one run on one machine; the absolute numbers are that machine's.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import botocore.session
+import msgspec
+from botocore.eventstream import EventStreamBuffer
+from botocore.parsers import EventStreamJSONParser
+
+from kinesis_efo.kinesis.events import read_head
+from kinesis_efo.kinesis.frames import FrameDecoder, encode_frame
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey
+
+RECORDS_PER_EVENT: Final = 500
+EVENTS: Final = 20
+ROUNDS: Final = 5
+CHUNK: Final = 128 << 10
+KEY: Final = ShardKey("orders", "shardId-000000000000")
+GOALS: Final = {1024: 8.0, 100: 14.0}
+"""Record size in bytes: how many times faster than botocore this is to be."""
+
+
+def wire(record_bytes: int) -> list[bytes]:
+    """Events as they come from the socket: frames, cut into chunks."""
+    source = random.Random(2013)
+    frames = bytearray()
+    number = 49590338271490256608559692538361571095921575989136588898
+    for _ in range(EVENTS):
+        records = []
+        for _ in range(RECORDS_PER_EVENT):
+            number += source.randrange(1, 1000)
+            records.append(
+                {
+                    "ApproximateArrivalTimestamp": 1.7e9 + source.randrange(10**6) / 1000,
+                    "Data": base64.b64encode(source.randbytes(record_bytes)).decode(),
+                    "EncryptionType": "NONE",
+                    "PartitionKey": f"key-{source.randrange(10**6)}",
+                    "SequenceNumber": str(number),
+                }
+            )
+        event = {"ContinuationSequenceNumber": str(number), "MillisBehindLatest": 0, "Records": records}
+        headers = {
+            ":message-type": "event",
+            ":event-type": "SubscribeToShardEvent",
+            ":content-type": "application/x-amz-json-1.1",
+        }
+        frames += encode_frame(headers, msgspec.json.encode(event))
+    return [bytes(frames[at : at + CHUNK]) for at in range(0, len(frames), CHUNK)]
+
+
+def ours(chunks: list[bytes]) -> int:
+    """What the fetcher and a task do together."""
+
+    def payloads() -> Iterator[bytes]:
+        decoder = FrameDecoder()
+        for chunk in chunks:
+            for frame in decoder.feed(chunk):
+                read_head(frame.payload)
+                yield frame.payload
+
+    return sum(batch.num_rows for batch in decode(payloads(), KEY, TRIM_HORIZON, SHARD_END, deaggregate=True))
+
+
+def fetcher(chunks: list[bytes]) -> int:
+    """What the fetcher does of it: frames, checksums, heads."""
+    decoder = FrameDecoder()
+    return sum(read_head(frame.payload).records for chunk in chunks for frame in decoder.feed(chunk))
+
+
+def stock() -> Callable[[list[bytes]], int]:
+    """botocore's event parser, set up as its clients do."""
+    model = botocore.session.Session().get_service_model("kinesis")
+    shape = model.operation_model("SubscribeToShard").output_shape.members["EventStream"]
+    parser = EventStreamJSONParser()
+
+    def run(chunks: list[bytes]) -> int:
+        count = 0
+        buffer = EventStreamBuffer()
+        for chunk in chunks:
+            buffer.add_data(chunk)
+            for event in buffer:
+                parsed: dict[str, Any] = parser.parse(event.to_response_dict(), shape)
+                count += len(parsed["SubscribeToShardEvent"]["Records"])
+        return count
+
+    return run
+
+
+def rate(work: Callable[[list[bytes]], int], chunks: list[bytes]) -> float:
+    """Records per second of CPU time: the best of some rounds."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        begin = time.process_time()
+        count = work(chunks)
+        best = min(best, time.process_time() - begin)
+        assert count == EVENTS * RECORDS_PER_EVENT
+    return count / best
+
+
+def main() -> list[dict[str, object]]:
+    """Measure, print the table and return its rows."""
+    rows: list[dict[str, object]] = []
+    for size, goal in GOALS.items():
+        chunks = wire(size)
+        paths = {"botocore": stock(), "fetcher part": fetcher, "kinesis-efo": ours}
+        rates = {name: rate(work, chunks) for name, work in paths.items()}
+        for name, speed in rates.items():
+            rows.append(
+                {
+                    "record": f"{size} B",
+                    "path": name,
+                    "records/s": round(speed),
+                    "MB/s": round(speed * size / 1e6, 1),
+                    "ratio": round(speed / rates["botocore"], 1),
+                    "goal": goal if name == "kinesis-efo" else None,
+                }
+            )
+    columns = list(rows[0])
+    print("  ".join(f"{column:>12}" for column in columns))
+    for row in rows:
+        print("  ".join(f"{'' if value is None else value:>12}" for value in row.values()))
+    return rows
+
+
+if __name__ == "__main__":
+    main()

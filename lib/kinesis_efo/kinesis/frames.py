@@ -7,6 +7,7 @@ numbers are big-endian. Relies on zlib for CRC-32 (https://smithy.io/2.0/aws/ama
 from __future__ import annotations
 
 import struct
+from collections import deque
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -18,6 +19,7 @@ MAX_FRAME: Final = 24 << 20
 _PRELUDE: Final = struct.Struct(">III")
 _CHECKSUM: Final = struct.Struct(">I")
 _LEAST: Final = _PRELUDE.size + _CHECKSUM.size
+_CRUMB: Final = 1024
 _TRUE, _FALSE, _BYTES, _STRING = 0, 1, 6, 7
 _FIXED: Final = {2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 
@@ -48,7 +50,10 @@ class FrameDecoder:
     """
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._pieces: deque[memoryview] = deque()
+        self._crumbs = bytearray()
+        self._have = 0
+        self._prelude: tuple[int, int, int] | None = None
         self._fault: FrameError | None = None
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
@@ -66,18 +71,16 @@ class FrameDecoder:
         """
         if self._fault:
             raise self._fault
+        self._have += len(chunk)
+        if len(chunk) < _CRUMB:
+            self._crumbs += chunk
+        else:
+            self._sweep()
+            self._pieces.append(memoryview(chunk if isinstance(chunk, bytes) else bytes(chunk)))
         frames: list[Frame] = []
         try:
-            if self._rest:
-                self._rest += chunk
-                with memoryview(self._rest) as view:
-                    used = _decode(view, frames)
-                # From the front of a bytearray this moves a pointer, not the bytes.
-                del self._rest[:used]
-            else:
-                with memoryview(chunk) as view:
-                    used = _decode(view, frames)
-                    self._rest += view[used:]
+            while (frame := self._next()) is not None:
+                frames.append(frame)
         except FrameError as fault:
             self._fault = fault
             if not frames:
@@ -92,37 +95,66 @@ class FrameDecoder:
         """
         if self._fault:
             raise self._fault
-        if self._rest:
-            wanted = f" of {_PRELUDE.unpack_from(self._rest)[0]}" if len(self._rest) >= _PRELUDE.size else ""
-            raise FrameError(f"the stream ended inside a frame, after {len(self._rest)}{wanted} bytes")
+        if self._prelude or self._have:
+            got, wanted = self._have, ""
+            if self._prelude:
+                got, wanted = got + _PRELUDE.size, f" of {self._prelude[0]}"
+            raise FrameError(f"the stream ended inside a frame, after {got}{wanted} bytes")
 
-
-def _decode(view: memoryview, frames: list[Frame]) -> int:
-    start = 0
-    while len(view) - start >= _PRELUDE.size:
-        total, headers_length, checksum = _PRELUDE.unpack_from(view, start)
-        running = crc32(view[start : start + 8])
-        if running != checksum:
-            raise FrameError(f"a frame's prelude has checksum {checksum:#010x} but says {running:#010x}")
-        if not _LEAST <= total <= MAX_FRAME:
-            raise FrameError(f"a frame says it has {total} bytes; between {_LEAST} and {MAX_FRAME} are possible")
-        if headers_length > total - _LEAST:
-            raise FrameError(f"a frame of {total} bytes says that {headers_length} of them are headers")
-        if len(view) - start < total:
-            break
-        end = start + total - _CHECKSUM.size
-        # Every byte up to the checksum counts, the prelude's own checksum included.
-        running = crc32(view[start + 8 : end], running)
-        (checksum,) = _CHECKSUM.unpack_from(view, end)
+    def _next(self) -> Frame | None:
+        if self._prelude is None:
+            if self._have < _PRELUDE.size:
+                return None
+            self._prelude = _check_prelude(self._take(_PRELUDE.size))
+        total, headers_length, running = self._prelude
+        if self._have < total - _PRELUDE.size:
+            return None
+        self._prelude = None
+        headers = self._take(headers_length)
+        payload = self._take(total - headers_length - _LEAST)
+        (checksum,) = _CHECKSUM.unpack(self._take(_CHECKSUM.size))
+        running = crc32(payload, crc32(headers, running))
         if running != checksum:
             raise FrameError(
-                f"a frame of {total} bytes has checksum {checksum:#010x} but its bytes give {running:#010x}"
+                f"a frame of {total} bytes has checksum {checksum:#010x}, but its bytes give {running:#010x}"
             )
-        body = start + _PRELUDE.size + headers_length
-        headers = _headers(bytes(view[start + _PRELUDE.size : body]))
-        frames.append(Frame(headers, bytes(view[body:end])))
-        start += total
-    return start
+        return Frame(_headers(headers), payload)
+
+    def _take(self, count: int) -> bytes:
+        """The next bytes, copied once. There are as many."""
+        self._sweep()
+        self._have -= count
+        taken: list[memoryview] = []
+        while count:
+            piece = self._pieces[0]
+            if len(piece) <= count:
+                taken.append(self._pieces.popleft())
+                count -= len(piece)
+            else:
+                taken.append(piece[:count])
+                self._pieces[0] = piece[count:]
+                break
+        return b"".join(taken)
+
+    def _sweep(self) -> None:
+        """Make one piece of the tiny chunks that came: each piece has a price, whatever its size."""
+        if self._crumbs:
+            self._pieces.append(memoryview(self._crumbs))
+            self._crumbs = bytearray()
+
+
+def _check_prelude(prelude: bytes) -> tuple[int, int, int]:
+    """Total length, length of the headers, and the checksum of the frame so far."""
+    total, headers_length, checksum = _PRELUDE.unpack(prelude)
+    running = crc32(prelude[:8])
+    if running != checksum:
+        raise FrameError(f"a frame's prelude has checksum {checksum:#010x}, but its bytes give {running:#010x}")
+    if not _LEAST <= total <= MAX_FRAME:
+        raise FrameError(f"a frame says it has {total} bytes; between {_LEAST} and {MAX_FRAME} are possible")
+    if headers_length > total - _LEAST:
+        raise FrameError(f"a frame of {total} bytes says that {headers_length} of them are headers")
+    # The prelude's own checksum counts like any other bytes.
+    return total, headers_length, crc32(prelude[8:], running)
 
 
 def _headers(raw: bytes) -> dict[str, HeaderValue]:

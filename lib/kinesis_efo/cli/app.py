@@ -41,11 +41,11 @@ COMMANDS: Final = {
 class LazyGroup(TyperGroup):
     """A command group that imports a command when it is asked for."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """The names of all commands, in the order of the help."""
         return sorted(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """The command of that name, or None."""
         entry = COMMANDS.get(cmd_name)
         return load(cmd_name, entry) if entry else None

@@ -1,0 +1,148 @@
+"""Archive Kinesis streams as Parquet, each record exactly once, partitioned by stream, arrival date and hour (UTC).
+
+    spark-submit jobs/archive.py --manifest ssm:///kinesis-efo/dev/lake \
+        --output s3://lake/raw --checkpoint s3://lake/checkpoints/raw
+
+Exactly once comes from three things together: the source's offsets are exact ranges, Spark's checkpoint remembers them, and
+Spark's file sink lists the files of each micro-batch in `<output>/_spark_metadata`. Readers that know that list (Spark does)
+never see a file of a micro-batch that was not completed.
+
+SIGTERM and SIGINT end the job after its running micro-batch, with the leases released. Exit codes: 0 ended as asked, 1 failed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from typing import Annotated, Any
+
+import typer
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, date_format
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from kinesis_efo import read_stream
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.spark.compat import SPARK_VERSION
+from kinesis_efo.spark.graceful import await_stop, stop_signals
+
+log = logging.getLogger("archive")
+
+
+def archive(
+    manifest: Annotated[str, typer.Option(help="The application's manifest: a path, ssm:///name or s3://bucket/key.")],
+    output: Annotated[str, typer.Option(help="Where the Parquet files go.")],
+    checkpoint: Annotated[str, typer.Option(help="Where Spark keeps the query's progress; one for each output.")],
+    streams: Annotated[
+        str | None, typer.Option(help="Logical stream names, comma separated; all in the manifest.")
+    ] = None,
+    starting_position: Annotated[
+        str | None,
+        typer.Option(help="LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>; new queries only."),
+    ] = None,
+    trigger: Annotated[
+        str, typer.Option(help="Time between micro-batches, as Spark writes it. Longer means larger files.")
+    ] = "1 minute",
+    available_now: Annotated[
+        bool, typer.Option("--available-now", help="Read what is in the streams now, then end.")
+    ] = False,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any other option of the source; repeatable.")
+    ] = None,
+) -> None:
+    """Archive Kinesis streams as Parquet, each record exactly once."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # py4j tells of every message between Python and the JVM.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    options = pairs(option or [])
+    if starting_position is not None:
+        options["startingPosition"] = starting_position
+    if streams is not None:
+        options["streams"] = streams
+    if available_now and SPARK_VERSION < (4, 2):
+        options["catchUp"] = "true"
+    spark = SparkSession.builder.appName("kinesis-efo archive").getOrCreate()
+    # Dates and hours of partitions are UTC wherever the job runs.
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        with stop_signals(spark) as stopping:
+            while True:
+                writer = parquet(read_stream(spark, manifest=manifest, **options), output, checkpoint)
+                timing = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger)
+                query = timing.start()
+                if await_stop(query, stopping) or not (available_now and generation_ended(query.lastProgress)):
+                    break
+    except (KinesisEfoError, PySparkException) as error:
+        log.debug("in full", exc_info=True)
+        typer.echo(f"archive failed: {reason(error)}", err=True)
+        raise typer.Exit(1) from None
+    finally:
+        spark.stop()
+
+
+def parquet(frame: DataFrame, output: str, checkpoint: str) -> DataStreamWriter:
+    """The write: every column of the source, and the partitions that follow from the arrival time.
+
+    The stream is always part of the path: reading a second one later does not change where the first one's files are.
+    """
+    arrival = col("approximateArrivalTimestamp")
+    return (
+        frame.withColumn("date", date_format(arrival, "yyyy-MM-dd"))
+        .withColumn("hour", date_format(arrival, "HH"))
+        .writeStream.format("parquet")
+        .partitionBy("stream", "date", "hour")
+        .option("path", output)
+        .option("checkpointLocation", checkpoint)
+    )
+
+
+def pairs(texts: list[str]) -> dict[str, Any]:
+    """`NAME=VALUE` texts as a dictionary.
+
+    >>> pairs(["bufferBytes=64m", "manifest=ssm:///a=b"])
+    {'bufferBytes': '64m', 'manifest': 'ssm:///a=b'}
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"--option must be NAME=VALUE, such as bufferBytes=64m; got {text!r}")
+        if name.lower() in {known.lower() for known in found}:
+            raise typer.BadParameter(f"--option {name} is given twice: {found[name]!r} and {value!r}")
+        found[name] = value
+    return found
+
+
+def generation_ended(progress: Any) -> bool:
+    """Whether a run of Spark 4.0 with `catchUp` has come to the end of shards, so that their children are due.
+
+    Such a run is one micro-batch, and children are never in the micro-batch that ends their parent. On 4.2 and newer one run
+    goes through as many as it takes.
+
+    Args:
+        progress: The last progress of the query; None where it had nothing to do.
+    """
+    if progress is None:
+        return False
+    source = progress["sources"][0]
+    start, end = (json.loads(source[name] or "{}").get("streams", {}) for name in ("startOffset", "endOffset"))
+    shards = [{(stream, shard) for stream in offset for shard in offset[stream]} for offset in (start, end)]
+    ended = any(position == "SHARD_END" for stream in end.values() for position in stream.values())
+    return ended or (bool(start) and shards[0] != shards[1])
+
+
+def reason(error: Exception) -> str:
+    """What failed, in the words of the part that failed: Spark wraps our messages in tracebacks.
+
+    >>> reason(ValueError("Failed: Traceback ...\\nkinesis_efo.errors.StreamNotFoundError: stream a is gone\\n\\tat x"))
+    'StreamNotFoundError: stream a is gone'
+    """
+    text = str(error)
+    ours = re.findall(r"^\s*(?:[\w.]*\.)?kinesis_efo\.[\w.]*\.(\w+: .*)$", text, re.MULTILINE)
+    return str(ours[-1]) if ours else text.strip().split("\n\n")[0]
+
+
+if __name__ == "__main__":
+    typer.run(archive)

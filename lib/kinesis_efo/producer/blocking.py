@@ -16,8 +16,8 @@ from typing import Any, Self
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.errors import ProducerClosedError, WriteError
 from kinesis_efo.producer.metrics import ProducerMetrics
-from kinesis_efo.producer.producer import Connect, Data, Producer
-from kinesis_efo.producer.record import Record
+from kinesis_efo.producer.producer import Connect, Producer
+from kinesis_efo.producer.record import Data, Record
 from kinesis_efo.producer.room import Waiter
 from kinesis_efo.producer.settings import ProducerSettings
 
@@ -94,10 +94,11 @@ class BlockingProducer:
             RecordRefusedError: The record can never be written. Others are not affected.
             WriteError: An earlier record could not be written; everything unacknowledged is not claimed.
         """
-        record = self._producer.make_record(data, partition_key, explicit_hash_key)
+        engine = self._producer.engine
+        record = engine.make_record(data, partition_key, explicit_hash_key)
         if record is None:
             return
-        if self._producer.room.try_enter(record.shard, record.size):
+        if engine.room.try_enter(record.shard, record.size):
             self._hand_over(record)
         else:
             self._wait_for_room(record)
@@ -108,7 +109,7 @@ class BlockingProducer:
         Raises:
             WriteError: The first failure; what is not acknowledged is not claimed.
         """
-        self._producer.check()
+        self._producer.engine.check()
         self._call(self._producer.flush())
 
     def close(self) -> None:
@@ -184,13 +185,13 @@ class BlockingProducer:
     def _drain(self) -> None:
         self._draining = False
         while self._inbox:
-            self._producer.accept(self._inbox.popleft())
-        self._producer.pump_if_full()
+            self._producer.engine.accept(self._inbox.popleft())
+        self._producer.engine.pump_if_full()
 
     def _give_up_after(self, seconds: float) -> None:
         assert self._loop is not None
         why = f"the process ends, and this took longer than {seconds:g} s"
-        self._soon(lambda: asyncio.get_running_loop().call_later(seconds, self._producer.give_up, why))
+        self._soon(lambda: asyncio.get_running_loop().call_later(seconds, self._producer.engine.give_up, why))
 
     def _wait_for_room(self, record: Record) -> None:
         woken = threading.Event()
@@ -198,16 +199,15 @@ class BlockingProducer:
         def wake(_: Waiter) -> None:
             woken.set()
 
-        waiter = self._producer.room.enter(record.shard, record.size, wake)
-        self._soon(self._producer.press)
+        waiter = self._producer.engine.room.enter(record.shard, record.size, wake)
+        self._soon(self._producer.engine.press)
         try:
             woken.wait()
         except BaseException:
-            self._producer.room.forget(waiter)
+            self._producer.engine.room.forget(waiter)
             raise
         if not waiter.admitted:
-            self._producer.check()
-            raise ProducerClosedError(f"the producer for {self._producer.stream} is closed")
+            self._producer.engine.check()
         self._hand_over(record)
 
 

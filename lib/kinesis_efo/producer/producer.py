@@ -1,14 +1,9 @@
-"""The producer for asyncio: bounded, with back-pressure, and silent about nothing.
-
-The outbox decides, the room bounds, the service carries; this module connects them on one event loop.
-"""
+"""The producer for asyncio: bounded, with back-pressure, and silent about nothing. The engine does the work."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from random import Random
@@ -18,22 +13,18 @@ from typing import Self
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer.errors import ProducerClosedError, RecordRefusedError, WriteError, judge
-from kinesis_efo.producer.metrics import Counts, ProducerMetrics
-from kinesis_efo.producer.outbox import Outbox, Settled
-from kinesis_efo.producer.record import Epoch, Record, SizeLimit, make_record
-from kinesis_efo.producer.request import Request
-from kinesis_efo.producer.room import Room, Use, Waiter
+from kinesis_efo.producer.engine import Engine
+from kinesis_efo.producer.errors import ProducerClosedError, WriteError, judge
+from kinesis_efo.producer.metrics import ProducerMetrics
+from kinesis_efo.producer.record import Data, Record
+from kinesis_efo.producer.room import Waiter
 from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.service import Service, connect
-from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
-from kinesis_efo.producer.stall import StallWatch
+from kinesis_efo.producer.settings import ProducerSettings
 
 log = logging.getLogger(__name__)
 
-Data = bytes | bytearray | memoryview | str
 Connect = Callable[[], AbstractAsyncContextManager[Service]]
-REFRESH_SECONDS = 1.0
 
 
 class Producer:
@@ -76,17 +67,8 @@ class Producer:
         self._random = random or Random()
         self._connect = connect or self._connect_kinesis
         self._stack = AsyncExitStack()
-        self._counts = Counts()
-        self._failure: WriteError | None = None
-        self._opened = self._closed = False
-        self._positions = itertools.count()
-        self._epoch = Epoch()
-        self._flushes: deque[tuple[Epoch, asyncio.Future[None]]] = deque()
-        self._unpumped_records = self._unpumped_bytes = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._refreshing: asyncio.Task[None] | None = None
+        self._engine: Engine | None = None
+        self._closed = False
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -97,13 +79,12 @@ class Producer:
             ConfigurationError: The stream's name or ARN is not one, or no region is known.
             WriteError: The stream does not exist, or credentials or policy refuse it.
         """
-        if self._opened:
+        if self._engine is not None:
             raise ProducerClosedError(f"the producer for {self.stream} was opened before; make another one")
-        self._loop = asyncio.get_running_loop()
         try:
-            self._service = await self._stack.enter_async_context(self._connect())
-            shards = ShardMap(await self._service.shards())
-            stream_limit = await self._service.max_record_bytes()
+            service = await self._stack.enter_async_context(self._connect())
+            shards = ShardMap(await service.shards())
+            stream_limit = await service.max_record_bytes()
         except KinesisEfoError:
             await self._stack.aclose()
             raise
@@ -115,20 +96,7 @@ class Producer:
         except BaseException:
             await self._stack.aclose()
             raise
-        # Half of the room is common; what exceeds that could wait for ever.
-        half = self.settings.max_outstanding_bytes // 2
-        self._limit = SizeLimit(stream_limit)
-        if half < stream_limit:
-            self._limit = SizeLimit(half, "are half of 'max_outstanding_bytes'", "'max_outstanding_bytes'")
-        self._outbox = Outbox(self.stream, self.settings, shards, self._limit.bytes, self._random)
-        self._room = Room(
-            self.settings.max_outstanding_records,
-            self.settings.max_outstanding_bytes,
-            len(shards.open_shards),
-            self._clock.monotonic,
-        )
-        self._stall = StallWatch(self.settings.stall_warning, self._clock, self._loop, self._stalled_on)
-        self._opened = True
+        self._engine = Engine(self.stream, service, shards, stream_limit, self.settings, self._clock, self._random)
         return self
 
     async def close(self) -> None:
@@ -137,7 +105,7 @@ class Producer:
         Raises:
             WriteError: As `flush`; the producer is closed all the same.
         """
-        if self._closed or not self._opened:
+        if self._closed or self._engine is None:
             return
         try:
             await self.flush()
@@ -146,27 +114,13 @@ class Producer:
 
     async def abort(self) -> None:
         """Disconnect without waiting for what is outstanding; says in the log how much that was."""
-        if self._closed or not self._opened:
+        if self._closed or self._engine is None:
             return
         self._closed = True
-        self._disarm()
-        self._room.close()
-        self._stall.stop()
-        pending = [*self._tasks, *([self._refreshing] if self._refreshing else [])]
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
-        if self._room.records:
-            log.warning(
-                "producer for %s closed with %d records (%d bytes) that were put and not acknowledged",
-                self.stream,
-                self._room.records,
-                self._room.bytes,
-            )
-        for _, done in self._flushes:
-            if not done.done():
-                done.set_exception(self._closed_error())
-        await self._stack.aclose()
+        try:
+            await self.engine.stop()
+        finally:
+            await self._stack.aclose()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -204,14 +158,15 @@ class Producer:
             RecordRefusedError: The record can never be written. Others are not affected.
             WriteError: An earlier record could not be written; everything unacknowledged is not claimed.
         """
-        record = self.make_record(data, partition_key, explicit_hash_key)
+        engine = self.engine
+        record = engine.make_record(data, partition_key, explicit_hash_key)
         if record is None:
             return
-        if self._room.try_enter(record.shard, record.size):
-            self.accept(record)
+        if engine.room.try_enter(record.shard, record.size):
+            engine.accept(record)
         else:
-            await self._wait_for_room(record)
-        if self.pump_if_full():
+            await _wait_for_room(engine, record)
+        if engine.pump_if_full():
             # A caller that only puts would keep the loop from sending.
             await asyncio.sleep(0)
 
@@ -221,250 +176,47 @@ class Producer:
         Raises:
             WriteError: The first failure; what is not acknowledged is not claimed.
         """
-        self.check()
-        epoch, self._epoch = self._epoch, Epoch()
-        if not epoch.count and not self._flushes:
-            return
-        done = self._loop.create_future()
-        self._flushes.append((epoch, done))
-        self._stall.start()
-        try:
-            self._conclude_flushes()
-            self.pump()
-            await done
-        finally:
-            # The epoch stays: the next flush waits for its records too.
-            done.cancel()
+        await self.engine.flush()
 
     @property
     def metrics(self) -> ProducerMetrics:
         """Counters and gauges, now."""
-        if not self._opened:
-            return ProducerMetrics()
-        room = self._room
-        return self._counts.snapshot(room.records, room.bytes, room.waits, room.seconds_waited)
-
-    # -- for the blocking facade -----------------------------------------------------------------------------------
-
-    def check(self) -> None:
-        """Raise what keeps the producer from taking records."""
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
-        if self._closed or not self._opened:
-            raise self._closed_error()
-
-    def make_record(self, data: Data, partition_key: str, explicit_hash_key: str | int | None) -> Record | None:
-        """A checked record with its predicted shard; None where it is refused and refusals are only counted."""
-        self.check()
-        position = next(self._positions)
-        try:
-            record = make_record(data, partition_key, explicit_hash_key, self._limit, position)
-        except RecordRefusedError as refused:
-            if self.settings.fail_on_error:
-                raise
-            self._leave_out(refused)
-            return None
-        record.position = position
-        record.put_at = self._clock.monotonic()
-        record.shard = self._outbox.shards.shard_of(record.hash)
-        return record
+        return self._engine.metrics if self._engine is not None else ProducerMetrics()
 
     @property
-    def room(self) -> Room:
-        """The bound on what is outstanding."""
-        return self._room
+    def engine(self) -> Engine:
+        """What runs while the producer is open; for the blocking facade.
 
-    def accept(self, record: Record) -> None:
-        """Take a record that has its room. On the loop's thread."""
-        record.epoch = self._epoch
-        self._epoch.count += 1
-        self._outbox.add(record)
-        self._unpumped_records += 1
-        self._unpumped_bytes += record.size
-        if self._timer is None:
-            self._arm(self.settings.linger)
-
-    def pump(self) -> None:
-        """Send what is to be sent now, and see to it that the rest is not forgotten. On the loop's thread."""
-        if self._failure is not None or self._closed:
-            return
-        self._unpumped_records = self._unpumped_bytes = 0
-        eager = self._eager()
-        while self._outbox.in_flight < self.settings.max_in_flight:
-            request = self._outbox.next_request(self._clock.monotonic(), eager=eager)
-            if request is None:
-                break
-            task = self._loop.create_task(self._send(request))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        self._disarm()
-        if self._outbox.in_flight < self.settings.max_in_flight:
-            due = self._outbox.due_at(eager=eager)
-            if due is not None:
-                self._arm(due - self._clock.monotonic())
-
-    def pump_if_full(self) -> bool:
-        """Send if a request's worth was put since the last time. On the loop's thread."""
-        full = self._unpumped_records >= MAX_REQUEST_RECORDS or self._unpumped_bytes >= MAX_REQUEST_BYTES
-        if full:
-            self.pump()
-        return full
-
-    def press(self) -> None:
-        """Somebody waits from now on: send what there is, and watch for a stall. On the loop's thread."""
-        self._stall.start()
-        self.pump()
-
-    def give_up(self, why: str) -> None:
-        """Fail with what is outstanding. On the loop's thread."""
-        self._fail(WriteError(f"the producer for {self.stream} gave up: {why}"))
+        Raises:
+            ProducerClosedError: It was not opened.
+        """
+        if self._engine is None:
+            raise ProducerClosedError(f"the producer for {self.stream} is not open: enter its context or call open()")
+        return self._engine
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _connect_kinesis(self) -> AbstractAsyncContextManager[Service]:
         return connect(self.stream, self._aws, self.settings.max_in_flight + 1)
 
-    def _closed_error(self) -> ProducerClosedError:
-        state = "closed" if self._closed else "not open: enter its context or call open()"
-        return ProducerClosedError(f"the producer for {self.stream} is {state}")
 
-    def _eager(self) -> bool:
-        return bool(self._flushes) or self._room.waiting
+async def _wait_for_room(engine: Engine, record: Record) -> None:
+    woken = asyncio.get_running_loop().create_future()
 
-    def _arm(self, delay: float) -> None:
-        self._timer = self._loop.call_later(max(0.0, delay), self._on_timer)
+    def wake(waiter: Waiter) -> None:
+        # Taken at once, not when the coroutine runs again: those that put later stay behind.
+        if waiter.admitted:
+            engine.accept(record)
+        if not woken.done():
+            woken.set_result(None)
 
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self.pump()
-
-    async def _wait_for_room(self, record: Record) -> None:
-        woken = self._loop.create_future()
-
-        def wake(waiter: Waiter) -> None:
-            # Taken at once, not when the coroutine runs again: those that put later stay behind.
-            if waiter.admitted:
-                self.accept(record)
-            if not woken.done():
-                woken.set_result(None)
-
-        waiter = self._room.enter(record.shard, record.size, wake)
-        self.press()
-        try:
-            await woken
-        except asyncio.CancelledError:
-            if not waiter.admitted:
-                self._room.forget(waiter)
-            raise
+    waiter = engine.room.enter(record.shard, record.size, wake)
+    engine.press()
+    try:
+        await woken
+    except asyncio.CancelledError:
         if not waiter.admitted:
-            self.check()
-            raise self._closed_error()
-
-    async def _send(self, request: Request) -> None:
-        self._counts.requests += 1
-        try:
-            try:
-                results = await self._service.put_records(request.parcels)
-            except Exception as error:
-                settled = self._outbox.fault(request, judge(error), self._clock.monotonic())
-            else:
-                fell = {
-                    result.shard
-                    for parcel, result in zip(request.parcels, results, strict=True)
-                    if result.shard and len(parcel.records) > 1
-                }
-                if not all(map(self._outbox.shards.knows, fell)):
-                    await self._refresh()
-                settled = self._outbox.settle(request, results, self._clock.monotonic())
-            self._conclude(settled)
-        except Exception as error:
-            self._fail(WriteError(f"the producer for {self.stream} failed: {type(error).__name__}: {error}"), error)
-        self.pump()
-
-    def _conclude(self, settled: Settled) -> None:
-        now = self._clock.monotonic()
-        if settled.acknowledged:
-            self._stall.progress()
-            self._counts.records_written += len(settled.acknowledged)
-            add_latency = self._counts.latency.add
-            for record in settled.acknowledged:
-                self._counts.bytes_written += record.size
-                add_latency(now - record.put_at)
-            self._release(settled.acknowledged)
-        if settled.retried:
-            self._counts.retries.update(settled.retried)
-            self._stall.fault = next(iter(settled.retried))
-        if settled.misrouted and self._refreshing is None:
-            self._refreshing = self._loop.create_task(self._refresh_later())
-        if settled.refused and not self.settings.fail_on_error:
-            for _, error in settled.refused:
-                self._leave_out(error)
-            self._release([record for record, _ in settled.refused])
-        elif settled.refused:
-            self._fail(settled.refused[0][1])
-        if settled.failure is not None:
-            self._fail(settled.failure)
-        self._conclude_flushes()
-
-    def _release(self, records: list[Record]) -> None:
-        uses: dict[str, Use] = {}
-        for record in records:
-            use = uses.get(record.shard)
-            if use is None:
-                use = uses[record.shard] = Use()
-            use.records += 1
-            use.bytes += record.size
-            if record.epoch is not None:
-                record.epoch.count -= 1
-        self._room.leave(uses)
-
-    def _conclude_flushes(self) -> None:
-        while self._flushes and not self._flushes[0][0].count:
-            _, done = self._flushes.popleft()
-            if not done.done():
-                done.set_result(None)
-
-    def _leave_out(self, error: WriteError) -> None:
-        self._counts.records_refused += 1
-        log.error("left out of stream %s (fail_on_error is off): %s", self.stream, error)
-
-    def _fail(self, failure: WriteError, cause: Exception | None = None) -> None:
-        if self._failure is not None:
-            return
-        failure.__cause__ = cause
-        self._failure = failure
-        log.error("producer for %s failed with %d records outstanding: %s", self.stream, self._room.records, failure)
-        self._disarm()
-        self._stall.stop()
-        self._room.close()
-        flushes, self._flushes = self._flushes, deque()
-        for _, done in flushes:
-            if not done.done():
-                done.set_exception(failure)
-
-    async def _refresh(self) -> None:
-        shards = ShardMap(await self._service.shards())
-        self._outbox.adopt(shards)
-        self._room.divide(len(shards.open_shards))
-
-    async def _refresh_later(self) -> None:
-        try:
-            await self._refresh()
-            self.pump()
-            # ListShards may be behind the answers that name a new shard: not more often than this.
-            await asyncio.sleep(REFRESH_SECONDS)
-        except Exception as error:
-            log.warning("the shard map of %s cannot be refreshed, going on with the old one: %s", self.stream, error)
-            await asyncio.sleep(REFRESH_SECONDS)
-        finally:
-            self._refreshing = None
-
-    def _stalled_on(self) -> str | None:
-        if not self._eager() or not self._room.records:
-            return None
-        return f"producer for {self.stream}: {self._room.records} records ({self._room.bytes} bytes) are outstanding"
+            engine.room.forget(waiter)
+        raise
+    if not waiter.admitted:
+        engine.check()

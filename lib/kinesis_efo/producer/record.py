@@ -9,6 +9,7 @@ from typing import Protocol
 
 from kinesis_efo.producer.errors import RecordRefusedError
 
+Data = bytes | bytearray | memoryview | str
 MAX_KEY_CHARACTERS = 256
 MAX_HASH = (1 << 128) - 1
 
@@ -82,9 +83,7 @@ class Parcel(Protocol):
     def records(self) -> Sequence[Record]: ...
 
 
-def make_record(
-    data: bytes | bytearray | memoryview | str, key: str, hash_key: str | int | None, limit: SizeLimit, position: int
-) -> Record:
+def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLimit, position: int) -> Record:
     """A checked record.
 
     Args:

@@ -1,7 +1,7 @@
 """Frames of `application/vnd.amazon.eventstream`, decoded as they arrive, in time linear in their bytes.
 
 A frame is: total length, length of the headers, CRC of these two; headers; payload; CRC of everything before it. All
-numbers are big-endian. Relies on zlib for CRC-32 (https://smithy.io/2.0/aws/amazon-eventstream.html).
+numbers are big-endian. Relies on isal or zlib for CRC-32 (https://smithy.io/2.0/aws/amazon-eventstream.html).
 """
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ from __future__ import annotations
 import struct
 from collections import deque
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from kinesis_efo.errors import FrameError
+
+try:
+    # The same function ten times as fast: with zlib's, the checksum is a third of a fetcher's work.
+    from isal.isal_zlib import crc32
+except ImportError:
+    from zlib import crc32
 
 MAX_FRAME: Final = 24 << 20
 """Longest frame in bytes. The largest event is one record of 10 MiB, 13.4 MiB as base64; the format allows 24 MiB."""

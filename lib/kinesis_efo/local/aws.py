@@ -149,22 +149,27 @@ class LocalAws:
         self.stop()
 
     async def _serve(self, ready: concurrent.futures.Future[None]) -> None:
-        try:
-            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-            listening = socket.create_server((self._host, self._wanted_port), family=family, backlog=1024)
-        except BaseException as error:
-            ready.set_exception(error)
-            return
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._server = Server(self.settings, self._faults, self._clock)
         # A client that goes away cancels its handler: the subscription is closed at once.
         runner = web.AppRunner(
-            self._server.app(), access_log=None, handler_cancellation=True, auto_decompress=False, shutdown_timeout=0.5
+            self._server.app(),
+            access_log=None,
+            handler_cancellation=True,
+            auto_decompress=False,
+            shutdown_timeout=0.5,
         )
-        await runner.setup()
-        await web.SockSite(runner, listening).start()
-        self._port = listening.getsockname()[1]
+        try:
+            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+            listening = socket.create_server((self._host, self._wanted_port), family=family, backlog=1024)
+            await runner.setup()
+            await web.SockSite(runner, listening).start()
+            self._port = listening.getsockname()[1]
+        except BaseException as error:
+            await runner.cleanup()
+            ready.set_exception(error)
+            return
         ready.set_result(None)
         try:
             await self._stopping.wait()

@@ -14,6 +14,8 @@ import aiohttp
 import yarl
 from aiohttp import web
 
+from .errors import AwsError
+
 if TYPE_CHECKING:
     from moto.server import ThreadedMotoServer
 
@@ -77,7 +79,11 @@ class MotoProxy:
 
 
 def _start() -> ThreadedMotoServer:
-    from moto.server import ThreadedMotoServer
+    try:
+        from moto.server import ThreadedMotoServer
+    except ImportError as missing:
+        what = f"the local AWS needs {missing.name} for services other than Kinesis: pip install 'kinesis-efo[local]'"
+        raise AwsError("InternalFailure", what, 500) from None
 
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

@@ -84,9 +84,9 @@ class Server:
             await self._faults.before(
                 Request(service, target.rpartition(".")[2], _json_or_empty(body) if target else {})
             )
+            return await self._moto.forward(request, body)
         except AwsError as error:
             return _error_response(error, str(uuid.uuid4()))
-        return await self._moto.forward(request, body)
 
     async def _kinesis(self, request: web.Request, operation: str, kinesis: Kinesis) -> web.StreamResponse:
         request_id = str(uuid.uuid4())

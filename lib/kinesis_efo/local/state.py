@@ -167,7 +167,12 @@ class Kinesis:
         traits = Traits(self.settings.retention_seconds or 24 * HOUR, mode, max_record_bytes, None, tags)
         stream = Stream(name, self.arn(f"stream/{name}"), shard_count, traits, self._ticks, self.now())
         self._streams[name] = stream
-        self.later(self.settings.stream_creating_seconds, lambda _: setattr(stream, "status", "ACTIVE"))
+
+        def activate(_: Moment) -> None:
+            if stream.status == "CREATING":
+                stream.status = "ACTIVE"
+
+        self.later(self.settings.stream_creating_seconds, activate)
         return stream
 
     def delete_stream(self, stream: Stream, *, with_consumers: bool) -> None:

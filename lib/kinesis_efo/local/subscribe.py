@@ -11,6 +11,7 @@ from aiohttp import web
 
 from . import wire
 from .consumers import Subscription
+from .errors import AwsError
 from .faults import Close, Faults, Finish, Pause, Reset
 from .reading import cursor_for
 from .state import Kinesis
@@ -36,6 +37,8 @@ def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:
     position = params["StartingPosition"]
     cursor = cursor_for(consumer.stream, shard, position, now.wall)
     consumer.admit(shard, now.monotonic, settings.resubscribe_seconds, settings.subscribe_interval_seconds)
+    if params.get("DryRun"):
+        raise AwsError("DryRunOperationException", "Request would have succeeded, but DryRun flag is set.")
     subscription = Subscription(consumer, shard, cursor, position, now.wall)
     consumer.open(subscription, now.monotonic)
     return subscription
@@ -70,7 +73,9 @@ class Push:
             await response.write_eof()
         except _Finished:
             await response.write_eof()
-        except (_Cut, ConnectionError, TimeoutError):
+        except _Cut:
+            pass
+        except (ConnectionError, TimeoutError):
             if request.transport is not None:
                 request.transport.abort()
         finally:

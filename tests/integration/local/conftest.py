@@ -30,6 +30,19 @@ def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
     return found
 
 
+class ShiftedClock:
+    """The real clocks, set forward by ``offset`` seconds."""
+
+    def __init__(self) -> None:
+        self.offset = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.offset
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.offset
+
+
 class Bench:
     """A running local AWS and the calls that tests make most."""
 
@@ -80,8 +93,8 @@ def run() -> Iterator[Callable[..., Bench]]:
     """Start a local AWS with quick settings, changed by keyword; stopped after the test."""
     started: list[Bench] = []
 
-    def start(faults: Any = None, **settings: Any) -> Bench:
-        bench = Bench(LocalAws(settings=Settings(**{**QUICK, **settings}), faults=faults).start())
+    def start(faults: Any = None, clock: Any = time, **settings: Any) -> Bench:
+        bench = Bench(LocalAws(settings=Settings(**{**QUICK, **settings}), faults=faults, clock=clock).start())
         started.append(bench)
         return bench
 

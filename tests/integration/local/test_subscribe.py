@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError, EventStreamError
 from urllib3.exceptions import ProtocolError
 
-from .conftest import Bench, until
+from .conftest import Bench, ShiftedClock, until
 
 Run = Callable[..., Bench]
 
@@ -86,7 +86,8 @@ def test_a_subscription_ends_cleanly_and_goes_on_from_its_continuation(run: Run,
 
 
 def test_a_second_call_is_refused_at_first_and_takes_over_later(run: Run) -> None:
-    bench = run()
+    clock = ShiftedClock()
+    bench = run(clock=clock, resubscribe_seconds=60)
     consumer = bench.consumer(bench.stream())
     bench.put("a")
     first = bench.subscribe(consumer)
@@ -94,7 +95,7 @@ def test_a_second_call_is_refused_at_first_and_takes_over_later(run: Run) -> Non
     with pytest.raises(ClientError, match="Another active subscription exists") as refused:
         next(bench.subscribe(consumer))
     assert code(refused) == "ResourceInUseException"
-    time.sleep(0.3)  # The pace itself is what is under test.
+    clock.offset += 60
     second = bench.subscribe(consumer)
     assert keys(next(second)) == ["a"]
     with pytest.raises(EventStreamError) as ended:
@@ -212,12 +213,16 @@ def test_reading_is_limited_to_two_mebibytes_a_second(run: Run) -> None:
 
 
 def test_records_that_expire_are_not_delivered_and_the_end_still_comes(run: Run) -> None:
-    bench = run(retention_seconds=0.5, max_event_records=1)
+    clock = ShiftedClock()
+    bench = run(clock=clock, retention_seconds=60)
     consumer = bench.consumer(bench.stream())
     bench.put("old")
-    time.sleep(0.6)  # Retention in real time.
+    clock.offset += 61
     bench.put("new")
-    assert keys(next(bench.subscribe(consumer))) == ["new"]
+    events = bench.subscribe(consumer)
+    assert keys(next(events)) == ["new"]
+    bench.client.split_shard(StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey="5")
+    assert [len(event.get("ChildShards", [])) for event in events if not event["Records"]][-1] == 2
 
 
 def test_a_reader_that_goes_away_is_noticed_at_once(run: Run) -> None:
@@ -297,3 +302,28 @@ def test_stopping_leaves_no_thread_and_no_connection(run: Run) -> None:
     assert ended
     assert not set(threading.enumerate()) - before
     bench.aws.stop()
+
+
+def test_a_dry_run_opens_nothing(run: Run) -> None:
+    bench = run()
+    consumer = bench.consumer(bench.stream())
+    with pytest.raises(ClientError) as refused:
+        bench.client.subscribe_to_shard(
+            ConsumerARN=consumer,
+            ShardId="shardId-000000000000",
+            StartingPosition={"Type": "LATEST"},
+            DryRun=True,
+        )
+    assert code(refused) == "DryRunOperationException"
+    assert open_count(bench) == 0
+
+
+def test_a_reshard_that_takes_time_reaches_an_idle_reader_when_it_is_done(run: Run) -> None:
+    bench = run(reshard_seconds=0.3, idle_event_seconds=60)
+    consumer = bench.consumer(bench.stream())
+    events = bench.subscribe(consumer, "LATEST")
+    start = time.monotonic()
+    bench.client.split_shard(StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey="5")
+    (last,) = events
+    assert len(last["ChildShards"]) == 2
+    assert 0.25 < time.monotonic() - start < 10

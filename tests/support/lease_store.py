@@ -104,6 +104,7 @@ class Network(LeaseStore):
         error: Raised for every request.
         lose_requests: Probability that a request does not arrive.
         lose_answers: Probability that a request arrives and its answer does not.
+        lossy: Operations whose answers can get lost.
         late: Probability that a request which fails for the caller arrives all the same, up to 30 s later.
         running: Cleared while the process is stopped.
         requests: Requests sent so far, by operation.
@@ -119,6 +120,7 @@ class Network(LeaseStore):
     error: Exception | None = None
     lose_requests: float = 0.0
     lose_answers: float = 0.0
+    lossy: frozenset[str] = frozenset({"check", "scan", "put", "update", "remove"})
     late: float = 0.0
     running: asyncio.Event = field(default_factory=asyncio.Event)
     requests: dict[str, int] = field(default_factory=dict)
@@ -153,11 +155,11 @@ class Network(LeaseStore):
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
-            return await self._deliver(request)
+            return await self._deliver(operation, request)
         finally:
             self.in_flight -= 1
 
-    async def _deliver(self, request: Callable[[], Awaitable[T]]) -> T:
+    async def _deliver(self, operation: str, request: Callable[[], Awaitable[T]]) -> T:
         await self.running.wait()
         await asyncio.sleep(self.latency * 2 * self.random.random())
         if self.error is not None:
@@ -170,7 +172,7 @@ class Network(LeaseStore):
             await asyncio.sleep(self.patience)
             raise TableUnavailableError(f"{self.label}: no answer")
         answer = await request()
-        if self.random.random() < self.lose_answers:
+        if operation in self.lossy and self.random.random() < self.lose_answers:
             await asyncio.sleep(self.patience)
             raise TableUnavailableError(f"{self.label}: no answer")
         await asyncio.sleep(self.latency * 2 * self.random.random())

@@ -145,7 +145,7 @@ class Keeper:
                 return Ending.UNREACHABLE
             if self._leaving.is_set():
                 return Ending.LEAVING
-            outcome = await self._write(self._next_row)
+            outcome = await self._write(self._next_row, self.deadline)
             if isinstance(outcome, Lost) and outcome.current is None:
                 outcome = await self._recreate()
             match outcome:
@@ -162,14 +162,16 @@ class Keeper:
                     pause = self._sent_at + self._timing.renewal - self._clock.monotonic()
 
     async def release(self) -> bool:
-        """Write the last checkpoint and free the row, as long as the lease is ours.
+        """Write the last checkpoint and free the row, for up to one lease timeout.
+
+        The deadline does not matter here: nothing is used any more, and the write is refused if the lease is another's.
 
         Returns:
             Whether the row is free now.
         """
-        while self.valid:
-            outcome = await self._write(self._last_row)
-            match outcome:
+        give_up_at = self._clock.monotonic() + self._timing.lease_timeout
+        while self._clock.monotonic() < give_up_at:
+            match await self._write(self._last_row, give_up_at):
                 case Written():
                     return True
                 case Lost(current):
@@ -191,25 +193,28 @@ class Keeper:
             return lease.released_at(noted.position, noted.sub, noted.children)
         return lease.released()
 
-    async def _write(self, change: Callable[[Lease], Lease]) -> Outcome | Behind | None:
-        return await self._send(lambda: self._store.apply(self.lease, change))
+    async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | Behind | None:
+        return await self._send(lambda: self._store.apply(self.lease, change), give_up_at)
 
     async def _recreate(self) -> Outcome | Behind | None:
         """Somebody deleted our row: write it again with all that we know."""
-        outcome = await self._send(lambda: self._store.create_if_absent(self._next_row(self.lease)))
+        lease = self._next_row(self.lease)
+        outcome = await self._send(lambda: self._store.create_if_absent(lease), self.deadline)
         if isinstance(outcome, Written):
             logger.warning("lease %s: its row was deleted from %s; written again", self.lease.key, self._store.label)
         return outcome
 
-    async def _send(self, request: Callable[[], Awaitable[Outcome | Behind]]) -> Outcome | Behind | None:
-        """Send one write; None when it failed for now or took longer than the lease lasts."""
+    async def _send(
+        self, request: Callable[[], Awaitable[Outcome | Behind]], give_up_at: float
+    ) -> Outcome | Behind | None:
+        """Send one write; None when it failed for now or took too long."""
 
         async def sent() -> tuple[float, Outcome | Behind]:
             async with self._slots:
                 return self._clock.monotonic(), await request()
 
         try:
-            answer = await within(self._clock, self.deadline - self._clock.monotonic(), sent())
+            answer = await within(self._clock, give_up_at - self._clock.monotonic(), sent())
         except LeaseError as error:
             self.trouble = error
             return None

@@ -101,35 +101,32 @@ class LeaseStore(ABC):
 
     async def create_if_absent(self, lease: Lease) -> Outcome:
         """Write a new row. It may have an owner already: creating and taking are one write then."""
-        outcome = await self._put(lease)
-        return _settled(lease, outcome.current) if isinstance(outcome, Lost) else outcome
+        return await self._put(lease)
 
     async def take(self, seen: Lease, owner: str, run: str, endpoint: str) -> Outcome:
-        """Make `owner` the owner of a lease, on condition that nobody has written its row since it was seen."""
-        after = seen.taken(owner, run, endpoint)
-        outcome = await self._update(seen, after)
-        return _settled(after, outcome.current) if isinstance(outcome, Lost) else outcome
+        """Make `owner` the owner of a lease, on condition that nobody has written its row since it was seen.
+
+        Returns:
+            `Lost` also where an earlier take of ours had arrived although its answer got lost: the row names us then,
+            but since when is not known. It is ours to take again.
+        """
+        return await self._update(seen, seen.taken(owner, run, endpoint))
 
     async def apply(self, held: Lease, change: Callable[[Lease], Lease]) -> Outcome | Behind:
         """Change a row that the caller owns, on condition that owner and counter are as the caller knows them.
 
         A refusal may be our own doing: a write that arrived although its answer was lost, and that the SDK or the
-        caller then repeated. The row shows it: our owner, one counter further. If it is just what was to be written,
-        it counts as written; if not, the caller is `Behind`.
+        caller then repeated. The row shows it: our owner, one counter further. It is not reported as written, even if
+        it is what was to be written: it may have arrived long ago, and others count the lease's time from then.
 
         Args:
             held: The row as the caller last wrote it.
             change: From one row to the next, such as `Lease.renewed`.
         """
-        after = change(held)
-        outcome = await self._update(held, after)
-        if isinstance(outcome, Written):
-            return outcome
-        outcome = _settled(after, outcome.current)
-        if isinstance(outcome, Lost) and outcome.current is not None:
-            current = outcome.current
-            if (current.owner, current.counter) == (held.owner, held.counter + 1):
-                return Behind(current)
+        outcome = await self._update(held, change(held))
+        current = outcome.current if isinstance(outcome, Lost) else None
+        if current is not None and (current.owner, current.counter) == (held.owner, held.counter + 1):
+            return Behind(current)
         return outcome
 
     async def ask(self, seen: Lease, worker: str) -> Outcome:
@@ -143,12 +140,3 @@ class LeaseStore(ABC):
             `Lost(None)` where the row was gone already.
         """
         return await self._remove(seen)
-
-
-def _settled(after: Lease, current: Lease | None) -> Outcome:
-    """What a refused write amounts to, given the row that refused it."""
-    landed = current is not None and (
-        (current.owner, current.counter, current.checkpoint, current.sub, current.children)
-        == (after.owner, after.counter, after.checkpoint, after.sub, after.children)
-    )
-    return Written(current) if landed and current is not None else Lost(current)

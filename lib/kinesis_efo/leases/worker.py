@@ -20,7 +20,7 @@ from kinesis_efo.leases.election import Plan, Worker, plan
 from kinesis_efo.leases.expiry import Observer, Sighting
 from kinesis_efo.leases.keeper import Ending, Keeper, Noted, Timing, within
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.leases.store import LeaseStore, Outcome, Scan, TableUnavailableError, Written
+from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan, TableUnavailableError
 from kinesis_efo.positions import SHARD_END, Position
 
 logger = logging.getLogger(__name__)
@@ -294,7 +294,7 @@ class LeaseLoop:
             elif isinstance(error, BaseException):
                 raise error
         if any(result is True for result in results):
-            self._wake.set()  # more may be ours to take now
+            self._wake.set()  # look again at once: more may be ours to take now
 
     async def _create(self, key: str) -> bool:
         if (info := self._wanted.get(key)) is None:
@@ -312,10 +312,11 @@ class LeaseLoop:
         async with self._slots:
             sent_at = self._clock.monotonic()
             outcome = await write()
-        if isinstance(outcome, Written) and self._clock.monotonic() < sent_at + self._timing.lease_timeout:
+        if isinstance(outcome, Lost):
+            return outcome.current is not None and outcome.current.owner == self._me.id  # an earlier take had arrived
+        if self._clock.monotonic() < sent_at + self._timing.lease_timeout:
             self._begin(outcome.lease, sent_at)
-            return True
-        return False
+        return True
 
     async def _ask(self, lease: Lease) -> bool:
         async with self._slots:
@@ -367,6 +368,8 @@ class LeaseLoop:
                     self._on_lost(key, None)
                     if isinstance(keeper.trouble, LeaseTableError):
                         self._fail(keeper.trouble)
+                    elif self._stopping:
+                        await keeper.release()
         except Exception as error:
             self._fail(error)
         finally:

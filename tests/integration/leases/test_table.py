@@ -9,11 +9,11 @@ from typing import Any
 
 import aiobotocore.session
 import pytest
+from moto.server import ThreadedMotoServer
+
 from kinesis_efo.errors import LeaseTableError
 from kinesis_efo.leases import Lease, LeaseInfo, LeaseStore, LeaseTable, client_config
 from kinesis_efo.leases.row import Item
-from moto.server import ThreadedMotoServer
-
 from tests.support.lease_contract import LeaseStoreContract, Scenario
 
 REGION = "eu-west-1"
@@ -37,7 +37,7 @@ def dynamodb(url: str) -> Any:
         endpoint_url=url,
         aws_access_key_id="test",
         aws_secret_access_key="test",
-        config=client_config(10),
+        config=client_config(lease_timeout=120),
     )
 
 

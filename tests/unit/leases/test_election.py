@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinesis_efo.leases import Lease
@@ -202,6 +202,7 @@ def histories(draw: st.DrawFn) -> list[tuple[float, dict[str, Lease]]]:
     return history
 
 
+@settings(deadline=None)
 @given(histories(), st.integers(0, 100))
 def test_no_lease_is_taken_while_its_owner_renews(history: list[tuple[float, dict[str, Lease]]], seed: int) -> None:
     observer = Observer(TIMEOUT)
@@ -225,6 +226,7 @@ def test_no_lease_is_taken_while_its_owner_renews(history: list[tuple[float, dic
         assert todo.ask.owner not in (None, "me", "q")
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.integers(1, 5), st.integers(1, 12), st.randoms(use_true_random=False), st.data())
 def test_workers_of_a_run_end_up_within_one_of_each_other(
     workers: int, shards: int, random: Random, data: st.DataObject

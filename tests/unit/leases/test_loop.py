@@ -361,6 +361,7 @@ async def test_a_taking_write_that_is_answered_too_late_is_not_a_lease(f: Fixtur
     await asyncio.sleep(TIMEOUT + 0.9)
     assert f.events == []
     await until(lambda: loop.is_held("p"), 3)
+    assert f.events == [("a", "p", "taken")]
 
 
 @scenario
@@ -397,6 +398,35 @@ async def test_lost_answers_lose_no_lease(f: Fixture) -> None:
     assert not [event for event in f.events if event[2] not in ("taken", None)], "never lost to anybody"
 
 
+@scenario
+async def test_a_take_whose_answer_was_lost_does_not_stretch_the_lease(f: Fixture) -> None:
+    """The row says that it is ours, but its time runs from when that write arrived, not from when we asked again."""
+    loop = await f.worker()
+    network = f.networks["a"]
+    network.lose_answers, network.lossy, network.patience = 1.0, frozenset({"put"}), TIMEOUT / 2
+    loop.want(info("p"))
+    await until(lambda: "p" in f.store.items, 1)
+    created_at, counter = now(), f.counter("p")
+    await until(lambda: loop.is_held("p"), TIMEOUT)
+    assert f.counter("p") > counter, "only a write that moves the counter makes it ours"
+    assert now() - created_at > TIMEOUT / 2
+    assert f.events == [("a", "p", "taken")]
+
+
+@scenario
+async def test_a_renewal_whose_answer_was_lost_does_not_stretch_the_lease(f: Fixture) -> None:
+    loop = await f.worker(keys="p")
+    await loop.wait_held("p")
+    network = f.networks["a"]
+    counter = f.counter("p")
+    network.lose_answers, network.lossy, network.patience = 1.0, frozenset({"update"}), 1.0
+    await until(lambda: f.counter("p") > counter, TIMEOUT)
+    arrived_at = now()
+    # Every answer is lost: what arrived counts from its arrival for others, so it must not last longer for us.
+    await until(lambda: not loop.is_held("p"), TIMEOUT * 2)
+    assert now() <= arrived_at + TIMEOUT
+
+
 # --- checkpoints
 
 
@@ -426,7 +456,11 @@ async def test_a_stored_checkpoint_ahead_of_ours_stays(f: Fixture) -> None:
     await loop.wait_held("p")
     loop.checkpoint("p", Position.after(100))
     await asyncio.sleep(20)
+    loop.want({})
+    await until(lambda: f.store.lease("p").owner is None, 1)
     assert f.store.lease("p").checkpoint == Position.after(500)
+    loop.want(info("p"))
+    await loop.wait_held("p")
     loop.checkpoint("p", Position.after(501))
     await loop.stop()
     assert f.store.lease("p").checkpoint == Position.after(501)
@@ -548,6 +582,18 @@ async def test_stopping_without_a_table_takes_bounded_time(f: Fixture) -> None:
     assert now() - start < 3.5
     assert loop.held == set()
     await loop.stop()
+
+
+@scenario
+async def test_a_lease_that_runs_out_while_stopping_is_released_all_the_same(f: Fixture) -> None:
+    loop = await f.worker(keys="p")
+    await loop.wait_held("p")
+    loop.checkpoint("p", Position.after(5))
+    f.networks["a"].throttled = True
+    await asyncio.sleep(TIMEOUT * 0.9)
+    asyncio.get_running_loop().call_later(TIMEOUT / 2, lambda: setattr(f.networks["a"], "throttled", False))
+    await loop.stop(at_most=TIMEOUT)
+    assert (f.store.lease("p").owner, f.store.lease("p").checkpoint) == (None, Position.after(5))
 
 
 @scenario

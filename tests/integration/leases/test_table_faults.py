@@ -1,0 +1,243 @@
+"""The lease table when DynamoDB refuses, throttles, fails, or answers into the void: over real HTTP, with the real SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import aiobotocore.session
+import pytest
+from aiohttp import ClientSession, web
+from moto.server import ThreadedMotoServer
+
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import LeaseTableError
+from kinesis_efo.leases import (
+    Behind,
+    Lease,
+    LeaseInfo,
+    LeaseLoop,
+    LeaseTable,
+    Lost,
+    TableUnavailableError,
+    Written,
+    client_config,
+    worker_id,
+)
+
+KEY = "shardId-000000000000"
+Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def refusal(status: int, code: str, message: str = "no") -> Fault:
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        body = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message}
+        return web.json_response(body, status=status, content_type="application/x-amz-json-1.0")
+
+    return answer
+
+
+async def silence(_request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(30)
+    return web.Response()
+
+
+async def hang_up(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
+
+
+class Proxy:
+    """Stands before moto. `faults` are used up one per request; then requests pass.
+
+    Attributes:
+        faults: What happens to the next requests; None lets one pass.
+        drop_answers: How many of the next requests pass, but their answer does not.
+        seen: Operations that arrived.
+        quiet: Set once nothing of that is left.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.faults: list[Fault | None] = []
+        self.drop_answers = 0
+        self.seen: list[str] = []
+        self.quiet = asyncio.Event()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if not (self.faults or self.drop_answers):
+            self.quiet.set()
+        self.seen.append(request.headers["X-Amz-Target"].split(".")[1])
+        fault = self.faults.pop(0) if self.faults else None
+        if fault is not None:
+            return await fault(request)
+        headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
+        async with self.session.post(self.target, data=await request.read(), headers=headers) as answer:
+            body = await answer.read()
+            if self.drop_answers:
+                self.drop_answers -= 1
+                return await hang_up(request)
+            return web.Response(body=body, status=answer.status, content_type="application/x-amz-json-1.0")
+
+
+def with_table(
+    test: Callable[[LeaseTable, Proxy, Any], Awaitable[None]], lease_timeout: float = 3.0
+) -> Callable[[str], None]:
+    def run(moto: str) -> None:
+        async def main() -> None:
+            proxy = Proxy(moto)
+            app = web.Application()
+            app.router.add_post("/", proxy.handle)
+            runner = web.AppRunner(app, shutdown_timeout=0.1)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            session = aiobotocore.session.get_session()
+            async with (
+                ClientSession() as proxy.session,
+                session.create_client(
+                    "dynamodb",
+                    region_name="eu-west-1",
+                    endpoint_url=f"http://{host}:{port}",
+                    aws_access_key_id="test",
+                    aws_secret_access_key="test",
+                    config=client_config(lease_timeout),
+                ) as client,
+            ):
+                name = f"faults-{test.__name__}"
+                await client.create_table(
+                    TableName=name,
+                    KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+                    AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+                    BillingMode="PAY_PER_REQUEST",
+                )
+                proxy.seen.clear()
+                await test(LeaseTable(client, name, declared_by="stack kinesis-efo-dev"), proxy, client)
+            await runner.cleanup()
+
+        asyncio.run(main())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@pytest.fixture(scope="module")
+def moto() -> Any:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+async def owned(table: LeaseTable) -> Lease:
+    outcome = await table.create_if_absent(Lease.new(KEY, LeaseInfo()).taken("a", "run", ""))
+    assert isinstance(outcome, Written)
+    return outcome.lease
+
+
+@with_table
+async def test_a_missing_permission_names_action_and_table(table: LeaseTable, proxy: Proxy, client: Any) -> None:
+    held = await owned(table)
+    for call, action in (
+        (lambda: table.scan(), "Scan"),
+        (lambda: table.check(), "DescribeTable"),
+        (lambda: table.apply(held, Lease.renewed), "UpdateItem"),
+        (lambda: table.create_if_absent(held), "PutItem"),
+        (lambda: table.delete(held), "DeleteItem"),
+    ):
+        proxy.faults = [refusal(400, "AccessDeniedException", f"not authorized to perform: dynamodb:{action}")]
+        with pytest.raises(LeaseTableError) as caught:
+            await call()
+        message = str(caught.value)
+        arn = "arn:aws:dynamodb:eu-west-1:*:table/faults-test_a_missing_permission_names_action_and_table"
+        assert f"not allowed: dynamodb:{action} on {arn}" in message
+        assert "attach the runtime policy" in message
+
+
+@with_table
+async def test_expired_credentials_are_no_passing_fault(table: LeaseTable, proxy: Proxy, client: Any) -> None:
+    proxy.faults = [refusal(400, "ExpiredTokenException", "The security token included in the request is expired")] * 3
+    with pytest.raises(LeaseTableError, match=r"Scan failed: .*token included in the request is expired"):
+        await table.scan()
+
+
+@with_table
+async def test_throttling_is_borne_by_the_sdk_and_reported_as_passing_when_it_lasts(
+    table: LeaseTable, proxy: Proxy, client: Any
+) -> None:
+    held = await owned(table)
+    throttled = refusal(400, "ProvisionedThroughputExceededException", "slow down")
+    proxy.faults = [throttled, throttled]
+    assert isinstance(await table.apply(held, Lease.renewed), Written)
+    proxy.faults = [throttled] * 3
+    with pytest.raises(TableUnavailableError, match=r"UpdateItem failed for now: .*slow down"):
+        await table.apply(held, Lease.renewed)
+    assert proxy.faults == []
+
+
+@pytest.mark.parametrize("fault", [refusal(500, "InternalServerError"), silence, hang_up])
+def test_faults_of_the_service_and_the_network_pass(moto: str, fault: Fault) -> None:
+    async def test(table: LeaseTable, proxy: Proxy, client: Any) -> None:
+        proxy.faults = [fault] * 3
+        with pytest.raises(TableUnavailableError, match=r"lease table .* Scan failed for now: ."):
+            await table.scan()
+        assert (await table.scan()).leases == {}
+
+    test.__name__ = f"passing-{id(fault)}"
+    with_table(test, lease_timeout=0.9)(moto)
+
+
+@with_table
+async def test_the_sdk_repeats_a_write_whose_answer_was_lost_and_it_is_not_mistaken_for_a_lost_lease(
+    table: LeaseTable, proxy: Proxy, client: Any
+) -> None:
+    held = await owned(table)
+    proxy.drop_answers = 1
+    outcome = await table.apply(held, Lease.renewed)
+    assert outcome == Behind(held.renewed())
+    assert proxy.seen.count("UpdateItem") == 2
+    seen = held.renewed()
+    proxy.drop_answers = 1
+    assert await table.take(seen, "b", "run", "") == Lost(seen.taken("b", "run", ""))
+    proxy.drop_answers = 1
+    assert await table.delete(seen.taken("b", "run", "")) == Lost(None)
+
+
+@pytest.mark.slow
+@with_table
+async def test_a_worker_gets_through_lost_answers_throttling_and_silence(
+    table: LeaseTable, proxy: Proxy, client: Any
+) -> None:
+    lost: list[tuple[str, str | None]] = []
+    loop = LeaseLoop(
+        table,
+        worker_id=worker_id(Random(1)),
+        run_id="run",
+        endpoint="grpc://here",
+        clock=SystemClock(),
+        lease_timeout=3.0,
+        random=Random(1),
+        on_lost=lambda key, owner: lost.append((key, owner)),
+    )
+    keys = {f"shardId-{i:012d}": LeaseInfo() for i in range(32)}
+    await loop.start()
+    loop.want(keys)
+    await loop.wait_held(keys, at_most=20)
+    proxy.drop_answers = 20
+    await asyncio.sleep(2)
+    proxy.quiet.clear()
+    proxy.faults = [refusal(400, "ThrottlingException")] * 20 + [silence, hang_up] * 3
+    await loop.wait_held(keys, at_most=20)
+    async with asyncio.timeout(20):
+        await proxy.quiet.wait()
+    await loop.wait_held(keys, at_most=20)
+    assert [each for each in lost if each[1] is not None] == []
+    await loop.stop()
+    rows = (await client.scan(TableName=table._name))["Items"]
+    assert len(rows) == 32
+    assert not [row for row in rows if "leaseOwner" in row]

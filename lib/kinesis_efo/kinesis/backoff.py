@@ -21,8 +21,8 @@ def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) 
     >>> [jitter(RetrySettings(), failures, lambda: 1.0) for failures in (1, 2, 3, 10**6)]
     [1.0, 1.5, 2.25, 10.0]
     """
-    # Beyond 700 failures the power would overflow, and the maximum rules long before.
-    growth: float = settings.factor ** min(failures - 1, 500)
+    # The power would overflow some day, long after the maximum has come to rule.
+    growth: float = settings.factor ** min(failures - 1, 200)
     return random() * min(settings.max_ms, settings.base_ms * growth) / 1000
 
 

@@ -175,7 +175,7 @@ def _headers(raw: bytes) -> dict[str, HeaderValue]:
                 headers[name] = kind == _TRUE
                 continue
             if kind in (_BYTES, _STRING):
-                length = int.from_bytes(raw[at : at + 2], "big")
+                length = raw[at] << 8 | raw[at + 1]
                 at += 2
             else:
                 length = _FIXED[kind]

@@ -1,0 +1,41 @@
+"""Backoff: how long, how often, and what is remembered."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.kinesis.backoff import Backoff, jitter
+from kinesis_efo.options import RetrySettings
+
+
+def test_the_designs_defaults_grow_to_ten_seconds() -> None:
+    longest = [jitter(RetrySettings(), failures, lambda: 1.0) for failures in range(1, 9)]
+    assert longest == [1.0, 1.5, 2.25, 3.375, 5.0625, 7.59375, 10.0, 10.0]
+
+
+@given(st.integers(1, 10**9), st.floats(0, 1, exclude_max=True), st.floats(1, 10), st.integers(1, 60_000))
+def test_jitter_is_full_and_bounded(failures: int, chance: float, factor: float, most: int) -> None:
+    settings = RetrySettings(base_ms=1000, max_ms=most, factor=factor)
+    assert 0 <= jitter(settings, failures, lambda: chance) <= most / 1000
+    assert jitter(settings, failures, lambda: 0.0) == 0
+
+
+def test_gives_up_after_max_retries_and_keeps_the_first_cause() -> None:
+    backoff = Backoff(RetrySettings(max_retries=3), lambda: 0.5)
+    errors = [RuntimeError(str(number)) for number in range(4)]
+    assert [backoff.failed(error) for error in errors] == [0.5, 0.75, 1.125, None]
+    assert backoff.first is errors[0]
+
+
+def test_progress_forgives_everything() -> None:
+    backoff = Backoff(RetrySettings(max_retries=1), lambda: 0.5)
+    backoff.failed(RuntimeError("old"))
+    backoff.reset()
+    new = RuntimeError("new")
+    assert backoff.failed(new) == 0.5
+    assert backoff.first is new
+
+
+def test_no_retries_at_all() -> None:
+    assert Backoff(RetrySettings(max_retries=0), lambda: 0.5).failed(RuntimeError()) is None

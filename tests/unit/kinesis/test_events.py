@@ -1,0 +1,103 @@
+"""Heads of events: read from any JSON, or refused as a FrameError."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.errors import FrameError
+from kinesis_efo.kinesis.events import ChildShard, Event, EventHead, read_head
+from kinesis_efo.positions import SHARD_END, Position
+
+CHILD = {
+    "ShardId": "shardId-000000000001",
+    "ParentShards": ["shardId-000000000000"],
+    "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": str(2**128 - 1)},
+}
+
+
+def event(**fields: object) -> bytes:
+    return json.dumps({"ContinuationSequenceNumber": "42", "MillisBehindLatest": 0, "Records": [], **fields}).encode()
+
+
+def test_an_event_with_records() -> None:
+    payload = event(MillisBehindLatest=1234, Records=[{"Data": "eA==", "PartitionKey": "k"}] * 3, ChildShards=None)
+    head = read_head(payload)
+    assert head == EventHead(42, 1234, 3, ())
+    assert Event(payload, head).through == Position.after(42)
+
+
+@pytest.mark.parametrize("parents", [["shardId-000000000000"], ["shardId-000000000000", "shardId-000000000007"]])
+def test_the_end_of_a_shard(parents: list[str]) -> None:
+    payload = event(ContinuationSequenceNumber=None, ChildShards=[{**CHILD, "ParentShards": parents}])
+    head = read_head(payload)
+    assert head == EventHead(None, 0, 0, (ChildShard("shardId-000000000001", tuple(parents), 0, 2**128 - 1),))
+    assert Event(payload, head).through == SHARD_END
+
+
+@given(st.integers(0, 10**199))
+def test_continuations_of_any_length(number: int) -> None:
+    assert read_head(event(ContinuationSequenceNumber=str(number))).continuation == number
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (b"{}", "has neither a continuation nor child shards"),
+        (event(ContinuationSequenceNumber=None, ChildShards=[]), "has neither a continuation nor child shards"),
+        (event(ChildShards=[CHILD]), "has a continuation and child shards"),
+        (b"", "an event of 0 bytes cannot be read"),
+        (b"null", "Expected `object`"),
+        (b"\xff\xfe", "cannot be read"),
+        (b'{"ContinuationSequenceNumber":"\xff"}', "utf-8"),
+        (b'{"ContinuationSequenceNumber":"\\ud800"}', "cannot be read"),
+        (event()[:-1], "truncated"),
+        (event() + b"x", "trailing characters"),
+        (b"[" * 100_000, "cannot be read"),
+        (b'{"ContinuationSequenceNumber":"1","x":' + b"[" * 100_000, "recursion"),
+        (event(ContinuationSequenceNumber="1" * 201), "a number of at most 200 digits; got '1111"),
+        (event(ContinuationSequenceNumber="1" * 100_000), "at most 200 digits"),
+        (event(ContinuationSequenceNumber="-1"), "got '-1'"),
+        (event(ContinuationSequenceNumber="12²"), "got '12²'"),
+        (event(ContinuationSequenceNumber=""), "got ''"),
+        (event(ContinuationSequenceNumber=42), "Expected `str"),
+        (event(MillisBehindLatest="0"), "Expected `int"),
+        (b'{"ContinuationSequenceNumber":"1","MillisBehindLatest":' + b"9" * 5000 + b"}", "out of range"),
+        (event(Records={}), "Expected `array`"),
+        (event(Records=[1]), "Expected `object`"),
+        (event(ContinuationSequenceNumber=None, ChildShards=[{}]), "missing required field"),
+        (
+            event(
+                ContinuationSequenceNumber=None,
+                ChildShards=[{**CHILD, "HashKeyRange": {"StartingHashKey": "a", "EndingHashKey": "1"}}],
+            ),
+            "StartingHashKey of an event must be a number",
+        ),
+    ],
+)
+def test_what_is_no_event_says_why(payload: bytes, message: str) -> None:
+    with pytest.raises(FrameError, match=message):
+        read_head(payload)
+
+
+def test_a_message_shows_how_the_event_begins_and_not_all_of_it() -> None:
+    with pytest.raises(FrameError) as caught:
+        read_head(event(ContinuationSequenceNumber=None, Padding="x" * 100_000))
+    assert "an event of 100" in str(caught.value)
+    assert "it begins with b'{" in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+@given(st.binary(max_size=100))
+def test_garbage_is_never_anything_but_a_frame_error(garbage: bytes) -> None:
+    for payload in (
+        garbage,
+        event()[:40] + garbage,
+        b'{"ContinuationSequenceNumber":"1","Records":[{"Data":"' + garbage + b'"}]}',
+    ):
+        with suppress(FrameError):
+            read_head(payload)

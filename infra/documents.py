@@ -247,9 +247,10 @@ def literal_consumer_arn(environment: Environment, stream_key: str, key: str) ->
 def _literal_key(environment: Environment, stream_key: str) -> str | None:
     stream = environment.streams[stream_key]
     if isinstance(stream, OwnStream) and stream.key == "own":
-        return _some_key(environment)
+        return _some_key(environment, 1 + list(environment.streams).index(stream_key))
     return stream.key if stream.key and stream.key.startswith("arn:") else None
 
 
-def _some_key(environment: Environment) -> str:
-    return names.arn(environment, "kms", f"key/{'0' * 36}")
+def _some_key(environment: Environment, number: int = 0) -> str:
+    """ARN of a key, as long as a real one; each number is another key."""
+    return names.arn(environment, "kms", f"key/{number:036}")

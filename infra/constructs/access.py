@@ -25,12 +25,14 @@ class ReaderAccess(Construct):
         settings = environment.applications[application]
         self._environment, self._application = environment, application
         self._place = names.place(application, settings)
+        # Not the key: IAM replaces a policy whose description changes.
+        self._name = names.application_name(application, settings)
         policy.deny_registration()
         managed = IamPolicy(
             self,
             "policy",
             name=names.policy_name(environment, application),
-            description=f"Read Kinesis as {application} of {environment.environment}; never register consumers",
+            description=f"Read Kinesis as {self._name} of {environment.environment}; never register consumers",
             policy=policy_document(self, f"{application}_reader", policy.statements.values()).json,
         )
         self._policy_arn = put(managed, self._place).arn
@@ -54,7 +56,7 @@ class ReaderAccess(Construct):
             self,
             "role",
             name=names.role_name(self._environment, self._application),
-            description=f"Runtime of {self._application} in {self._environment.environment}",
+            description=f"Runtime of {self._name} in {self._environment.environment}",
             assume_role_policy=trust.json,
             permissions_boundary=access.permissions_boundary,
         )

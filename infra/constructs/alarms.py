@@ -57,6 +57,7 @@ class Alarms(Construct):
 
     def watch_table(self, application: str, table: LeaseTable) -> None:
         """Watch an application's lease table: throttled leases expire, and then workers fight over shards."""
+        name = names.application_name(application, self._environment.applications[application])
         queries = [
             CloudwatchMetricAlarmMetricQuery(
                 id=query,
@@ -76,8 +77,8 @@ class Alarms(Construct):
         alarm = CloudwatchMetricAlarm(
             self,
             f"leases-{application}",
-            alarm_name=self._name(application, "leases-throttled"),
-            alarm_description=f"The lease table of {application} is throttled: leases may expire.",
+            alarm_name=self._name(name, "leases-throttled"),
+            alarm_description=f"The lease table of {name} is throttled: leases may expire.",
             comparison_operator="GreaterThanThreshold",
             threshold=0,
             evaluation_periods=3,
@@ -94,11 +95,12 @@ class Alarms(Construct):
         settings = self._environment.applications[application]
         place = names.consumer_place(self._environment, key, application)
         consumer = names.application_name(application, settings)
+        name = names.stream_name(self._environment, key)
         dimensions = {"StreamName": stream.name, "ConsumerName": consumer}
         lag = self._alarm(
             place.join("lag"),
-            name=self._name(application, f"{key}/lag"),
-            description=f"{application} is more than {settings.lag_threshold_seconds} s behind on {key}"
+            name=self._name(consumer, f"{name}/lag"),
+            description=f"{consumer} is more than {settings.lag_threshold_seconds} s behind on {name}"
             + (", or reads nothing at all." if settings.continuous else "."),
             metric=LAG,
             statistic="Maximum",
@@ -112,8 +114,8 @@ class Alarms(Construct):
         self._lag_arns.append(lag.arn)
         self._alarm(
             place.join("rate"),
-            name=self._name(application, f"{key}/subscribe-refused"),
-            description=f"Subscriptions of {application} on {key} keep being refused: is something else using its consumer?",
+            name=self._name(consumer, f"{name}/subscribe-refused"),
+            description=f"Subscriptions of {consumer} on {name} keep being refused: is something else using its consumer?",
             metric=RATE_EXCEEDED,
             statistic="Sum",
             threshold=TAKEOVERS,
@@ -124,10 +126,11 @@ class Alarms(Construct):
         )
 
     def _writes_throttled(self, place: names.Place, key: str, stream: FanOutStream) -> None:
+        name = names.stream_name(self._environment, key)
         self._alarm(
             place.join("writes"),
-            name=self._name(key, "writes-throttled"),
-            description=f"Producers of {key} are throttled: too few shards, or one hot partition key.",
+            name=self._name(name, "writes-throttled"),
+            description=f"Producers of {name} are throttled: too few shards, or one hot partition key.",
             metric=WRITES_THROTTLED,
             statistic="Sum",
             threshold=0,
@@ -173,5 +176,5 @@ class Alarms(Construct):
         return put(alarm, place)
 
     def _name(self, subject: str, what: str) -> str:
-        # Keys hold dashes: only another separator keeps two alarms from having one name.
+        # Names in AWS, not keys, so that a moved entry keeps its alarms; and a separator that names cannot hold.
         return f"kinesis-efo/{self._environment.environment}/{subject}/{what}"

@@ -50,7 +50,7 @@ class Manifest(Construct):
             self,
             "parameter",
             name=name,
-            description=f"kinesis-efo manifest of {application} in {environment.environment}",
+            description=f"kinesis-efo manifest {name}",
             type="SecureString",
             key_id=key_arn,
             tier=environment.manifest_tier.capitalize(),

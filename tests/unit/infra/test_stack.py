@@ -227,7 +227,7 @@ def test_the_manifest_is_made_of_references(synth: Synth) -> None:
     value = parameter.pop("value")
     assert parameter == {
         "name": "/kinesis-efo/test/lake",
-        "description": "kinesis-efo manifest of lake in test",
+        "description": "kinesis-efo manifest /kinesis-efo/test/lake",
         "type": "SecureString",
         "key_id": "${aws_kms_key.environment_key.arn}",
         "tier": "Standard",

@@ -1,0 +1,59 @@
+"""Real Terraform over synthesized stacks, with a stand-in for the AWS provider."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra import ledger
+from infra.app import synthesize
+from infra.load import load_environment
+from infra.settings import Environment
+from tests.support.terraform.harness import TERRAFORM, Terraform, stand_in
+
+HEAD = {"environment": "test", "region": "eu-west-1", "account_id": "111122223333", "state_bucket": "state"}
+
+Deploy = Callable[..., Terraform]
+
+
+@pytest.fixture(scope="session")
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """The stand-in provider, for the whole session."""
+    if TERRAFORM is None:
+        pytest.skip("NOT RUN: there is no terraform binary on the PATH, so nothing was proven with real Terraform")
+    with stand_in(tmp_path_factory.mktemp("provider")) as environment:
+        yield environment
+
+
+@pytest.fixture
+def declare(tmp_path: Path) -> Callable[..., Environment]:
+    """Writes an environment file and loads it; a protected one is accepted."""
+
+    def declarer(**changes: Any) -> Environment:
+        document = {**HEAD, "streams": {"orders": {}}, "applications": {"lake": {"streams": ["orders"]}}, **changes}
+        path = tmp_path / f"{document['environment']}.yaml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        environment = load_environment(path)
+        if environment.protected:
+            ledger.accept(tmp_path, environment)
+        return environment
+
+    return declarer
+
+
+@pytest.fixture
+def deploy(declare: Callable[..., Environment], provider: Mapping[str, str], tmp_path: Path) -> Deploy:
+    """Synthesizes an environment and hands Terraform its stack, state and all from the time before."""
+
+    def deployer(environment: Environment | None = None, /, **changes: Any) -> Terraform:
+        chosen = environment or declare(**changes)
+        if chosen.protected:
+            ledger.accept(tmp_path, chosen)
+        out = synthesize([chosen], tmp_path, outdir=tmp_path / "out")
+        return Terraform(out / "stacks" / f"kinesis-efo-{chosen.environment}", provider)
+
+    return deployer

@@ -1,0 +1,186 @@
+"""Real Terraform validates, plans, applies and evaluates what is synthesized."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from infra import documents, names
+from infra.load import DIRECTORY, EXAMPLE, load_environment
+from infra.settings import Environment, OtherAccount
+from kinesis_efo.manifest import parse_manifest
+from tests.support.terraform.harness import Terraform
+
+Deploy = Callable[..., Terraform]
+Declare = Callable[..., Environment]
+
+
+def apps(**changes: Any) -> dict[str, Any]:
+    return {"lake": {"streams": ["orders"], **changes}}
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, Environment]:
+    return {path.stem: load_environment(path) for path in DIRECTORY.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("name", ["dev", "prod", EXAMPLE])
+def test_a_committed_environment_is_applied_and_what_terraform_evaluates_is_right(
+    name: str, committed: dict[str, Environment], deploy: Deploy
+) -> None:
+    environment = committed[name]
+    terraform = deploy(environment)
+    terraform.run("validate")
+    if name == EXAMPLE:  # which shows moves and the adoption of a table: there is something to move and to adopt
+        assert terraform.changes()["aws_dynamodb_table.ledger"] == ["update"]
+    terraform.apply()
+    assert terraform.changes() == {}, "a second plan changes nothing"
+    state = terraform.state()
+    for key, application in environment.applications.items():
+        if isinstance(application.access, OtherAccount):
+            assert f"aws_ssm_parameter.{key}" not in state
+            continue
+        manifest = parse_manifest(state[f"aws_ssm_parameter.{key}"]["value"], "state")
+        assert manifest.application == names.application_name(key, application)
+        assert manifest.environment == name
+        assert manifest.lease_table == state[f"aws_dynamodb_table.{key}"]["name"]
+        assert set(manifest.streams) == set(application.streams)
+        for stream_key, stream in manifest.streams.items():
+            declared = state.get(f"aws_kinesis_stream_consumer.{stream_key}_{key}")
+            given = documents.literal_consumer_arn(environment, stream_key, key)
+            assert stream.consumer_arn == (declared["arn"] if declared else given)
+
+
+@pytest.mark.parametrize("name", ["dev", "prod", EXAMPLE])
+def test_sizes_checked_before_synthesis_are_those_terraform_writes(
+    name: str, committed: dict[str, Environment], deploy: Deploy
+) -> None:
+    environment = committed[name]
+    terraform = deploy(environment)
+    terraform.apply()
+    state = terraform.state()
+    for key, application in environment.applications.items():
+        if isinstance(application.access, OtherAccount) or application.adopt_lease_table:
+            continue
+        assert len(state[f"aws_ssm_parameter.{key}"]["value"]) == len(documents.literal_manifest(environment, key))
+        evaluated = json.loads(state[f"aws_iam_policy.{key}"]["policy"])
+        # A single resource is written without brackets.
+        difference = len(documents.literal_policy(environment, key).json()) - len(
+            json.dumps(evaluated, separators=(",", ":"))
+        )
+        assert 0 <= difference <= 40
+
+
+def test_adding_a_consumer_creates_it_and_replaces_nothing(deploy: Deploy) -> None:
+    deploy(applications=apps()).apply()
+    shared = {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}
+    changes = deploy(
+        applications={"aaa": {"streams": ["orders"], "access": shared}, **apps()},
+    ).changes()
+    consumers = {address: actions for address, actions in changes.items() if "stream_consumer" in address}
+    assert consumers == {"aws_kinesis_stream_consumer.orders_aaa": ["create"]}
+    assert all(actions in (["create"], ["update"]) for actions in changes.values()), changes
+    assert {address for address, actions in changes.items() if actions == ["update"]} == {
+        "aws_cloudwatch_dashboard.applications",
+        "aws_kms_key.orders",
+        "aws_iam_policy.lake",
+    }, "a chart more, a key that the other account may use, and what Terraform reads again because of it"
+
+
+def test_adding_a_consumer_to_an_adopted_stream_plans_exactly_one_creation(deploy: Deploy) -> None:
+    stream = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
+    quiet = {
+        "streams": {"orders": {"existing_arn": stream}, "more": {"existing_arn": f"{stream}2"}},
+        "alarms": {"dashboard": False},
+    }
+    deploy(**quiet, applications=apps(streams=["orders"])).apply()
+    changes = deploy(**quiet, applications=apps(streams=["more", "orders"])).changes()
+    created = {address for address, actions in changes.items() if actions == ["create"]}
+    assert {each for each in created if "alarm" not in each} == {"aws_kinesis_stream_consumer.more_lake"}
+    assert {address for address, actions in changes.items() if actions != ["create"]} == {
+        "aws_iam_policy.lake",
+        "aws_ssm_parameter.lake",
+    }
+    assert all("delete" not in actions for actions in changes.values())
+
+
+def test_removing_a_consumer_deletes_only_what_is_its(deploy: Deploy) -> None:
+    deploy(applications=apps() | {"pond": {"streams": ["orders"]}}).apply()
+    changes = deploy(applications=apps()).changes()
+    assert all("pond" in address for address, actions in changes.items() if actions == ["delete"])
+    assert all("lake" not in address for address in changes)
+
+
+def test_a_renamed_consumer_would_be_replaced_and_protection_refuses_it(deploy: Deploy, declare: Declare) -> None:
+    deploy(applications=apps(name="lake", lease_table="leases")).apply()
+    renamed = apps(name="pond", lease_table="leases")
+    assert deploy(applications=renamed).changes()["aws_kinesis_stream_consumer.orders_lake"] == ["delete", "create"]
+    message = deploy(applications=renamed, protect=True).run("plan", "-input=false", succeeds=False)
+    assert "Instance cannot be destroyed" in message
+    assert "aws_kinesis_stream_consumer.orders_lake" in message
+
+
+def test_a_documented_move_replaces_nothing(deploy: Deploy) -> None:
+    access = {"kind": "emr-ec2"}
+    deploy(
+        streams={"shop": {"name": "orders"}},
+        applications={"pond": {"streams": ["shop"], "name": "lake", "access": access}},
+    ).apply()
+    changes = deploy(
+        streams={"orders": {"name": "orders", "moved_from": "shop"}},
+        applications={"lake": {"streams": ["orders"], "name": "lake", "moved_from": "pond", "access": access}},
+    ).changes()
+    # The new keys are in the manifest and on the dashboard, which is what was asked for; AWS sees no other change.
+    assert changes == {"aws_ssm_parameter.lake": ["update"], "aws_cloudwatch_dashboard.applications": ["update"]}
+
+
+def planted(stack: dict[str, Any], fault: str) -> None:
+    resources = stack["resource"]
+    consumer = resources["aws_kinesis_stream_consumer"]["orders_lake"]
+    match fault:
+        case "reference to an attribute there is not":
+            consumer["stream_arn"] = "${aws_kinesis_stream.orders.arnn}"
+        case "reference to a resource there is not":
+            consumer["stream_arn"] = "${aws_kinesis_stream.order.arn}"
+        case "attribute there is not":
+            consumer["colour"] = "blue"
+        case "missing argument":
+            del consumer["stream_arn"]
+        case "wrong type":
+            resources["aws_kinesis_stream"]["orders"]["retention_period"] = "long"
+        case "wrong nested block":
+            resources["aws_kinesis_stream"]["orders"]["stream_mode_details"] = {"mode": "ON_DEMAND"}
+        case "cycle":
+            resources["aws_kinesis_stream"]["orders"]["name"] = "${aws_kinesis_stream_consumer.orders_lake.name}"
+        case "reference inside the manifest":
+            parameter = resources["aws_ssm_parameter"]["lake"]
+            parameter["value"] = parameter["value"].replace(
+                "aws_dynamodb_table.lake.arn", "aws_dynamodb_table.lake.arnn"
+            )
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("reference to an attribute there is not", 'no argument, nested block, or exported attribute named "arnn"'),
+        ("reference to a resource there is not", "Reference to undeclared resource"),
+        ("attribute there is not", 'No argument or block type is named "colour"'),
+        ("missing argument", 'The argument "stream_arn" is required'),
+        ("wrong type", "a number is required"),
+        ("wrong nested block", 'No argument or block type is named "mode"'),
+        ("cycle", "Cycle:"),
+        ("reference inside the manifest", 'attribute named "arnn"'),
+    ],
+)
+def test_terraform_catches_a_planted_fault(fault: str, message: str, deploy: Deploy) -> None:
+    terraform = deploy()
+    terraform.run("validate")
+    path = terraform.stack / "cdk.tf.json"
+    stack = json.loads(path.read_text(encoding="utf-8"))
+    planted(stack, fault)
+    path.write_text(json.dumps(stack), encoding="utf-8")
+    printed = terraform.run("validate", succeeds=False)
+    assert message in printed.replace("\u2502 ", "").replace("  ", " "), printed

@@ -1,0 +1,101 @@
+"""Runs real Terraform on synthesized stacks, with the stand-in provider instead of AWS."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+TERRAFORM = shutil.which("terraform")
+PACKAGES = ("tf==1.2.0", "grpcio==1.85.1", "msgpack==1.2.4", "boto3>=1.43,<1.44")
+
+
+@contextmanager
+def stand_in(directory: Path) -> Iterator[Mapping[str, str]]:
+    """Run the provider; yields the environment in which Terraform finds it.
+
+    It runs in an environment of its own, because `tf` wants an older protobuf than others here.
+    """
+    uv = shutil.which("uv") or str(Path.cwd() / ".venv-uv" / "bin" / "uv")
+    packages = [argument for package in PACKAGES for argument in ("--with", package)]
+    script = [str(HERE / "provider.py"), str(HERE / "schemas.json"), str(directory / "aws.sock")]
+    # `-I` keeps this project's packages out.
+    command = [uv, "run", "--quiet", "--isolated", "--no-project", *packages, "python", "-I", *script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        reattach = process.stdout.readline()
+        assert reattach, "the stand-in provider did not start; its message is above"
+        try:
+            yield {
+                **os.environ,
+                "TF_REATTACH_PROVIDERS": reattach.strip(),
+                "CHECKPOINT_DISABLE": "1",
+                "TF_IN_AUTOMATION": "1",
+            }
+        finally:
+            process.stdin.close() if process.stdin else None
+            process.wait(timeout=10)
+
+
+class Terraform:
+    """Terraform in the directory of a stack, its state in a file there.
+
+    Args:
+        stack: Directory that holds `cdk.tf.json`.
+        environment: From `stand_in`.
+    """
+
+    def __init__(self, stack: Path, environment: Mapping[str, str]) -> None:
+        self.stack = stack
+        self._environment = environment
+        # Only the backend is not the real one: S3 is out of reach.
+        override = {"terraform": {"backend": {"local": {"path": "test.tfstate"}}}}
+        (stack / "test_override.tf.json").write_text(json.dumps(override), encoding="utf-8")
+        self.run("init", "-input=false")
+
+    def run(self, *arguments: str, succeeds: bool = True) -> str:
+        """Run a command; returns what it printed. With `succeeds=False` it must fail."""
+        assert TERRAFORM is not None
+        ran = subprocess.run(
+            [TERRAFORM, f"-chdir={self.stack}", *arguments, *([] if "-json" in arguments else ["-no-color"])],
+            env=dict(self._environment),
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=120,
+        )
+        printed = ran.stdout + ran.stderr
+        assert (ran.returncode == 0) is succeeds, (
+            f"terraform {' '.join(arguments)}: exit code {ran.returncode}\n{printed}"
+        )
+        return ran.stdout if succeeds else " ".join(printed.split())
+
+    def apply(self) -> None:
+        """Apply whatever the stack says now."""
+        self.run("apply", "-input=false", "-auto-approve")
+
+    def plan(self) -> dict[str, Any]:
+        """The plan, as Terraform shows it in JSON."""
+        self.run("plan", "-input=false", "-out=test.tfplan")
+        plan: dict[str, Any] = json.loads(self.run("show", "-json", "test.tfplan"))
+        return plan
+
+    def changes(self) -> dict[str, list[str]]:
+        """Actions that a plan takes, by address; what it leaves alone is left out."""
+        return {
+            change["address"]: change["change"]["actions"]
+            for change in self.plan().get("resource_changes", [])
+            if change["change"]["actions"] not in (["no-op"], ["read"])
+        }
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """Values in the state, by address."""
+        shown = json.loads(self.run("show", "-json"))
+        return {each["address"]: each["values"] for each in shown["values"]["root_module"]["resources"]}

@@ -1,0 +1,319 @@
+# ruff: noqa: N802 - gRPC gives the names
+"""A stand-in for Terraform's AWS provider: real schemas, no AWS. Real Terraform talks to it over TF_REATTACH_PROVIDERS.
+
+Run as a script in an environment of its own (`tf`, `grpcio`, `msgpack`, `boto3`): schemas and socket are its arguments. It answers
+as the provider would for what Terraform itself checks and evaluates: types, references, cycles, replacement of what cannot change,
+policy documents, ARNs of the right shape. What AWS would refuse, it does not know. Where the configuration names an endpoint for
+Kinesis, streams, consumers, tables and parameters are really created there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any
+
+import grpc
+import msgpack
+from tf.gen import tfplugin_pb2 as pb
+from tf.gen import tfplugin_pb2_grpc as rpc
+
+Json = dict[str, Any]
+
+UNKNOWN = msgpack.ExtType(0, b"\x00")
+SOURCE = "registry.terraform.io/hashicorp/aws"
+# What the real provider cannot change in place ("Forces new resource" in its documentation).
+REPLACES = {
+    "aws_cloudwatch_dashboard": ("dashboard_name",),
+    "aws_cloudwatch_metric_alarm": ("alarm_name",),
+    "aws_dynamodb_table": ("name", "hash_key", "range_key"),
+    "aws_iam_instance_profile": ("name",),
+    "aws_iam_policy": ("name", "description"),
+    "aws_iam_role": ("name",),
+    "aws_iam_role_policy_attachment": ("role", "policy_arn"),
+    "aws_kinesis_resource_policy": ("resource_arn",),
+    "aws_kinesis_stream": ("name",),
+    "aws_kinesis_stream_consumer": ("name", "stream_arn"),
+    "aws_kms_alias": ("name",),
+    "aws_ssm_parameter": ("name",),
+}
+SCHEMAS: dict[str, Json] = {}
+CONFIG: Json = {}
+
+
+def schema(kind: str) -> pb.Schema:
+    return pb.Schema(version=0, block=_block(SCHEMAS[kind]))
+
+
+def _block(block: Json) -> pb.Schema.Block:
+    nested = pb.Schema.NestedBlock
+    modes = {"list": nested.LIST, "set": nested.SET, "single": nested.SINGLE}
+    return pb.Schema.Block(
+        attributes=[
+            pb.Schema.Attribute(
+                name=each["name"],
+                type=json.dumps(each["type"]).encode(),
+                required=each["required"],
+                optional=each["optional"],
+                computed=each["computed"],
+            )
+            for each in block["attrs"]
+        ],
+        block_types=[
+            nested(
+                type_name=each["name"],
+                block=_block(each["block"]),
+                nesting=modes[each["nesting"]],
+                min_items=each["min"],
+                max_items=each["max"],
+            )
+            for each in block["blocks"]
+        ],
+    )
+
+
+def decode(value: pb.DynamicValue) -> Any:
+    if value.msgpack:
+        return msgpack.unpackb(value.msgpack, raw=False, strict_map_key=False)
+    return json.loads(value.json)
+
+
+def encode(value: Any) -> pb.DynamicValue:
+    return pb.DynamicValue(msgpack=msgpack.packb(value, use_bin_type=True))
+
+
+def walk(block: Json, value: Any, change: Callable[[Json, Any], Any]) -> Any:
+    """Apply a change to every attribute, in blocks too."""
+    if not isinstance(value, dict):
+        return value
+    changed = dict(value)
+    for attribute in block["attrs"]:
+        changed[attribute["name"]] = change(attribute, value.get(attribute["name"]))
+    for nested in block["blocks"]:
+        inner = value.get(nested["name"])
+        changed[nested["name"]] = (
+            [walk(nested["block"], each, change) for each in inner]
+            if isinstance(inner, list)
+            else walk(nested["block"], inner, change)
+        )
+    return changed
+
+
+def policy(config: Json) -> str:
+    """What `aws_iam_policy_document` renders."""
+
+    def statement(each: Json) -> Json:
+        rendered: Json = {"Effect": each.get("effect") or "Allow"}
+        if each.get("sid"):
+            rendered["Sid"] = each["sid"]
+        for name, title in (
+            ("actions", "Action"),
+            ("not_actions", "NotAction"),
+            ("resources", "Resource"),
+            ("not_resources", "NotResource"),
+        ):
+            if each.get(name):
+                rendered[title] = each[name][0] if len(each[name]) == 1 else sorted(each[name])
+        if each.get("principals"):
+            rendered["Principal"] = {p["type"]: p["identifiers"] for p in each["principals"]}
+        for condition in each.get("condition") or []:
+            tests = rendered.setdefault("Condition", {})
+            tests.setdefault(condition["test"], {})[condition["variable"]] = condition["values"]
+        return rendered
+
+    statements = [statement(each) for each in config.get("statement") or []]
+    return json.dumps({"Version": config.get("version") or "2012-10-17", "Statement": statements}, indent=2)
+
+
+def identity(kind: str, planned: Json) -> Json:
+    """The computed attributes that matter, in the form AWS gives them."""
+    region, account = CONFIG.get("region") or "eu-west-1", (CONFIG.get("allowed_account_ids") or ["000000000000"])[0]
+    name = planned.get("name")
+
+    def arn(service: str, resource: str, at: str = region) -> str:
+        return f"arn:aws:{service}:{at}:{account}:{resource}"
+
+    match kind:
+        case "aws_kinesis_stream":
+            known = {"arn": arn("kinesis", f"stream/{name}")}
+        case "aws_kinesis_stream_consumer":
+            known = {"arn": f"{planned['stream_arn']}/consumer/{name}:{time.time_ns() // 1_000_000_000}"}
+        case "aws_dynamodb_table":
+            known = {"arn": arn("dynamodb", f"table/{name}")}
+        case "aws_ssm_parameter":
+            known = {"arn": arn("ssm", f"parameter{name}"), "version": 1}
+        case "aws_kms_key":
+            key = str(uuid.uuid4())
+            known = {"arn": arn("kms", f"key/{key}"), "key_id": key}
+        case "aws_cloudwatch_metric_alarm":
+            known = {"arn": arn("cloudwatch", f"alarm:{planned['alarm_name']}")}
+        case _:
+            known = {"arn": arn("iam", f"{kind.removeprefix('aws_iam_')}/{name}", at="")}
+    known |= create(kind, planned)
+    return {"id": known["arn"], **known}
+
+
+def create(kind: str, planned: Json) -> Json:
+    """Create something in local AWS where the configuration names one; what it answers wins."""
+    endpoint = next((each["kinesis"] for each in CONFIG.get("endpoints") or [] if each.get("kinesis")), None)
+    if endpoint is None:
+        return {}
+    import boto3
+
+    def client(service: str) -> Any:
+        keys = {"aws_access_key_id": CONFIG["access_key"], "aws_secret_access_key": CONFIG["secret_key"]}
+        return boto3.client(service, endpoint_url=endpoint, region_name=CONFIG["region"], **keys)
+
+    match kind:
+        case "aws_kinesis_stream":
+            shards = {"ShardCount": int(planned["shard_count"])} if planned.get("shard_count") else {}
+            mode = {"StreamMode": planned["stream_mode_details"][0]["stream_mode"]}
+            client("kinesis").create_stream(StreamName=planned["name"], StreamModeDetails=mode, **shards)
+            summary = client("kinesis").describe_stream_summary(StreamName=planned["name"])
+            return {"arn": summary["StreamDescriptionSummary"]["StreamARN"]}
+        case "aws_kinesis_stream_consumer":
+            answer = client("kinesis").register_stream_consumer(
+                StreamARN=planned["stream_arn"], ConsumerName=planned["name"]
+            )
+            return {"arn": answer["Consumer"]["ConsumerARN"]}
+        case "aws_dynamodb_table":
+            answer = client("dynamodb").create_table(
+                TableName=planned["name"],
+                KeySchema=[{"AttributeName": planned["hash_key"], "KeyType": "HASH"}],
+                AttributeDefinitions=[
+                    {"AttributeName": a["name"], "AttributeType": a["type"]} for a in planned["attribute"]
+                ],
+                BillingMode=planned["billing_mode"],
+            )
+            return {"arn": answer["TableDescription"]["TableArn"]}
+        case "aws_ssm_parameter":
+            client("ssm").put_parameter(Name=planned["name"], Type=planned["type"], Value=planned["value"])
+    return {}
+
+
+def made_up(attribute: Json, known: Json, kind: str) -> Any:
+    """A value for a computed attribute."""
+    if attribute["name"] in known:
+        return known[attribute["name"]]
+    if isinstance(attribute["type"], list):
+        return {} if attribute["type"][0] == "map" else []
+    return {"string": f"{kind}-{attribute['name']}", "number": 0, "bool": False}[attribute["type"]]
+
+
+class Provider(rpc.ProviderServicer):
+    """The calls Terraform makes."""
+
+    def GetMetadata(self, request, context):
+        return pb.GetMetadata.Response()
+
+    def GetProviderSchema(self, request, context):
+        return pb.GetProviderSchema.Response(
+            provider=schema("provider"),
+            resource_schemas={kind: schema(kind) for kind in SCHEMAS if kind.startswith("aws_")},
+            data_source_schemas={kind[5:]: schema(kind) for kind in SCHEMAS if kind.startswith("data.")},
+        )
+
+    def ValidateProviderConfig(self, request, context):
+        return pb.ValidateProviderConfig.Response()
+
+    def ValidateResourceConfig(self, request, context):
+        return pb.ValidateResourceConfig.Response()
+
+    def ValidateDataResourceConfig(self, request, context):
+        return pb.ValidateDataResourceConfig.Response()
+
+    def ConfigureProvider(self, request, context):
+        CONFIG.clear()
+        CONFIG.update(decode(request.config))
+        return pb.ConfigureProvider.Response()
+
+    def UpgradeResourceState(self, request, context):
+        return pb.UpgradeResourceState.Response(upgraded_state=pb.DynamicValue(json=request.raw_state.json))
+
+    def ReadResource(self, request, context):
+        return pb.ReadResource.Response(new_state=request.current_state)
+
+    def ImportResourceState(self, request, context):
+        block = SCHEMAS[request.type_name]
+        known = {"id": request.id, "name": request.id, "hash_key": "leaseKey", "arn": f"arn:aws:stub:::{request.id}"}
+        empty: Json = {each["name"]: None for each in block["attrs"]}
+        empty |= {each["name"]: None if each["nesting"] == "single" else [] for each in block["blocks"]}
+        imported = pb.ImportResourceState.ImportedResource(type_name=request.type_name)
+        imported.state.CopyFrom(encode(empty | {name: value for name, value in known.items() if name in empty}))
+        return pb.ImportResourceState.Response(imported_resources=[imported])
+
+    def PlanResourceChange(self, request, context):
+        proposed = decode(request.proposed_new_state)
+        if proposed is None:
+            return pb.PlanResourceChange.Response(planned_state=request.proposed_new_state)
+        kind, prior = request.type_name, decode(request.prior_state)
+        replaced = [name for name in REPLACES.get(kind, ()) if prior is not None and prior[name] != proposed.get(name)]
+
+        def plan(attribute: Json, value: Any) -> Any:
+            return UNKNOWN if value is None and attribute["computed"] and prior is None else value
+
+        step = pb.AttributePath.Step
+        return pb.PlanResourceChange.Response(
+            planned_state=encode(walk(SCHEMAS[kind], proposed, plan)),
+            requires_replace=[pb.AttributePath(steps=[step(attribute_name=name)]) for name in replaced],
+            legacy_type_system=True,
+        )
+
+    def ApplyResourceChange(self, request, context):
+        planned = decode(request.planned_state)
+        if planned is None:
+            return pb.ApplyResourceChange.Response(new_state=request.planned_state)
+        kind = request.type_name
+        known = identity(kind, planned) if isinstance(planned.get("id"), msgpack.ExtType) else {}
+
+        def apply(attribute: Json, value: Any) -> Any:
+            return made_up(attribute, known, kind) if isinstance(value, msgpack.ExtType) else value
+
+        return pb.ApplyResourceChange.Response(
+            new_state=encode(walk(SCHEMAS[kind], planned, apply)), legacy_type_system=True
+        )
+
+    def ReadDataSource(self, request, context):
+        config = decode(request.config)
+
+        def read(attribute: Json, value: Any) -> Any:
+            if value is not None or not attribute["computed"]:
+                return value
+            if attribute["name"] in ("json", "minified_json"):
+                return policy(config)
+            return made_up(attribute, {}, request.type_name)
+
+        return pb.ReadDataSource.Response(state=encode(walk(SCHEMAS[f"data.{request.type_name}"], config, read)))
+
+    def GetFunctions(self, request, context):
+        return pb.GetFunctions.Response()
+
+    def StopProvider(self, request, context):
+        return pb.StopProvider.Response()
+
+
+def main() -> None:
+    schemas, socket = sys.argv[1:]
+    with open(schemas, encoding="utf-8") as file:  # noqa: PTH123
+        SCHEMAS.update(json.load(file))
+    unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    server = grpc.server(futures.ThreadPoolExecutor(4), options=unlimited)
+    rpc.add_ProviderServicer_to_server(Provider(), server)
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    address = {"Network": "unix", "String": socket}
+    here = {"Protocol": "grpc", "ProtocolVersion": 6, "Pid": os.getpid(), "Test": True, "Addr": address}
+    print(json.dumps({SOURCE: here}), flush=True)  # noqa: T201
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # Whoever started this holds the other end: when it is gone, so are we.
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

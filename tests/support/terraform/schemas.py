@@ -1,0 +1,185 @@
+"""Rebuilds Terraform schemas of the AWS provider from the JavaScript inside the PyPI wheel `cdktn-provider-aws`.
+
+No package holds the provider's own schema, and the registry is not reachable everywhere. The wheel's generated code carries all of it:
+comments say which attributes are computed, optional or required, and its HCL writers say what is a block. Run with the wheel's
+`.jsii.tgz` to write `schemas.json` beside this file; needs nothing but Python.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+WHEEL = "cdktn-provider-aws==25.8.1"
+SCHEMAS = Path(__file__).with_name("schemas.json")
+TYPES = (
+    "provider",
+    "aws_cloudwatch_dashboard",
+    "aws_cloudwatch_metric_alarm",
+    "aws_dynamodb_table",
+    "aws_iam_instance_profile",
+    "aws_iam_policy",
+    "aws_iam_role",
+    "aws_iam_role_policy_attachment",
+    "aws_kinesis_resource_policy",
+    "aws_kinesis_stream",
+    "aws_kinesis_stream_consumer",
+    "aws_kms_alias",
+    "aws_kms_key",
+    "aws_ssm_parameter",
+    "data.aws_iam_policy_document",
+)
+
+_GETTERS = {
+    "getStringAttribute": "string",
+    "getNumberAttribute": "number",
+    "getBooleanAttribute": "bool",
+    "getStringMapAttribute": ["map", "string"],
+    "getNumberMapAttribute": ["map", "number"],
+    "getBooleanMapAttribute": ["map", "bool"],
+    "getAnyMapAttribute": ["map", "string"],
+    "getNumberListAttribute": ["list", "number"],
+}
+_SCALARS = {"string": "string", "number": "number", "boolean": "bool"}
+_ROOTS = ("TerraformResource", "TerraformDataSource", "TerraformProvider")
+_CLASS = re.compile(r"^class (\w+) extends cdkt[fn]\.(\w+) \{\n(.*?)^\}\n", re.DOTALL | re.MULTILINE)
+_HCL = re.compile(r"^function (\w+)ToHclTerraform\(struct\) \{\n(.*?)^\}\n", re.DOTALL | re.MULTILINE)
+_ENTRY = re.compile(
+    r"^\s+(\w+): \{\n\s+value: [^\n]*\n\s+isBlock: (\w+),\n\s+type: \"(\w+)\",\n\s+storageClassType: \"(\w+)\"",
+    re.MULTILINE,
+)
+_ATTRIBUTE = re.compile(
+    r"// (\w+) - computed: (\w+), optional: (\w+), required: (\w+)\n(.*?)(?=\n\s+// \w+ - computed|\Z)", re.DOTALL
+)
+
+Json = dict[str, Any]
+
+
+class _Module:
+    """The generated code of one type."""
+
+    def __init__(self, source: str) -> None:
+        self._classes = {name: (base, body) for name, base, body in _CLASS.findall(source)}
+        self._writers = dict(_HCL.findall(source))
+
+    def schema(self) -> Json:
+        (root,) = [name for name, (base, _) in self._classes.items() if base in _ROOTS]
+        return self._block(root)
+
+    def _block(self, name: str) -> Json:
+        base, body = self._classes[name]
+        writer = body if base in _ROOTS else self._writers.get(_lower_first(name.removesuffix("OutputReference")), "")
+        entries = _entries(writer)
+        attributes: list[Json] = []
+        blocks: list[Json] = []
+        for attribute, computed, optional, required, code in _ATTRIBUTE.findall(body):
+            is_block, mode, storage = entries.get(attribute, (False, None, None))
+            held = re.search(rf"_\w+ = new ([\w.]+)\(this, \"{attribute}\"(?:, (true|false))?\)", body)
+            kind = _type_of(code, mode, storage, held)
+            if kind is None and held:
+                inner = (
+                    held[1]
+                    if held[1].endswith("OutputReference")
+                    else re.sub("(List|Map)$", "", held[1]) + "OutputReference"
+                )
+                block = self._block(inner)
+                if attribute == "timeouts":
+                    blocks.append(_nested(attribute, "single", block))
+                    continue
+                if is_block:
+                    nesting = mode if mode in ("list", "set") else "single"
+                    at_most = 1 if held[1].endswith("OutputReference") and nesting != "single" else 0
+                    blocks.append(_nested(attribute, nesting, block, int(required == "true"), at_most))
+                    continue
+                fields = {each["name"]: each["type"] for each in block["attrs"]}
+                kind = ["set" if held[2] == "true" else "list", ["object", fields]]
+            if kind is None and is_block and storage:
+                nesting = mode if mode in ("list", "set") else "single"
+                inner_block = self._written_block(_lower_first(storage.removesuffix("List")))
+                blocks.append(_nested(attribute, nesting, inner_block, int(required == "true")))
+                continue
+            flags = {"computed": computed == "true", "optional": optional == "true", "required": required == "true"}
+            attributes.append({"name": attribute, "type": kind or "string", **flags})
+        return {"attrs": attributes, "blocks": blocks}
+
+    def _written_block(self, writer: str) -> Json:
+        """A block that only the HCL writer knows, as those of the provider's configuration."""
+        attributes: list[Json] = []
+        blocks: list[Json] = []
+        for name, (is_block, mode, storage) in _entries(self._writers.get(writer, "")).items():
+            if is_block:
+                nesting = mode if mode in ("list", "set") else "single"
+                blocks.append(_nested(name, nesting, self._written_block(_lower_first(storage).removesuffix("List"))))
+                continue
+            kinds: dict[str, Any] = _SCALARS | {
+                "stringMap": ["map", "string"],
+                "stringList": [mode, "string"],
+                "numberList": [mode, "number"],
+            }
+            kind = kinds.get(storage, "string")
+            attributes.append({"name": name, "type": kind, "computed": False, "optional": True, "required": False})
+        return {"attrs": attributes, "blocks": blocks}
+
+
+def _entries(body: str) -> dict[str, tuple[bool, str, str]]:
+    return {name: (block == "true", mode, storage) for name, block, mode, storage in _ENTRY.findall(body)}
+
+
+def _type_of(code: str, mode: str | None, storage: str | None, held: re.Match[str] | None) -> Any:
+    getter = re.search(r"get \w+\(\) \{\s*return (.*?);", code, re.DOTALL)
+    returned = getter[1] if getter else ""
+    kind: Any = None
+    for name, each in _GETTERS.items():
+        if name in returned:
+            kind = each
+    if "getListAttribute" in returned:
+        kind = ["set" if "Fn.tolist" in returned else "list", "string"]
+    element = {"stringList": "string", "numberList": "number", "booleanList": "bool"}.get(storage or "")
+    if element and mode in ("list", "set"):
+        kind = [mode, element]
+    if kind is None:
+        kind = _SCALARS.get(storage or "")
+    if kind is None and (
+        element := {"stringMap": "string", "numberMap": "number", "booleanMap": "bool"}.get(storage or "")
+    ):
+        kind = ["map", element]
+    if held and held[1].rpartition(".")[2] == "StringMap":
+        kind = ["map", "string"]
+    return kind
+
+
+def _nested(name: str, nesting: str, block: Json, at_least: int = 0, at_most: int = 0) -> Json:
+    return {"name": name, "nesting": nesting, "block": block, "min": at_least, "max": at_most}
+
+
+def _lower_first(text: str) -> str:
+    return text[0].lower() + text[1:]
+
+
+def schemas_of(archive: Path) -> dict[str, Json]:
+    """Schemas of `TYPES` from a wheel's `.jsii.tgz`."""
+    members = {}
+    for name in TYPES:
+        data, bare = name.startswith("data."), name.removeprefix("data.").removeprefix("aws_").replace("_", "-")
+        members[f"package/lib/{'data-aws-' if data else ''}{bare}/index.js"] = name
+    found = {}
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if member.name in members and (file := tar.extractfile(member)):
+                found[members[member.name]] = _Module(file.read().decode()).schema()
+    assert set(found) == set(TYPES), f"not in {archive}: {set(TYPES) - set(found)}"
+    return dict(sorted(found.items()))
+
+
+def as_text(schemas: dict[str, Json]) -> str:
+    """What `schemas.json` holds: one type per line."""
+    lines = (f"{json.dumps(name)}: {json.dumps(schema, separators=(',', ':'))}" for name, schema in schemas.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+if __name__ == "__main__":
+    SCHEMAS.write_text(as_text(schemas_of(Path(sys.argv[1]))), encoding="utf-8")

@@ -227,9 +227,11 @@ class Engine:
                     for parcel, result in zip(request.parcels, results, strict=True)
                     if result.shard and len(parcel.records) > 1
                 }
-                if not all(map(self._outbox.shards.knows, fell)):
+                unknown = not all(map(self._outbox.shards.knows, fell))
+                if unknown:
                     await self._refresh()
                 settled = self._outbox.settle(request, results, self._clock.monotonic())
+                settled.misrouted &= not unknown
             self._conclude(settled)
         except Exception as error:
             self._fail(WriteError(f"the producer for {self._stream} failed: {type(error).__name__}: {error}"), error)

@@ -29,6 +29,9 @@ from botocore.exceptions import (
     NoCredentialsError,
     PartialCredentialsError,
 )
+from botocore.exceptions import (
+    ConnectionError as BotocoreConnectionError,
+)
 from botocore.parsers import ResponseParserError
 
 from kinesis_efo.errors import KinesisEfoError
@@ -131,7 +134,14 @@ _PASSING = {
 }
 _INVALID = {"InvalidArgumentException", "ValidationException", "ValidationError", "SerializationException"}
 _CREDENTIALS_MISSING = (NoCredentialsError, PartialCredentialsError, NoAuthTokenError)
-_CONNECTION = (HTTPClientError, aiohttp.ClientError, ResponseParserError, OSError, TimeoutError)
+_CONNECTION = (
+    HTTPClientError,
+    BotocoreConnectionError,
+    aiohttp.ClientError,
+    ResponseParserError,
+    OSError,
+    TimeoutError,
+)
 
 
 def judge(error: Exception, action: str = "kinesis:PutRecords") -> Fault:

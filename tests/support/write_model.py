@@ -1,0 +1,98 @@
+"""A model of Kinesis' write side without I/O: shards, limits, and what readers see. For the producer's tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kinesis_efo.producer.outbox import Result
+from kinesis_efo.producer.record import Parcel, Record
+from kinesis_efo.producer.routing import ShardMap, ShardRange
+
+RING = 1 << 128
+THROTTLE = "ProvisionedThroughputExceededException"
+
+
+@dataclass(frozen=True)
+class Answer:
+    shard: str | None = None
+    code: str | None = None
+    message: str | None = None
+
+
+def even_shards(count: int) -> list[ShardRange]:
+    return [
+        ShardRange(f"shardId-{number:012d}", RING * number // count, RING * (number + 1) // count - 1)
+        for number in range(count)
+    ]
+
+
+@dataclass
+class ModelStream:
+    """Shards, and what a KCL reader gets out of them."""
+
+    ranges: list[ShardRange]
+    seen: list[Record] = field(default_factory=list)
+    by_shard: dict[str, list[Record]] = field(default_factory=dict)
+
+    def split(self, place: int) -> None:
+        """Split the open shard at a place on the ring, if it is wide enough."""
+        target = next(shard for shard in self.ranges if shard.open and shard.start <= place <= shard.end)
+        if target.end - target.start < 2:
+            return
+        middle = (target.start + target.end) // 2
+        number = len(self.ranges)
+        self.ranges.remove(target)
+        self.ranges += [
+            ShardRange(target.id, target.start, target.end, open=False),
+            ShardRange(f"shardId-{number:012d}", target.start, middle),
+            ShardRange(f"shardId-{number + 1:012d}", middle + 1, target.end),
+        ]
+
+    @property
+    def map(self) -> ShardMap:
+        return ShardMap(self.ranges)
+
+    def store(self, parcel: Parcel) -> Answer:
+        """Take a parcel: KCL drops an aggregate of which a record belongs to another shard."""
+        place = parcel.records[0].hash if parcel.hash_key is None else int(parcel.hash_key)
+        shard = self.map.shard_of(place)
+        if len(parcel.records) == 1 or all(self.map.covers(shard, record.hash) for record in parcel.records):
+            self.seen += parcel.records
+            self.by_shard.setdefault(shard, []).extend(parcel.records)
+        return Answer(shard)
+
+
+class ModelService:
+    """The stream as the producer's engine reaches it. `script` may answer, raise, or wait in place of the stream."""
+
+    def __init__(self, stream: ModelStream, max_bytes: int = 1 << 20) -> None:
+        self.stream = stream
+        self.max_bytes = max_bytes
+        self.requests: list[Sequence[Parcel]] = []
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self.lists = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.script: Callable[[Sequence[Parcel]], Sequence[Result] | None] = lambda _: None
+
+    async def put_records(self, parcels: Sequence[Parcel]) -> Sequence[Result]:
+        self.requests.append(parcels)
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(0)
+            await self.gate.wait()
+            scripted = self.script(parcels)
+            return [self.stream.store(parcel) for parcel in parcels] if scripted is None else scripted
+        finally:
+            self.in_flight -= 1
+
+    async def shards(self) -> list[ShardRange]:
+        self.lists += 1
+        return list(self.stream.ranges)
+
+    async def max_record_bytes(self) -> int:
+        return self.max_bytes

@@ -1,0 +1,101 @@
+"""Aggregates as others read them: AWS's own Python library, and our reader."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+
+import pytest
+from aws_kinesis_agg.deaggregator import deaggregate_records
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.kinesis.aggregation import deaggregate
+from kinesis_efo.producer.aggregation import Aggregate, Packer
+from kinesis_efo.producer.record import Record, SizeLimit, make_record
+
+RING = (0, (1 << 128) - 1)
+KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+USERS = st.lists(
+    st.tuples(st.binary(max_size=300), KEYS, st.none() | st.integers(0, (1 << 128) - 1)), min_size=2, max_size=40
+)
+
+
+def record(data: bytes, key: str = "k", hash_key: int | None = None) -> Record:
+    return make_record(data, key, hash_key, SizeLimit(10 << 20), 0)
+
+
+def read_by_aws(aggregate: Aggregate) -> list[tuple[bytes, str, str | None]]:
+    kinesis = {
+        "kinesisSchemaVersion": "1.0",
+        "sequenceNumber": "1",
+        "partitionKey": aggregate.key,
+        "approximateArrivalTimestamp": 0,
+        "data": b64encode(aggregate.data),
+    }
+    users = [user["kinesis"] for user in deaggregate_records([{"kinesis": kinesis}])]
+    return [(b64decode(user["data"]), user["partitionKey"], user.get("explicitHashKey")) for user in users]
+
+
+@given(USERS)
+def test_everyone_reads_back_what_was_put_in_order(users: list[tuple[bytes, str, int | None]]) -> None:
+    packer = Packer(1 << 20)
+    assert all(packer.add(record(*user)) for user in users)
+    aggregate = packer.seal()
+    assert isinstance(aggregate, Aggregate)
+    expected = [(data, key, None if place is None else str(place)) for data, key, place in users]
+    assert [(data, key) for data, key, _ in read_by_aws(aggregate)] == [(data, key) for data, key, _ in expected]
+    # The AWS library shows the first hash key for records that have none of their own: compared where all have one.
+    if all(place is not None for *_, place in users):
+        assert read_by_aws(aggregate) == expected
+    ours = deaggregate(aggregate.data, RING)
+    assert ours is not None
+    assert [(user.data, user.partition_key) for user in ours] == [(data, key) for data, key, _ in users]
+
+
+@given(USERS, st.integers(64, 3_000))
+def test_an_aggregate_never_exceeds_its_bound_and_wastes_none(
+    users: list[tuple[bytes, str, int | None]], bound: int
+) -> None:
+    packer, taken = Packer(bound), []
+    for user in users:
+        made = record(*user)
+        if not packer.add(made):
+            wider = Packer(1 << 20)
+            for other in [*taken, made]:
+                assert wider.add(other)
+            sealed = wider.seal()
+            if isinstance(sealed, Aggregate):
+                assert sealed.size > bound
+            break
+        taken.append(made)
+    if len(taken) > 1:
+        aggregate = packer.seal()
+        assert isinstance(aggregate, Aggregate)
+        assert aggregate.size <= bound
+        assert list(aggregate.records) == taken
+
+
+def test_one_record_stays_as_it_is() -> None:
+    packer, only = Packer(1_000), record(b"data")
+    assert packer.add(only)
+    assert packer.seal() is only
+
+
+def test_an_aggregate_travels_to_its_first_records_place() -> None:
+    packer = Packer(1_000)
+    first = record(b"a", "first")
+    assert packer.add(first)
+    assert packer.add(record(b"b", "second"))
+    aggregate = packer.seal()
+    assert (aggregate.key, aggregate.hash_key) == ("first", str(first.hash))
+    assert aggregate.size == len(aggregate.data) + len("first")
+
+
+@pytest.mark.parametrize("length", [0, 1, 127, 128, 16_383, 16_384, 100_000])
+def test_lengths_around_the_borders_of_varints(length: int) -> None:
+    packer = Packer(1 << 20)
+    assert packer.add(record(b"x" * length))
+    assert packer.add(record(b"end"))
+    aggregate = packer.seal()
+    assert isinstance(aggregate, Aggregate)
+    assert [data for data, *_ in read_by_aws(aggregate)] == [b"x" * length, b"end"]

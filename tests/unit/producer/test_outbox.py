@@ -1,0 +1,438 @@
+"""The producer's decisions under any interleaving of answers, refusals, lost answers, splits and time."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kinesis_efo.producer.errors import (
+    EncryptionKeyError,
+    Healing,
+    RecordRefusedError,
+    RetriesGivenUpError,
+    StreamGoneError,
+    WriteAccessError,
+    judge_code,
+)
+from kinesis_efo.producer.outbox import WRONG_SHARD, Outbox
+from kinesis_efo.producer.record import Record, SizeLimit, make_record
+from kinesis_efo.producer.request import Request
+from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, ProducerSettings
+from tests.support.write_model import THROTTLE, Answer, ModelStream, even_shards
+
+LIMIT = SizeLimit(10 << 20)
+
+
+def outbox_of(stream: ModelStream, seed: int = 1, **wanted: object) -> Outbox:
+    return Outbox("orders", ProducerSettings(**wanted), stream.map, 1 << 20, Random(seed))  # type: ignore[arg-type]
+
+
+def record(position: int, key: str = "k", data: bytes = b"x", now: float = 0.0, hash_key: int | None = None) -> Record:
+    made = make_record(data, key, hash_key, LIMIT, position)
+    made.position, made.put_at = position, now
+    return made
+
+
+def send(outbox: Outbox, now: float = 0.0) -> Request:
+    request = outbox.next_request(now, eager=True)
+    assert request is not None
+    return request
+
+
+class Interleaving:
+    """Drives an outbox against the model, as the engine would, in an order that Hypothesis draws."""
+
+    def __init__(self, data: st.DataObject, ordered: bool, aggregate: bool) -> None:
+        self.data = data
+        self.stream = ModelStream(even_shards(data.draw(st.integers(1, 4))))
+        self.outbox = outbox_of(self.stream, ordered=ordered, aggregate=aggregate, aggregate_bytes=1 << 10)
+        self.ordered = ordered
+        self.aggregate = aggregate
+        self.now = 0.0
+        self.put: list[Record] = []
+        self.acknowledged: Counter[int] = Counter()
+        self.in_flight: list[Request] = []
+        self.answers_lost = False
+
+    def step(self) -> None:
+        action = self.data.draw(st.sampled_from(["put", "put", "send", "send", "answer", "fault", "wait", "split"]))
+        getattr(self, f"do_{action}")()
+
+    def do_put(self) -> None:
+        key = self.data.draw(st.sampled_from("abcdefgh"))
+        for _ in range(self.data.draw(st.integers(1, 4))):
+            made = record(len(self.put), key, b"x" * self.data.draw(st.sampled_from([0, 10, 700])), self.now)
+            self.put.append(made)
+            self.outbox.add(made)
+
+    def do_send(self) -> None:
+        request = self.outbox.next_request(self.now, eager=self.data.draw(st.booleans()))
+        if request is None:
+            return
+        assert request.parcels
+        if self.ordered:
+            keys = [made.key for made in request.records]
+            under_way = [made.key for other in self.in_flight for made in other.records]
+            assert not set(keys) & set(under_way)
+            assert self.aggregate or len(keys) == len(set(keys))
+        self.in_flight.append(request)
+
+    def do_answer(self) -> None:
+        if not self.in_flight:
+            return
+        request = self.in_flight.pop(self.data.draw(st.integers(0, len(self.in_flight) - 1)))
+        answers = [self.one_answer(parcel) for parcel in request.parcels]
+        self.settle(request, answers)
+
+    def one_answer(self, parcel: object) -> Answer:
+        outcome = self.data.draw(st.sampled_from(["ok", "ok", THROTTLE, "InternalFailure"]))
+        return self.stream.store(parcel) if outcome == "ok" else Answer(code=outcome, message="busy")  # type: ignore[arg-type]
+
+    def settle(self, request: Request, answers: list[Answer]) -> None:
+        if not all(self.outbox.shards.knows(answer.shard) for answer in answers if answer.shard):
+            self.outbox.adopt(self.stream.map)
+        settled = self.outbox.settle(request, answers, self.now)
+        assert settled.failure is None
+        assert not settled.refused
+        self.acknowledged.update(made.position for made in settled.acknowledged)
+
+    def do_fault(self) -> None:
+        if not self.in_flight:
+            return
+        request = self.in_flight.pop(self.data.draw(st.integers(0, len(self.in_flight) - 1)))
+        if self.data.draw(st.booleans()):
+            # Carried out, and the answer lost: what is written is written.
+            self.answers_lost = True
+            for parcel in request.parcels:
+                self.stream.store(parcel)
+        assert self.outbox.fault(request, judge_code("InternalFailure", "", 500), self.now).failure is None
+
+    def do_wait(self) -> None:
+        self.now += self.data.draw(st.sampled_from([0.01, 0.2, 3.0]))
+
+    def do_split(self) -> None:
+        self.stream.split(self.data.draw(st.integers(0, (1 << 128) - 1)))
+
+    def drain(self) -> None:
+        for _ in range(10_000):
+            if not self.in_flight and not self.outbox.pending:
+                return
+            request = self.outbox.next_request(self.now, eager=True)
+            if request is not None:
+                self.in_flight.append(request)
+            elif self.in_flight:
+                request = self.in_flight.pop(0)
+                self.settle(request, [self.stream.store(parcel) for parcel in request.parcels])
+            else:
+                due = self.outbox.due_at(eager=True)
+                assert due is not None, "records wait and nothing would ever send them"
+                self.now = max(self.now, due)
+        raise AssertionError("records are sent for ever")
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), ordered=st.booleans(), aggregate=st.booleans())
+def test_whatever_happens_everything_is_acknowledged_once_and_really_there(
+    data: st.DataObject, ordered: bool, aggregate: bool
+) -> None:
+    run = Interleaving(data, ordered, aggregate)
+    for _ in range(data.draw(st.integers(0, 60))):
+        run.step()
+        seen = {made.position for made in run.stream.seen}
+        assert set(run.acknowledged) <= seen, "claimed, and not there"
+    run.drain()
+    assert run.acknowledged == Counter(range(len(run.put)))
+    seen_order = [made.position for made in run.stream.seen]
+    assert set(seen_order) == set(range(len(run.put)))
+    if not run.answers_lost:
+        assert len(seen_order) == len(run.put), "written twice though every answer arrived"
+    if ordered:
+        by_key: dict[str, list[int]] = defaultdict(list)
+        for made in run.stream.seen:
+            if made.position not in by_key[made.key]:
+                by_key[made.key].append(made.position)
+        assert all(order == sorted(order) for order in by_key.values())
+
+
+def test_a_request_holds_500_records_and_10_mebibytes_with_keys_counted() -> None:
+    stream = ModelStream(even_shards(3))
+    outbox = outbox_of(stream)
+    for number in range(1_200):
+        outbox.add(record(number, str(number)))
+    assert [len(send(outbox).parcels) for _ in range(3)] == [500, 500, 200]
+
+    for number in range(12):
+        outbox.add(record(number, "k" * 24, b"x" * ((1 << 20) - 24)))
+    first, second = send(outbox), send(outbox)
+    assert sum(parcel.size for parcel in first.parcels) == MAX_REQUEST_BYTES
+    assert (len(first.parcels), len(second.parcels)) == (10, 2)
+
+
+def test_the_largest_possible_record_goes_alone() -> None:
+    for aggregate in (False, True):
+        outbox = outbox_of(ModelStream(even_shards(1)), aggregate=aggregate)
+        for number in range(2):
+            outbox.add(record(number, "k", b"x" * ((10 << 20) - 1)))
+        assert [len(send(outbox).parcels) for _ in range(2)] == [1, 1]
+
+
+def test_a_request_waits_for_others_until_the_linger_is_over_or_it_is_full() -> None:
+    outbox = outbox_of(ModelStream(even_shards(2)), linger=0.1)
+    outbox.add(record(0, now=5.0))
+    assert outbox.next_request(5.05, eager=False) is None
+    assert outbox.due_at(eager=False) == pytest.approx(5.1)
+    assert outbox.due_at(eager=True) == 5.0
+    assert outbox.next_request(5.1, eager=False) is not None
+    for number in range(499):
+        outbox.add(record(number, str(number), now=6.0))
+    assert outbox.next_request(6.0, eager=False) is None
+    outbox.add(record(499, "499", now=6.0))
+    assert outbox.next_request(6.0, eager=False) is not None
+
+
+def test_a_hot_shard_rests_and_the_others_go_on() -> None:
+    stream = ModelStream(even_shards(2))
+    outbox = outbox_of(stream, backoff_base=1.0, backoff_max=1.0)
+    hot, cold = (shard.id for shard in stream.ranges)
+    for number in range(20):
+        outbox.add(record(number, hash_key=0))
+    request = send(outbox)
+    settled = outbox.settle(request, [Answer(code=THROTTLE, message="slow down")] * 20, 0.0)
+    assert settled.retried == {THROTTLE: 20}
+    assert not settled.acknowledged
+    outbox.add(record(20, hash_key=(1 << 128) - 1))
+    request = send(outbox, 1e-9)
+    assert request.shards == [cold]
+    assert outbox.next_request(1e-9, eager=True) is None
+    due = outbox.due_at(eager=True)
+    assert due is not None
+    assert 0 < due <= 1.0
+    assert set(send(outbox, due).shards) == {hot}
+
+
+def test_only_what_was_refused_is_sent_again_and_in_order() -> None:
+    stream = ModelStream(even_shards(1))
+    outbox = outbox_of(stream)
+    for number in range(6):
+        outbox.add(record(number, str(number)))
+    request = send(outbox)
+    answers = [Answer(shard="shardId-000000000000") if number % 2 else Answer(code=THROTTLE) for number in range(6)]
+    assert [made.position for made in outbox.settle(request, answers, 0.0).acknowledged] == [1, 3, 5]
+    outbox.add(record(6, "6"))
+    assert [made.position for made in send(outbox, 10.0).records] == [0, 2, 4, 6]
+
+
+def test_a_throttled_shard_is_offered_about_what_it_took_and_more_when_it_takes_all() -> None:
+    stream = ModelStream(even_shards(1))
+    outbox = outbox_of(stream)
+    for number in range(2_000):
+        outbox.add(record(number, str(number)))
+    shard = stream.ranges[0].id
+    outbox.settle(send(outbox), [Answer(shard=shard)] * 50 + [Answer(code=THROTTLE)] * 450, 0.0)
+    now, sizes = 0.0, []
+    for _ in range(4):
+        now += 10
+        request = send(outbox, now)
+        if len(request.parcels) < 500:
+            assert outbox.next_request(now, eager=True) is None, "one request at a time while it recovers"
+        sizes.append(len(request.parcels))
+        outbox.settle(request, [Answer(shard=shard)] * len(request.parcels), now)
+    assert sizes == [100, 200, 400, 500]
+
+
+def test_backoff_is_full_jitter_between_zero_and_a_doubling_bound() -> None:
+    waits: list[list[float]] = [[] for _ in range(6)]
+    for seed in range(400):
+        outbox = outbox_of(ModelStream(even_shards(1)), seed, backoff_base=0.1, backoff_max=1.0)
+        outbox.add(record(0))
+        now = 0.0
+        for fault in range(6):
+            outbox.settle(send(outbox, now), [Answer(code=THROTTLE)], now)
+            due = outbox.due_at(eager=True)
+            assert due is not None
+            waits[fault].append(due - now)
+            now = due
+    for bound, seen in zip((0.1, 0.2, 0.4, 0.8, 1.0, 1.0), waits, strict=True):
+        assert 0 <= min(seen) < 0.1 * bound
+        assert 0.9 * bound < max(seen) <= bound + 1e-9
+        assert sum(seen) / len(seen) == pytest.approx(bound / 2, rel=0.15)
+
+
+def test_requests_that_fail_together_count_as_one_fault() -> None:
+    outbox = outbox_of(ModelStream(even_shards(1)), backoff_base=0.1, backoff_max=1_000 / 20)
+    for number in range(4_000):
+        outbox.add(record(number, str(number)))
+    together = [send(outbox) for _ in range(8)]
+    for request in together:
+        outbox.settle(request, [Answer(code=THROTTLE)] * 500, 0.001)
+    due = outbox.due_at(eager=True)
+    assert due is not None
+    assert due <= 0.001 + 0.1, "eight answers to one burst made it wait as after eight faults"
+
+
+def test_a_fault_of_the_whole_request_pauses_all_shards_and_is_borne() -> None:
+    outbox = outbox_of(ModelStream(even_shards(2)), backoff_base=1.0, backoff_max=1.0)
+    outbox.add(record(0, hash_key=0))
+    settled = outbox.fault(send(outbox), judge_code("", "", 503), 0.0)
+    assert settled.failure is None
+    assert settled.retried == {"503": 1}
+    outbox.add(record(1, hash_key=1 << 127))
+    assert outbox.next_request(1e-9, eager=True) is None
+    due = outbox.due_at(eager=True)
+    assert due is not None
+    assert {made.position for made in send(outbox, due).records} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        ("AccessDeniedException", WriteAccessError, "kinesis:PutRecords"),
+        ("ResourceNotFoundException", StreamGoneError, "deployed"),
+        ("KMSDisabledException", EncryptionKeyError, "enable the stream's KMS key"),
+        ("KMSAccessDeniedException", EncryptionKeyError, "kms:GenerateDataKey"),
+    ],
+)
+def test_what_cannot_heal_fails_at_once(code: str, kind: type[Exception], words: str) -> None:
+    for whole in (True, False):
+        outbox = outbox_of(ModelStream(even_shards(1)))
+        outbox.add(record(0, data=b"secret"))
+        request = send(outbox)
+        if whole:
+            failure = outbox.fault(request, judge_code(code, "no", 400), 0.0).failure
+        else:
+            failure = outbox.settle(request, [Answer(code=code, message="no")], 0.0).failure
+        assert type(failure) is kind
+        assert words in str(failure)
+        assert "orders" in str(failure)
+        assert "secret" not in str(failure)
+
+
+def test_a_record_that_kinesis_refuses_is_named_by_key_size_and_position_never_by_its_data() -> None:
+    outbox = outbox_of(ModelStream(even_shards(1)))
+    outbox.add(record(41, "customer-7", b"secret"))
+    settled = outbox.settle(send(outbox), [Answer(code="ValidationException", message="too large")], 0.0)
+    assert settled.failure is None
+    ((refused, error),) = settled.refused
+    assert refused.position == 41
+    assert str(error) == (
+        "record 41 (partition key 'customer-7', 16 bytes): Kinesis refuses it: ValidationException: too large"
+    )
+
+
+def test_a_request_that_kinesis_refuses_names_its_largest_record() -> None:
+    outbox = outbox_of(ModelStream(even_shards(1)))
+    for number, data in enumerate((b"a", b"secret" * 9, b"b")):
+        outbox.add(record(number, f"key-{number}", data))
+    failure = outbox.fault(send(outbox), judge_code("ValidationException", "too large", 400), 0.0).failure
+    assert isinstance(failure, RecordRefusedError)
+    assert "3 records" in str(failure)
+    assert "record 1 (partition key 'key-1', 59 bytes)" in str(failure)
+    assert "secret" not in str(failure)
+
+
+def test_expired_credentials_get_a_few_tries_in_a_row() -> None:
+    outbox = outbox_of(ModelStream(even_shards(1)))
+    fault = judge_code("ExpiredTokenException", "expired", 400)
+    assert fault.healing is Healing.CREDENTIALS
+    now = 0.0
+    for healed in (True, False):
+        outbox.add(record(0, now=now))
+        for _ in range(4):
+            now += 10
+            assert outbox.fault(send(outbox, now), fault, now).failure is None
+        now += 10
+        request = send(outbox, now)
+        if healed:
+            outbox.settle(request, [Answer(shard="shardId-000000000000")], now)
+        else:
+            failure = outbox.fault(request, fault, now).failure
+            assert isinstance(failure, WriteAccessError)
+            assert "renew the AWS credentials" in str(failure)
+
+
+def test_a_shard_without_progress_ends_in_an_error_with_the_first_cause() -> None:
+    outbox = outbox_of(ModelStream(even_shards(1)), retry_timeout=60)
+    outbox.add(record(0))
+    now, failure, causes = 0.0, None, iter(["the first cause"] + ["later"] * 100)
+    while failure is None:
+        assert now <= 62 + 2
+        failure = outbox.settle(send(outbox, now), [Answer(code=THROTTLE, message=next(causes))], now).failure
+        now += 2
+    assert isinstance(failure, RetriesGivenUpError)
+    assert "the first cause" in str(failure)
+    assert "retry_timeout is 60 s" in str(failure)
+
+
+def test_a_shard_with_progress_is_never_given_up() -> None:
+    outbox = outbox_of(ModelStream(even_shards(1)), retry_timeout=60)
+    for number in range(1_000):
+        outbox.add(record(number, str(number)))
+    now = 0.0
+    for _ in range(100):
+        now += 50
+        request = send(outbox, now)
+        answers = [Answer(shard="shardId-000000000000")] + [Answer(code=THROTTLE)] * (len(request.parcels) - 1)
+        assert outbox.settle(request, answers, now).failure is None
+
+
+def test_one_poisoned_record_is_given_up_by_itself() -> None:
+    outbox = outbox_of(ModelStream(even_shards(1)), retry_timeout=60)
+    outbox.add(record(0, "poison"))
+    now = 0.0
+    for number in range(1, 1_000):
+        outbox.add(record(number, str(number)))
+        now += 5
+        request = send(outbox, now)
+        settled = outbox.settle(
+            request,
+            [
+                Answer(code="InternalFailure", message="x")
+                if parcel.key == "poison"
+                else Answer("shardId-000000000000")
+                for parcel in request.parcels
+            ],
+            now,
+        )
+        assert settled.failure is None
+        if settled.refused:
+            break
+    ((refused, error),) = settled.refused
+    assert refused.key == "poison"
+    assert 60 < now < 80
+    assert "InternalFailure" in str(error)
+
+
+def test_an_aggregate_in_a_shard_that_readers_drop_it_from_is_not_claimed() -> None:
+    stream = ModelStream(even_shards(1))
+    outbox = outbox_of(stream, aggregate=True)
+    for number, place in enumerate((0, (1 << 128) - 1)):
+        outbox.add(record(number, f"k{number}", hash_key=place))
+    request = send(outbox)
+    assert len(request.parcels) == 1
+    stream.split(0)
+    answer = stream.store(request.parcels[0])
+    outbox.adopt(stream.map)
+    settled = outbox.settle(request, [answer], 0.0)
+    assert not settled.acknowledged
+    assert settled.misrouted
+    assert settled.retried == {WRONG_SHARD: 1}
+    again = send(outbox, 10.0)
+    assert len(again.parcels) == 2, "one for each child"
+    assert set(again.shards) == set(stream.map.open_shards)
+
+
+def test_with_order_the_new_shard_map_waits_for_the_old_ones_answers() -> None:
+    stream = ModelStream(even_shards(1))
+    outbox = outbox_of(stream, ordered=True)
+    outbox.add(record(0, "a"))
+    request = send(outbox)
+    outbox.add(record(1, "a"))
+    stream.split(0)
+    outbox.adopt(stream.map)
+    assert outbox.next_request(0.0, eager=True) is None
+    outbox.settle(request, [Answer(code="InternalFailure")], 0.0)
+    assert [made.position for made in send(outbox, 10.0).records] == [0]

@@ -1,0 +1,162 @@
+"""What may be put, where it goes, and what is said about what may not."""
+
+from __future__ import annotations
+
+import pickle
+from hashlib import md5
+
+import aiohttp
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.errors import ConfigurationError, KinesisEfoError, OptionsError
+from kinesis_efo.options import AwsSettings
+from kinesis_efo.producer import ProducerSettings, RecordRefusedError, WriteError
+from kinesis_efo.producer.errors import Healing, judge
+from kinesis_efo.producer.metrics import Latency
+from kinesis_efo.producer.record import SizeLimit, make_record
+from kinesis_efo.producer.routing import ShardMap, ShardRange
+from kinesis_efo.producer.service import region_of
+from tests.support.write_model import even_shards
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "hash_key", "message"),
+    [
+        (1, "k", None, "record 7: data must be bytes or text; got int (partition key 'k')"),
+        (b"secret", "", None, "must be a text of 1 to 256 characters; it has 0 characters: ''"),
+        (b"secret", "k" * 257, None, "it has 257 characters: 'kkkkk"),
+        (b"secret", None, None, "it is None"),
+        (b"secret", "\ud800", None, "is not valid Unicode"),
+        (
+            b"secret",
+            "k",
+            -1,
+            "record 7 (partition key 'k', 7 bytes): the explicit hash key must be a whole number from 0",
+        ),
+        (b"secret", "k", str(1 << 128), f"got '{1 << 128}'"),
+        (b"secret", "k", "٣", "from 0 to 2**128-1"),
+        (b"secret", "k", "9" * 5_000, "from 0 to 2**128-1"),
+        (
+            b"secret" * 200_000,
+            "k",
+            None,
+            "record 7 (partition key 'k', 1200001 bytes) is larger than the 1048576 bytes",
+        ),
+    ],
+)
+def test_what_can_never_be_written_is_refused_with_its_reason(
+    data: bytes, key: str, hash_key: str | int | None, message: str
+) -> None:
+    with pytest.raises(RecordRefusedError) as caught:
+        make_record(data, key, hash_key, SizeLimit(MIB), 7)
+    assert message in str(caught.value)
+    assert "record 7" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert isinstance(caught.value, WriteError)
+    assert isinstance(caught.value, KinesisEfoError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_the_partition_key_counts_in_bytes_and_its_length_in_characters() -> None:
+    assert make_record(b"12", "é" * 256, None, SizeLimit(MIB), 0).size == 514
+    assert make_record(b"x" * (MIB - 1), "k", None, SizeLimit(MIB), 0).size == MIB
+    assert make_record("é", "k", None, SizeLimit(MIB), 0).data == "é".encode()
+    assert make_record(memoryview(b"ab"), "k", None, SizeLimit(MIB), 0).data == b"ab"
+    assert make_record(b"", "k", 0, SizeLimit(MIB), 0).hash == 0
+
+
+def test_a_record_goes_where_the_md5_of_its_key_or_its_hash_key_says() -> None:
+    shards = ShardMap(even_shards(2))
+    upper = next(key for key in map(str, range(100)) if md5(key.encode()).digest()[0] >= 0x80)
+    assert shards.shard_of(make_record(b"", upper, None, SizeLimit(MIB), 0).hash) == "shardId-000000000001"
+    assert shards.shard_of(make_record(b"", upper, 1, SizeLimit(MIB), 0).hash) == "shardId-000000000000"
+
+
+@given(st.integers(1, 50), st.integers(0, (1 << 128) - 1))
+def test_the_predicted_shard_is_the_open_one_that_covers_the_place(count: int, place: int) -> None:
+    closed = ShardRange("closed", 0, (1 << 128) - 1, open=False)
+    shards = ShardMap([closed, *even_shards(count)])
+    predicted = shards.shard_of(place)
+    assert predicted != "closed"
+    assert shards.covers(predicted, place)
+    assert sum(shards.covers(shard, place) for shard in shards.open_shards) == 1
+    assert shards.knows("closed")
+    assert not shards.covers("unknown", place)
+
+
+def test_a_stream_without_an_open_shard_is_an_error() -> None:
+    with pytest.raises(WriteError, match=r"no open shard; ListShards names \['a'\]"):
+        ShardMap([ShardRange("a", 0, 1, open=False)])
+
+
+def test_all_wrong_settings_are_named_together() -> None:
+    with pytest.raises(OptionsError) as caught:
+        ProducerSettings(linger=61, max_outstanding_records=0, max_in_flight=True, retry_timeout="soon")  # type: ignore[arg-type]
+    assert len(caught.value.faults) == 4
+    assert "'linger' must be from 0 to 60 (seconds); got 61" in str(caught.value)
+    with pytest.raises(OptionsError, match=r"'backoff_base' \(3\) must not exceed 'backoff_max' \(2\)"):
+        ProducerSettings(backoff_base=3)
+
+
+def client_error(code: str, status: int = 400) -> ClientError:
+    return ClientError(
+        {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore[typeddict-item]
+        "PutRecords",
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "healing"),
+    [
+        (client_error("ProvisionedThroughputExceededException"), Healing.RETRY),
+        (client_error("LimitExceededException"), Healing.RETRY),
+        (client_error("KMSThrottlingException"), Healing.RETRY),
+        (client_error("InternalFailure", 500), Healing.RETRY),
+        (client_error("WhatEver", 502), Healing.RETRY),
+        (client_error("WhatEver", 429), Healing.RETRY),
+        (client_error("WhatEver", 400), Healing.NEVER),
+        (client_error("ExpiredTokenException"), Healing.CREDENTIALS),
+        (client_error("UnrecognizedClientException"), Healing.NEVER),
+        (client_error("ResourceNotFoundException"), Healing.NEVER),
+        (aiohttp.ClientPayloadError("cut"), Healing.RETRY),
+        (EndpointConnectionError(endpoint_url="http://x"), Healing.RETRY),
+        (ConnectionResetError("rst"), Healing.RETRY),
+        (TimeoutError(), Healing.RETRY),
+        (NoCredentialsError(), Healing.NEVER),
+        (ZeroDivisionError("a bug"), Healing.NEVER),
+    ],
+)
+def test_faults_are_judged_by_what_helps(error: Exception, healing: Healing) -> None:
+    assert judge(error).healing is healing
+
+
+def test_where_to_write_is_checked_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+    assert region_of(arn, AwsSettings()) == "eu-west-1"
+    with pytest.raises(ConfigurationError, match="in region 'eu-west-1', but the region given is 'us-east-1'"):
+        region_of(arn, AwsSettings(region="us-east-1"))
+    for wrong in ("", "a b", "arn:aws:dynamodb:eu-west-1:123456789012:table/orders", arn + "/consumer/lake:1"):
+        with pytest.raises(ConfigurationError, match="the stream must be a name or an ARN"):
+            region_of(wrong, AwsSettings())
+    monkeypatch.setenv("AWS_REGION", "ap-south-1")
+    assert region_of("orders", AwsSettings()) == "ap-south-1"
+    monkeypatch.delenv("AWS_REGION")
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    with pytest.raises(ConfigurationError, match="no AWS region for stream 'orders'"):
+        region_of("orders", AwsSettings())
+
+
+def test_latency_quantiles_are_upper_bounds_within_a_factor_of_one_and_a_half() -> None:
+    latency = Latency()
+    assert latency.quantile(0.5) == 0.0
+    for milliseconds in range(1, 1_001):
+        latency.add(milliseconds / 1_000)
+    for share, truth in ((0.5, 0.5), (0.99, 0.99)):
+        assert truth <= latency.quantile(share) <= truth * 1.5
+    assert latency.quantile(1.0) == 1.0

@@ -1,34 +1,35 @@
-"""Clean-up when Spark ends the reader's process: it sends SIGTERM and does not call `stop()`. Relies on nothing."""
+"""The process that Spark keeps for a stream reader ends with its connection to Spark, not with a signal. Relies on nothing.
+
+When a query stops, Spark closes the connection and sends SIGTERM right after: without care the signal wins, and `stop()`, which
+releases the leases, is cut short or never called. A signal to the whole process group (Ctrl-C in a terminal, YARN, systemd)
+comes while the driver may still want to finish its micro-batch. In both cases the end of the connection is what counts.
+"""
 
 from __future__ import annotations
 
-import logging
-import os
 import signal
+import sys
 import threading
-from collections.abc import Callable
-from types import FrameType
+from typing import Final
 
-log = logging.getLogger(__name__)
+_SPARKS_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
-def on_sigterm(cleanup: Callable[[], None]) -> None:
-    """Run `cleanup` once when this process gets SIGTERM, and then end it as the signal would have.
+def end_with_spark() -> threading.Event:
+    """Leave the end of this process to its connection to Spark.
 
-    Does nothing outside the main thread, where Python takes no handlers: there, whoever started us calls `stop()`.
+    Does nothing elsewhere than in the process that Spark keeps for a reader: whoever made the reader calls `stop()`.
+
+    Returns:
+        Set when Spark, or anybody, asks this process to end. Calls that may take long should return then.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return
+    asked = threading.Event()
+    if _is_sparks_process() and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: asked.set())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return asked
 
-    def handle(number: int, _frame: FrameType | None) -> None:
-        # Spark sends the signal twice; the second must not cut the clean-up short.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        try:
-            cleanup()
-        except Exception:
-            log.exception("could not stop cleanly")
-        finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
 
-    signal.signal(signal.SIGTERM, handle)
+def _is_sparks_process() -> bool:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == _SPARKS_PROCESS

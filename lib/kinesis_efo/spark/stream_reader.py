@@ -8,6 +8,7 @@ micro-batch first after a crash; `partitions(x, x)` therefore only says where th
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo.spark import latency
 from kinesis_efo.spark.compat import ReadAllAvailable, StreamReaderBase, read_limit
 from kinesis_efo.spark.host import fetcher_host
-from kinesis_efo.spark.lifecycle import on_sigterm
+from kinesis_efo.spark.lifecycle import end_with_spark
 from kinesis_efo.spark.partitions import FetcherAddress, KinesisPartition, coalesce
 
 _NO_LIMIT = 1 << 62
@@ -46,6 +47,7 @@ class KinesisStreamReader(StreamReaderBase):
     def _forget(self) -> None:
         self._runtime: FetcherRuntime | None = None
         self._client: FetcherClient | None = None
+        self._asked_to_end = threading.Event()
         self._initial: Offset | None = None
         self._planned: Offset | None = None
         self._targets: Offset | None = None
@@ -88,7 +90,7 @@ class KinesisStreamReader(StreamReaderBase):
             end = self._advance(position, reply)
             if end is not None:
                 return end.to_dict()
-            if self._targets is None or self._at_targets(position):
+            if self._targets is None or self._at_targets(position) or self._asked_to_end.is_set():
                 return position.to_dict()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
@@ -156,8 +158,7 @@ class KinesisStreamReader(StreamReaderBase):
     def _started(self) -> FetcherRuntime:
         if self._runtime is None:
             runtime = FetcherRuntime(self._manifest, self._options, fetcher_host(self._options.fetcher_host))
-            # Spark ends this process with SIGTERM and does not call stop(): leases would stay until they expire.
-            on_sigterm(self.stop)
+            self._asked_to_end = end_with_spark()
             runtime.start()
             self._runtime = runtime
         return self._runtime
@@ -217,7 +218,8 @@ class KinesisStreamReader(StreamReaderBase):
     def _tips(self, position: Offset) -> Offset:
         # Short calls: a signal is handled between them only.
         while (tips := self._fetcher().tips(position, timeout=self._options.poll_timeout)) is None:
-            pass
+            if self._asked_to_end.is_set():
+                return position
         return tips
 
     def _capped(self, key: ShardKey, at: Position, through: Position) -> Position:

@@ -97,7 +97,6 @@ class Push:
         await send(wire.INITIAL_RESPONSE)
         while True:
             self._woken.clear()
-            kinesis.settle()
             if subscription.error is not None:
                 await send(wire.exception_frame(subscription.error))
                 return

@@ -209,7 +209,7 @@ def test_reading_is_limited_to_two_mebibytes_a_second(run: Run) -> None:
     while got < 5:
         got += len(next(events)["Records"])
     # 5 MB less the burst of 2 MiB, at 2 MiB/s.
-    assert 1.2 < time.monotonic() - start < 5
+    assert time.monotonic() - start > 1.2
 
 
 def test_records_that_expire_are_not_delivered_and_the_end_still_comes(run: Run) -> None:

@@ -12,7 +12,7 @@ VENV40 := .venv-spark40
 LOCK := pyproject.toml uv.lock scripts/setup
 PYTHON := $(VENV)/bin/python
 # Looked for when a recipe runs: it may have been installed just before.
-RUN := env -u SPARK_HOME -u VIRTUAL_ENV JAVA_HOME="$$(scripts/setup java-home)"
+RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
 .PHONY: help demo test lint synth bench java clean
 

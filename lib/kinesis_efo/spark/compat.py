@@ -8,18 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyspark
+from pyspark.sql.datasource import DataSourceStreamReader
 
 SPARK_VERSION: tuple[int, int] = tuple(int(part) for part in pyspark.__version__.split(".")[:2])  # type: ignore[assignment]
 """Major and minor version of the PySpark that is installed."""
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceStreamReader
-
     StreamReaderBase = DataSourceStreamReader
     ReadAllAvailable: Any
     read_limit: Any
 elif SPARK_VERSION >= (4, 2):
-    from pyspark.sql.datasource import DataSourceStreamReader
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadMaxBytes,
@@ -37,10 +35,11 @@ elif SPARK_VERSION >= (4, 2):
         return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
 
 else:
+    StreamReaderBase = DataSourceStreamReader
 
     class ReadAllAvailable:
         """Never seen on Spark 4.0, which has no limits."""
 
-    def read_limit(max_bytes: int | None, max_records: int | None) -> Any:  # noqa: ARG001  # noqa: ARG001
+    def read_limit(max_bytes: int | None, max_records: int | None) -> Any:  # noqa: ARG001
         """Spark 4.0 does not ask."""
         raise AssertionError("Spark 4.0 has no read limits")

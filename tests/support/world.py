@@ -1,0 +1,159 @@
+"""A small world to read from: streams with consumers on the local AWS, a lease table and a manifest file.
+
+What `cdktf deploy` declares in real life is created here with boto3.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kinesis_efo.local import LocalAws
+
+APPLICATION = "lake"
+_numbers = itertools.count()
+
+
+@dataclass
+class World:
+    """Streams of one application.
+
+    Attributes:
+        aws: Where everything lives.
+        manifest: Path of the manifest file.
+        streams: Logical name to the stream's name in Kinesis.
+        consumers: Logical name to consumer ARN.
+        lease_table: Name of the table.
+    """
+
+    aws: LocalAws
+    manifest: Path
+    streams: dict[str, str]
+    consumers: dict[str, str]
+    lease_table: str
+    kinesis: Any = field(repr=False)
+    dynamodb: Any = field(repr=False)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Source options that read this world."""
+        return {"manifest": str(self.manifest), "endpointUrl": self.aws.endpoint_url, "leaseTimeout": "2s"}
+
+    def put(self, records: Iterable[tuple[str, bytes]], stream: str = "orders") -> int:
+        """Put (partition key, data) pairs, in order, as fast as they go.
+
+        Returns:
+            How many there were.
+        """
+        count = 0
+        for batch in _batches(records, 500):
+            response = self.kinesis.put_records(
+                StreamName=self.streams[stream],
+                Records=[{"PartitionKey": key, "Data": data} for key, data in batch],
+            )
+            assert response["FailedRecordCount"] == 0, response
+            count += len(batch)
+        return count
+
+    def leases(self) -> dict[str, dict[str, Any]]:
+        """The rows of the lease table, by lease key."""
+        items = self.dynamodb.scan(TableName=self.lease_table, ConsistentRead=True)["Items"]
+        return {item["leaseKey"]["S"]: item for item in items}
+
+    def shards(self, stream: str = "orders") -> list[dict[str, Any]]:
+        """ListShards."""
+        shards: list[dict[str, Any]] = self.kinesis.list_shards(StreamName=self.streams[stream])["Shards"]
+        return shards
+
+    def wait_active(self, stream: str = "orders") -> None:
+        """Wait until a reshard is done."""
+        wait_until(lambda: _status(self.kinesis, self.streams[stream]) == "ACTIVE")
+
+
+def make_world(
+    aws: LocalAws, directory: Path, streams: dict[str, int] | Sequence[str] = ("orders",), **create: Any
+) -> World:
+    """Create streams (name to shard count), their consumers, a lease table and a manifest under names of their own."""
+    kinesis, dynamodb = aws.client("kinesis"), aws.client("dynamodb")
+    shard_counts = dict(streams) if isinstance(streams, dict) else dict.fromkeys(streams, 1)
+    number = next(_numbers)
+    names = {name: f"test{number}-{name}" for name in shard_counts}
+    entries, consumers = {}, {}
+    for name, count in shard_counts.items():
+        kinesis.create_stream(StreamName=names[name], ShardCount=count, **create)
+    for name in shard_counts:
+        wait_until(lambda name=name: _status(kinesis, names[name]) == "ACTIVE")  # type: ignore[misc]
+        arn = kinesis.describe_stream_summary(StreamName=names[name])["StreamDescriptionSummary"]["StreamARN"]
+        consumer = kinesis.register_stream_consumer(StreamARN=arn, ConsumerName=APPLICATION)["Consumer"]
+        consumers[name] = consumer["ConsumerARN"]
+        entries[name] = {"streamName": names[name], "streamArn": arn, "consumerArn": consumer["ConsumerARN"]}
+    for arn in consumers.values():
+        wait_until(lambda arn=arn: _consumer_status(kinesis, arn) == "ACTIVE")  # type: ignore[misc]
+    table = f"kinesis-efo-test{number}-{APPLICATION}"
+    create_lease_table(dynamodb, table)
+    manifest = directory / f"manifest{number}.json"
+    document = {
+        "schemaVersion": 1,
+        "application": APPLICATION,
+        "environment": "test",
+        "region": "us-east-1",
+        "leaseTable": {"name": table, "arn": f"arn:aws:dynamodb:us-east-1:123456789012:table/{table}"},
+        "streams": entries,
+    }
+    manifest.write_text(json.dumps(document))
+    return World(aws, manifest, names, consumers, table, kinesis, dynamodb)
+
+
+def create_lease_table(dynamodb: Any, name: str) -> None:
+    """A lease table as infra declares it."""
+    dynamodb.create_table(
+        TableName=name,
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+
+
+def wait_until(condition: Any, seconds: float = 30.0, what: str = "") -> Any:
+    """Poll until a condition holds, and return what it returned."""
+    deadline = time.monotonic() + seconds
+    while not (result := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what or condition}")
+        time.sleep(0.02)
+    return result
+
+
+def wait_for_rows(query: Any, rows: int, seconds: float = 90.0) -> None:
+    """Wait until a streaming query has processed that many rows in all; its failure is raised."""
+    processed: dict[int, int] = {}
+
+    def done() -> bool:
+        if query.exception() is not None:
+            raise AssertionError(f"the query failed: {query.exception()}")
+        for progress in query.recentProgress:
+            processed[progress["batchId"]] = progress["numInputRows"]
+        return sum(processed.values()) >= rows
+
+    wait_until(done, seconds, f"{rows} rows; so far {processed}")
+
+
+def _status(kinesis: Any, name: str) -> str:
+    summary = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
+    return str(summary["StreamStatus"])
+
+
+def _consumer_status(kinesis: Any, arn: str) -> str:
+    description = kinesis.describe_stream_consumer(ConsumerARN=arn)["ConsumerDescription"]
+    return str(description["ConsumerStatus"])
+
+
+def _batches(records: Iterable[tuple[str, bytes]], size: int) -> Iterable[list[tuple[str, bytes]]]:
+    iterator = iter(records)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch

@@ -1,0 +1,196 @@
+"""A scripted SubscribeToShard, for tests in virtual time: each call takes the next script and plays it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from botocore.exceptions import ClientError, EventStreamError
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.positions import Position
+
+
+def payload(continuation: int | None, records: int = 0, children: Sequence[str] = (), behind: int = 0) -> bytes:
+    """An event's JSON."""
+    return json.dumps(
+        {
+            "ContinuationSequenceNumber": None if continuation is None else str(continuation),
+            "MillisBehindLatest": behind,
+            "Records": [{"Data": "eA==", "PartitionKey": "k", "SequenceNumber": "1"}] * records,
+            "ChildShards": [
+                {
+                    "ShardId": child,
+                    "ParentShards": ["p"],
+                    "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"},
+                }
+                for child in children
+            ],
+        }
+    ).encode()
+
+
+def refused(code: str, message: str = "", status: int = 400, operation: str = "SubscribeToShard") -> ClientError:
+    """An error of the request."""
+    response: Any = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(response, operation)
+
+
+def broken_off(code: str, message: str = "") -> EventStreamError:
+    """An error inside the stream."""
+    return EventStreamError({"Error": {"Code": code, "Message": message}}, "SubscribeToShard")
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Let time pass before the next step."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Trickle:
+    """Let time pass while bytes of the next event come, some each second."""
+
+    seconds: int
+
+
+class Silence:
+    """Say nothing any more, and do not end."""
+
+
+Step = bytes | Wait | Trickle | Silence | Exception
+Script = Sequence[Step]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A SubscribeToShard that is answered late, or never."""
+
+    seconds: float
+    script: Script = ()
+
+
+class ScriptedTransport:
+    """Implements `kinesis_efo.kinesis.transport.Transport`.
+
+    Args:
+        clock: Virtual time.
+        scripts: What each call does: an exception is what the call raises, a list is played as its stream. After the last
+            one, streams are silent.
+
+    Attributes:
+        calls: Time and position of each call.
+        streams: The streams of the calls that succeeded.
+    """
+
+    def __init__(self, clock: Clock, *scripts: Script | Exception | Opening) -> None:
+        self._clock = clock
+        self._scripts = list(scripts)
+        self.calls: list[tuple[float, str]] = []
+        self.streams: list[ScriptedStream] = []
+
+    async def subscribe(self, consumer_arn: str, shard_id: str, position: Position) -> ScriptedStream:
+        assert all(stream.closed for stream in self.streams), "two subscriptions to one shard at a time"
+        self.calls.append((self._clock.monotonic(), str(position)))
+        script = self._scripts.pop(0) if self._scripts else [Silence()]
+        if isinstance(script, Opening):
+            await self._clock.sleep(script.seconds)
+            script = script.script
+        if isinstance(script, Exception):
+            raise script
+        self.streams.append(ScriptedStream(self._clock, script))
+        return self.streams[-1]
+
+    async def latest_tip(self, consumer_arn: str, shard_id: str) -> Position:
+        raise NotImplementedError
+
+    @property
+    def positions(self) -> list[str]:
+        """The positions of all calls."""
+        return [position for _, position in self.calls]
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between the calls."""
+        times = [time for time, _ in self.calls]
+        return [round(later - earlier, 6) for earlier, later in pairwise(times)]
+
+
+class ScriptedStream:
+    """Implements `kinesis_efo.kinesis.transport.EventStream`."""
+
+    def __init__(self, clock: Clock, script: Script) -> None:
+        self._clock = clock
+        self._steps = list(script)
+        self._closing = asyncio.Event()
+        self.received = 0
+        self.read = 0
+
+    @property
+    def closed(self) -> bool:
+        return self._closing.is_set()
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while self._steps and not self.closed:
+            step = self._steps.pop(0)
+            match step:
+                case bytes():
+                    self.received += len(step)
+                    self.read += 1
+                    return step
+                case Wait(seconds):
+                    await self._sleep(seconds)
+                case Trickle(seconds):
+                    for _ in range(seconds):
+                        await self._sleep(1)
+                        self.received += 1
+                case Silence():
+                    await self._closing.wait()
+                case Exception():
+                    raise step
+        if self.closed:
+            raise ConnectionError("closed")
+        raise StopAsyncIteration
+
+    async def _sleep(self, seconds: float) -> None:
+        sleep = asyncio.ensure_future(self._clock.sleep(seconds))
+        closing = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait((sleep, closing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleep.cancel()
+            closing.cancel()
+
+
+class ScriptedTopology:
+    """Implements `kinesis_efo.kinesis.topology.ShardLister`.
+
+    Args:
+        answers: What each call gives: shard ids, or an exception. The last one is given for ever.
+    """
+
+    def __init__(self, *answers: Sequence[str] | Exception) -> None:
+        self._answers = list(answers)
+        self.calls = 0
+
+    async def shards(self, stream_arn: str) -> list[Shard]:
+        self.calls += 1
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return [Shard(shard_id, (), (0, 9), first=1) for shard_id in answer]
+
+    async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
+        raise NotImplementedError

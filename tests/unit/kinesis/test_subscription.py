@@ -1,0 +1,587 @@
+"""A shard's subscription in virtual time: when it calls, from where, what it bears and what it gives up on."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import ClientConnectionError, ClientPayloadError, SocketTimeoutError
+from botocore.exceptions import NoCredentialsError
+
+from kinesis_efo.errors import (
+    AccessRefusedError,
+    ConsumerNotFoundError,
+    ConsumerTakenOverError,
+    DataLossError,
+    FrameError,
+    InvalidRequestError,
+    KeyUnusableError,
+    RetriesExhaustedError,
+    StreamNotFoundError,
+    SubscriptionError,
+)
+from kinesis_efo.kinesis.events import ChildShard, Event
+from kinesis_efo.kinesis.subscription import ShardSubscription, State
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from tests.support.transports import (
+    Opening,
+    Script,
+    ScriptedTopology,
+    ScriptedTransport,
+    Silence,
+    Trickle,
+    Wait,
+    broken_off,
+    payload,
+    refused,
+)
+from tests.support.virtual_time import LoopClock, run
+
+SHARD = "shardId-000000000000"
+STREAM_ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
+CONSUMER_ARN = f"{STREAM_ARN}/consumer/lake:1700000000"
+STREAM = StreamRef("orders", "dev-orders", STREAM_ARN, CONSUMER_ARN)
+SOURCE = "ssm:///kinesis-efo/dev/lake"
+END = payload(None, children=["c1", "c2"])
+TOO_SOON = refused("ResourceInUseException", f"Another active subscription exists for this consumer: {CONSUMER_ARN}")
+NOT_ACTIVE = refused("ResourceInUseException", "Consumer lake with creation timestamp 1 is not in ACTIVE status.")
+TAKEN_OVER = broken_off("ResourceInUseException", "Another subscription took over")
+MISSING = refused("ResourceNotFoundException", "Consumer does not exist")
+
+
+class Sink:
+    """Takes every event, some of them late."""
+
+    def __init__(self, clock: LoopClock, delays: dict[int, float]) -> None:
+        self._clock = clock
+        self._delays = delays
+        self.events: list[Event] = []
+        self.times: list[float] = []
+
+    async def admit(self, event: Event) -> None:
+        await self._clock.sleep(self._delays.get(len(self.events), 0))
+        self.events.append(event)
+        self.times.append(self._clock.monotonic())
+
+    @property
+    def continuations(self) -> list[int | None]:
+        return [event.head.continuation for event in self.events]
+
+
+class Scene:
+    """A subscription with everything around it scripted."""
+
+    def __init__(
+        self,
+        *scripts: Script | Exception | Opening,
+        start: Position = TRIM_HORIZON,
+        topology: ScriptedTopology | None = None,
+        delays: dict[int, float] | None = None,
+        retry: RetrySettings = RetrySettings(),  # noqa: B008
+    ) -> None:
+        self.clock = LoopClock()
+        self.began = self.clock.monotonic()
+        self.transport = ScriptedTransport(self.clock, *scripts)
+        self.topology = topology or ScriptedTopology([SHARD])
+        self.sink = Sink(self.clock, delays or {})
+        self.subscription = ShardSubscription(
+            STREAM, SHARD, start, self.sink, self.transport, self.topology,
+            source=SOURCE, retry=retry, clock=self.clock, random=lambda: 1.0,
+        )  # fmt: skip
+
+    @property
+    def stats(self) -> Any:
+        return self.subscription.stats
+
+    @property
+    def elapsed(self) -> float:
+        return round(self.clock.monotonic() - self.began, 6)
+
+    async def ends(self) -> Scene:
+        await self.subscription.run()
+        assert self.subscription.position == SHARD_END
+        assert self.stats.state is State.ENDED
+        self.check_closed()
+        return self
+
+    async def fails(self, kind: type[Exception], *texts: str) -> Exception:
+        with pytest.raises(kind) as caught:
+            await self.subscription.run()
+        assert type(caught.value) is kind
+        for text in texts:
+            assert text in str(caught.value)
+        assert self.stats.state is State.FAILED
+        self.check_closed()
+        return caught.value
+
+    def check_closed(self) -> None:
+        assert all(stream.closed for stream in self.transport.streams)
+
+
+def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    def synchronous(**arguments: Any) -> None:
+        async def main() -> None:
+            await test(**arguments)
+
+        run(main())
+
+    return functools.wraps(test)(synchronous)
+
+
+# -- the happy path
+
+
+@virtual
+async def test_events_are_delivered_in_order_up_to_the_end() -> None:
+    scene = await Scene([payload(5, 3, behind=700), payload(9, 2), END]).ends()
+    assert scene.sink.continuations == [5, 9, None]
+    assert [child.shard_id for child in scene.sink.events[-1].head.children] == ["c1", "c2"]
+    assert scene.transport.positions == ["TRIM_HORIZON"]
+    stats = scene.stats
+    assert (stats.opened, stats.renewed, stats.events, stats.records, stats.failures) == (1, 0, 3, 5, {})
+    assert stats.bytes == sum(len(event.payload) for event in scene.sink.events)
+    assert stats.last_event == scene.clock.monotonic()
+
+
+@virtual
+async def test_nothing_is_asked_of_a_shard_that_was_read_to_its_end() -> None:
+    scene = await Scene(start=SHARD_END).ends()
+    assert scene.transport.calls == []
+
+
+@virtual
+async def test_an_expired_subscription_is_renewed_at_once_behind_the_last_event() -> None:
+    five_minutes = [step for number in range(60) for step in (Wait(5), payload(number))]
+    scene = await Scene(five_minutes, five_minutes, [payload(99), END]).ends()
+    assert scene.transport.positions == ["TRIM_HORIZON", "AFTER:59", "AFTER:59"]
+    assert scene.transport.gaps == [300.0, 300.0]
+    assert (scene.stats.renewed, scene.stats.failures) == (2, {})
+
+
+@virtual
+async def test_twenty_subscriptions_lose_and_double_nothing() -> None:
+    scripts = [[Wait(6), *(payload(20 * number + step) for step in range(20))] for number in range(20)]
+    scene = await Scene(*scripts, [END]).ends()
+    assert scene.sink.continuations == [*range(400), None]
+    assert scene.transport.positions[1:] == [f"AFTER:{20 * number + 19}" for number in range(20)]
+
+
+@virtual
+async def test_five_seconds_lie_between_a_success_and_the_next_call() -> None:
+    scene = await Scene([payload(1)], [payload(2)], [END]).ends()
+    assert scene.transport.gaps == [5.0, 5.0]
+
+
+@virtual
+async def test_one_second_lies_between_two_calls() -> None:
+    quick = RetrySettings(base_ms=0, max_ms=0)
+    scene = await Scene(*[refused("LimitExceededException")] * 3, [END], retry=quick).ends()
+    assert scene.transport.gaps == [1.0, 1.0, 1.0]
+
+
+@virtual
+async def test_cancelling_closes_the_connection() -> None:
+    scene = Scene([payload(1), Silence()])
+    task = asyncio.ensure_future(scene.subscription.run())
+    await scene.clock.sleep(1)
+    assert scene.stats.state is State.STREAMING
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert scene.elapsed == 1
+    assert scene.stats.state is State.CLOSED
+    scene.check_closed()
+    assert scene.subscription.position == Position.after(1)
+
+
+@pytest.mark.parametrize("after", [0.0, 0.5, 1.0])
+@virtual
+async def test_cancelling_while_it_opens_leaks_no_connection(after: float) -> None:
+    scene = Scene(Opening(1.0, [Silence()]))
+    task = asyncio.ensure_future(scene.subscription.run())
+    await scene.clock.sleep(after)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await scene.clock.sleep(5)
+    scene.check_closed()
+
+
+@virtual
+async def test_what_the_sink_raises_is_not_taken_for_a_fault_of_the_stream() -> None:
+    scene = Scene([payload(1), payload(2)])
+
+    async def admit(event: Event) -> None:
+        raise ConnectionError("the sink is broken")
+
+    scene.sink.admit = admit  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError, match="the sink is broken"):
+        await scene.subscription.run()
+    scene.check_closed()
+    assert scene.subscription.position == TRIM_HORIZON
+    assert len(scene.transport.calls) == 1
+
+
+# -- silence and back-pressure
+
+
+@virtual
+async def test_35_seconds_of_silence_reopen_behind_the_last_event() -> None:
+    scene = await Scene([payload(7), Silence()], [END]).ends()
+    assert scene.transport.positions == ["TRIM_HORIZON", "AFTER:7"]
+    assert scene.transport.gaps == [36.0]  # and the first backoff
+    assert scene.stats.failures == {"TimeoutError": 1}
+
+
+@virtual
+async def test_34_seconds_are_none() -> None:
+    scene = await Scene([Wait(34), payload(1), Wait(34), payload(2), Wait(34), END]).ends()
+    assert len(scene.transport.calls) == 1
+
+
+@virtual
+async def test_a_large_event_on_a_slow_line_is_not_silence() -> None:
+    scene = await Scene([payload(1), Trickle(200), payload(2), END]).ends()
+    assert (len(scene.transport.calls), scene.elapsed) == (1, 200)
+    scene = await Scene([Trickle(50), Silence()], [END]).ends()
+    assert 85 <= scene.transport.gaps[0] <= 50 + 35 + 36
+
+
+@pytest.mark.parametrize("blocked", [1.0, 19.0, 19.9])
+@virtual
+async def test_a_sink_that_waits_less_than_20_seconds_only_stops_the_reading(blocked: float) -> None:
+    scene = Scene([payload(1), payload(2), payload(3), END], delays={1: blocked, 2: blocked})
+    await scene.ends()
+    assert scene.elapsed == 2 * blocked
+    assert (scene.stats.opened, scene.stats.paused) == (1, 0)
+
+
+@pytest.mark.parametrize("began", [0.0, 0.5, 7.0, 19.9, 25.0])
+@virtual
+async def test_20_seconds_of_a_full_sink_close_and_room_reopens(began: float) -> None:
+    scene = Scene([payload(1), Wait(began), payload(2), payload(3)], [payload(3), END], delays={1: 200.0})
+    task = asyncio.ensure_future(scene.subscription.run())
+    await scene.clock.sleep(began + 19.99)
+    assert not scene.transport.streams[0].closed
+    assert scene.transport.streams[0].read == 2, "nothing is read while the sink is full"
+    await scene.clock.sleep(0.02)
+    assert scene.transport.streams[0].closed
+    assert scene.stats.state is State.PAUSED
+    await task
+    assert scene.elapsed == pytest.approx(began + 200)
+    assert scene.sink.continuations == [1, 2, 3, None]
+    assert scene.transport.positions == ["TRIM_HORIZON", "AFTER:2"]
+    assert (scene.stats.paused, scene.stats.renewed, scene.stats.failures) == (1, 0, {})
+
+
+@virtual
+async def test_pauses_never_add_up_to_a_failure() -> None:
+    scripts = [[payload(number), payload(number + 1)] for number in range(20)]
+    scene = await Scene(*scripts, [END], delays=dict.fromkeys(range(20), 60.0)).ends()
+    assert (scene.stats.paused, scene.stats.failures) == (20, {})
+    assert scene.sink.continuations == [*range(20), None]
+
+
+@virtual
+async def test_an_end_that_waits_for_room_is_the_end() -> None:
+    scene = await Scene([END], delays={0: 100.0}).ends()
+    assert (len(scene.transport.calls), scene.sink.continuations) == (1, [None])
+
+
+@virtual
+async def test_an_opening_that_hangs_is_a_failure() -> None:
+    scene = await Scene(Opening(10_000), [END]).ends()
+    assert scene.stats.failures == {"TimeoutError": 1}
+    assert scene.elapsed == 61
+
+
+# -- failures that pass
+
+TRANSIENT = [
+    refused("LimitExceededException", "Rate exceeded"),
+    refused("ThrottlingException"),
+    refused("ProvisionedThroughputExceededException"),
+    refused("KMSThrottlingException"),
+    refused("InternalFailureException", status=500),
+    refused("ServiceUnavailable", status=503),
+    refused("KMSDisabledException"),
+    ClientConnectionError("refused"),
+    SocketTimeoutError("read"),
+    ConnectionResetError(104, "reset"),
+]
+MID_STREAM = [
+    broken_off("InternalFailureException"),
+    broken_off("KMSThrottlingException"),
+    broken_off("KMSAccessDeniedException"),
+    ClientPayloadError("not completed"),
+    SocketTimeoutError("silence"),
+    FrameError("a frame of 9 bytes ..."),
+    b"{}",
+    payload(5, children=["c"]),
+    b"\xff not json",
+]
+
+
+@pytest.mark.parametrize("error", TRANSIENT, ids=str)
+@virtual
+async def test_a_failure_to_open_is_borne_with_growing_backoff(error: Exception) -> None:
+    scene = await Scene(error, error, error, [END]).ends()
+    assert scene.transport.gaps == [1.0, 1.5, 2.25]
+    assert scene.stats.failures.total() == 3
+
+
+@pytest.mark.parametrize("step", MID_STREAM, ids=str)
+@virtual
+async def test_a_stream_that_breaks_goes_on_behind_the_last_event(step: Any) -> None:
+    scene = await Scene([payload(1), payload(2), Wait(60 - 30), step], [payload(3), END]).ends()
+    assert scene.transport.positions == ["TRIM_HORIZON", "AFTER:2"]
+    assert scene.sink.continuations == [1, 2, 3, None]
+    assert scene.transport.gaps == [31.0]
+    assert scene.stats.failures.total() == 1
+
+
+@virtual
+async def test_ten_failures_in_a_row_are_borne_and_eleven_are_not() -> None:
+    errors = [refused("InternalFailureException", f"number {number}", 500) for number in range(11)]
+    await Scene(*errors[:10], [END]).ends()
+    scene = Scene(*errors, [END])
+    error = await scene.fails(
+        RetriesExhaustedError,
+        "stream 'orders', shard shardId-000000000000",
+        CONSUMER_ARN,
+        SOURCE,
+        "number 10",
+        "the first in the row was InternalFailureException: number 0",
+    )
+    assert error.__cause__ is errors[0]
+    assert len(scene.transport.calls) == 11
+
+
+@virtual
+async def test_any_progress_forgives_failures() -> None:
+    breaking = [[payload(number), broken_off("InternalFailureException")] for number in range(50)]
+    scene = await Scene(*breaking, [END]).ends()
+    assert scene.sink.continuations == [*range(50), None]
+
+
+@virtual
+async def test_opening_alone_is_no_progress() -> None:
+    await Scene(*[[broken_off("InternalFailureException")]] * 11).fails(RetriesExhaustedError)
+
+
+@virtual
+async def test_streams_that_end_before_they_begin_do_not_go_on_for_ever() -> None:
+    scene = Scene(*[[] for _ in range(20)])
+    await scene.fails(RetriesExhaustedError, "the subscription ended without a single event")
+    assert len(scene.transport.calls) == 11
+    late = Scene(*[[Wait(10)] for _ in range(20)])
+    await late.fails(RetriesExhaustedError, "the subscription ended without a single event")
+
+
+@virtual
+async def test_the_number_of_retries_is_the_users() -> None:
+    scene = Scene(*[refused("LimitExceededException")] * 9, retry=RetrySettings(max_retries=2, base_ms=100))
+    await scene.fails(RetriesExhaustedError)
+    assert len(scene.transport.calls) == 3
+
+
+# -- ResourceInUse
+
+
+@virtual
+async def test_too_soon_is_waited_out_and_not_counted() -> None:
+    scene = await Scene(*[TOO_SOON] * 20, [END]).ends()
+    assert set(scene.transport.gaps) == {5.0}
+
+
+@virtual
+async def test_a_consumer_being_created_is_waited_for() -> None:
+    scene = await Scene(*[NOT_ACTIVE] * 30, [END]).ends()
+    assert scene.transport.gaps[:3] == [1.0, 1.5, 2.25]
+    assert max(scene.transport.gaps) == 10.0
+
+
+@virtual
+async def test_a_consumer_that_never_becomes_active() -> None:
+    scene = Scene(*[NOT_ACTIVE] * 100)
+    await scene.fails(RetriesExhaustedError, "has not become ACTIVE within 5 minutes", CONSUMER_ARN)
+    assert 300 <= scene.elapsed <= 310
+
+
+@virtual
+async def test_someone_who_is_always_there_first() -> None:
+    scene = Scene(*[TOO_SOON] * 100)
+    await scene.fails(ConsumerTakenOverError, CONSUMER_ARN)
+    assert scene.elapsed == 300
+
+
+@virtual
+async def test_being_taken_over_five_times_in_five_minutes_is_fatal() -> None:
+    scene = Scene(*[[payload(number), Wait(10), TAKEN_OVER] for number in range(9)])
+    await scene.fails(
+        ConsumerTakenOverError, f"consumer {CONSUMER_ARN} is read by someone else", "ResourceInUseException", SOURCE
+    )
+    assert len(scene.transport.calls) == 5
+
+
+@virtual
+async def test_being_taken_over_now_and_then_is_borne() -> None:
+    now_and_then = [[step for _ in range(3) for step in (Wait(30), payload(1))] + [TAKEN_OVER]] * 20
+    scene = await Scene(*now_and_then, [END]).ends()
+    assert scene.stats.failures == {"ResourceInUseException": 20}
+
+
+# -- fatal at once
+
+
+@pytest.mark.parametrize("in_stream", [False, True])
+@pytest.mark.parametrize(
+    ("code", "message", "kind", "texts"),
+    [
+        (
+            "AccessDeniedException",
+            "User: arn:aws:sts::123456789012:assumed-role/lake/job is not authorized to perform: kinesis:SubscribeToShard",
+            AccessRefusedError,
+            ["Allow kinesis:SubscribeToShard on it to arn:aws:sts::123456789012:assumed-role/lake/job", CONSUMER_ARN],
+        ),
+        ("UnrecognizedClientException", "The security token is invalid", AccessRefusedError, ["check keys, region"]),
+        ("InvalidArgumentException", "Invalid StartingSequenceNumber", InvalidRequestError, ["checkpoint and ARN"]),
+    ],
+)
+@virtual
+async def test_errors_that_no_retry_helps(
+    code: str, message: str, kind: type[Exception], texts: list[str], in_stream: bool
+) -> None:
+    scene = Scene([payload(1), broken_off(code, message)]) if in_stream else Scene(refused(code, message))
+    error = await scene.fails(kind, "shard shardId-000000000000", message, *texts)
+    assert error.__cause__ is not None
+    assert len(scene.transport.calls) == 1
+
+
+@virtual
+async def test_no_credentials_at_all() -> None:
+    await Scene(NoCredentialsError()).fails(AccessRefusedError, "Unable to locate credentials", "option 'roleArn'")
+
+
+@virtual
+async def test_expired_credentials_have_one_chance_to_refresh() -> None:
+    expired = refused("ExpiredTokenException", "The security token included in the request is expired")
+    scene = Scene(expired, expired)
+    await scene.fails(AccessRefusedError, "expired and do not refresh themselves", CONSUMER_ARN)
+    assert len(scene.transport.calls) == 2
+    await Scene(expired, [payload(1)], expired, [END]).ends()
+
+
+@virtual
+async def test_a_key_that_stays_unusable_is_named_with_what_is_missing() -> None:
+    key = "arn:aws:kms:eu-west-1:123456789012:key/12345678-1234-1234-1234-123456789012"
+    message = f"User is not authorized to perform: kms:Decrypt on resource: {key} because of its policy"
+    scene = Scene(*[refused("KMSAccessDeniedException", message)] * 11)
+    await scene.fails(KeyUnusableError, f"encrypted with key {key}", "allow the role kms:Decrypt")
+    assert len(scene.transport.calls) == 11
+
+
+@virtual
+async def test_what_nobody_thought_of_is_not_retried() -> None:
+    bug = KeyError("EventStream")
+    error = await Scene(bug).fails(SubscriptionError, "unexpected KeyError: 'EventStream'")
+    assert error.__cause__ is bug
+
+
+# -- ResourceNotFound
+
+
+@pytest.mark.parametrize("in_stream", [False, True])
+@virtual
+async def test_a_missing_consumer_is_named_with_its_manifest(in_stream: bool) -> None:
+    gone = broken_off("ResourceNotFoundException", "Consumer does not exist")
+    scene = Scene([payload(1), gone]) if in_stream else Scene(MISSING)
+    await scene.fails(
+        ConsumerNotFoundError, f"consumer {CONSUMER_ARN} does not exist (any more)", SOURCE, "cdktf deploy"
+    )
+    assert scene.topology.calls == 1
+
+
+@virtual
+async def test_a_missing_shard_is_data_loss() -> None:
+    scene = Scene([payload(7)], MISSING, topology=ScriptedTopology(["shardId-000000000009"]))
+    await scene.fails(DataLossError, SHARD, "AFTER:7", "failOnDataLoss")
+
+
+@virtual
+async def test_a_missing_stream() -> None:
+    gone = refused("ResourceNotFoundException", "Stream dev-orders not found", operation="ListShards")
+    await Scene(MISSING, topology=ScriptedTopology(gone)).fails(StreamNotFoundError, STREAM_ARN, SOURCE)
+
+
+@virtual
+async def test_without_listshards_nothing_is_guessed() -> None:
+    denied = refused("AccessDeniedException", "not authorized", operation="ListShards")
+    scene = Scene(MISSING, topology=ScriptedTopology(denied))
+    await scene.fails(AccessRefusedError, "kinesis:ListShards was refused", "cannot be told", CONSUMER_ARN)
+
+
+@virtual
+async def test_a_failing_listshards_is_asked_again() -> None:
+    topology = ScriptedTopology(refused("InternalFailure", status=500), ClientConnectionError("x"), [SHARD])
+    scene = Scene(*[MISSING] * 5, topology=topology)
+    await scene.fails(ConsumerNotFoundError)
+    assert (topology.calls, scene.elapsed) == (3, 2.5)
+
+
+# -- the end that Kinesis does not announce
+
+CHILDREN = (ChildShard("c1", (SHARD,), 0, 9),)
+
+
+@virtual
+async def test_a_closed_shard_read_to_its_last_number_has_ended() -> None:
+    scene = Scene([payload(5), Wait(5), payload(8), Wait(5), payload(12), Wait(5), payload(13)])
+    scene.subscription.close_at(10, CHILDREN)
+    await scene.ends()
+    assert scene.sink.continuations == [5, 8, 12, None]
+    assert scene.sink.events[-1] == Event(b"", scene.sink.events[-1].head)
+    assert scene.sink.events[-1].head.children == CHILDREN
+    assert len(scene.transport.calls) == 1
+
+
+@virtual
+async def test_an_end_that_was_reached_before_needs_no_subscription() -> None:
+    scene = Scene(start=Position.after(10))
+    scene.subscription.close_at(10, CHILDREN)
+    await scene.ends()
+    assert (scene.transport.calls, scene.sink.continuations) == ([], [None])
+
+
+@virtual
+async def test_the_announced_end_is_delivered_once_all_the_same() -> None:
+    scene = Scene([payload(9), END])
+    scene.subscription.close_at(10, CHILDREN)
+    await scene.ends()
+    assert scene.sink.continuations == [9, None]
+
+
+# -- the log
+
+
+@virtual
+async def test_one_line_per_opening_and_ending_and_none_per_event(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "kinesis_efo")
+    five_minutes = [step for number in range(60) for step in (Wait(5), payload(number))]
+    await Scene(five_minutes, [Wait(3), TAKEN_OVER], [END]).ends()
+    name, taken_over = f"orders:{SHARD}", "ResourceInUseException: Another subscription took over"
+    assert [line.message for line in caplog.records] == [
+        f"{name}: subscribed at TRIM_HORIZON",
+        f"{name}: subscription ended after 300.0 s and 60 events at AFTER:59: expired",
+        f"{name}: subscribed at AFTER:59",
+        f"{name}: subscription ended after 3.0 s and 0 events at AFTER:59: {taken_over}",
+        f"{name}: someone else subscribed with consumer {CONSUMER_ARN}: {taken_over}",
+        f"{name}: subscribed at AFTER:59",
+        f"{name}: subscription ended after 0.0 s and 1 events at SHARD_END: the shard has ended",
+    ]

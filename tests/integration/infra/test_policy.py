@@ -1,0 +1,257 @@
+"""The reader policy, as Terraform evaluates it, is enough for the library's whole life and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import boto3
+import pytest
+from aiobotocore.config import AioConfig
+from botocore.exceptions import ClientError
+from moto.server import ThreadedMotoServer
+
+from infra.app import synthesize
+from infra.settings import Environment
+from kinesis_efo.aws import AsyncClients, SyncClients
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport
+from kinesis_efo.leases import Lease, LeaseInfo, LeaseLoop, LeaseTable, Written, client_config, worker_id
+from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.manifest import Manifest, load_manifest
+from kinesis_efo.options import AwsSettings
+from kinesis_efo.positions import TRIM_HORIZON, Position
+from tests.support.iam import Enforced, many
+from tests.support.terraform.harness import Terraform
+
+REGION, ACCOUNT = "eu-west-1", "123456789012"
+SIDS = (
+    "ReadStreams",
+    "SubscribeToConsumers",
+    "DecryptStreams",
+    "KeepLeases",
+    "DecryptLeasesAndManifest",
+    "LoadManifest",
+)
+NOT_ASKED_BY_THE_READER = {"kinesis:DescribeStreamConsumer", "kinesis:DescribeStreamSummary"}
+"""Granted so that a job's role can be used to find out what is wrong; both only describe."""
+
+
+@dataclass
+class World:
+    """An environment that Terraform declared in local AWS, and the policy it evaluated."""
+
+    aws: LocalAws
+    policy: str
+    keys: Mapping[str, str]
+    gate: Enforced
+
+    @property
+    def settings(self) -> AwsSettings:
+        return AwsSettings(region=REGION, endpoint_url=self.aws.endpoint_url)
+
+
+@pytest.fixture
+def world(
+    declare: Callable[..., Environment], provider: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    environment = declare(account_id=ACCOUNT, streams={"orders": {"mode": "provisioned", "shards": 2}})
+    gate = Enforced(REGION, ACCOUNT)
+    settings = Settings(region=REGION, account_id=ACCOUNT, consumer_creating_seconds=0, idle_event_seconds=0.2)
+    with LocalAws(settings=settings, faults=gate) as aws:
+        out = synthesize([environment], tmp_path, outdir=tmp_path / "local", local_endpoint=aws.endpoint_url)
+        terraform = Terraform(out / "stacks" / "kinesis-efo-test", provider)
+        terraform.apply()
+        state = terraform.state()
+        for name, value in aws.environment.items():
+            monkeypatch.setenv(name, value)
+        stream = state["aws_kinesis_stream.orders"]["arn"]
+        own, shared = state["aws_kms_key.orders"]["arn"], state["aws_kms_key.environment_key"]["arn"]
+        keys = {
+            state["aws_kinesis_stream_consumer.orders_lake"]["arn"]: own,
+            state["aws_dynamodb_table.lake"]["arn"]: shared,
+            f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/kinesis-efo/test/lake": shared,
+        }
+        aws.client("kinesis").put_record(StreamARN=stream, PartitionKey="k", Data=b"event")
+        yield World(aws, state["aws_iam_policy.lake"]["policy"], keys, gate)
+
+
+async def life(world: World) -> int:
+    """Everything a reader does to AWS, from the manifest to the removal of a lease; returns bytes of events read."""
+    manifest = await asyncio.to_thread(load_manifest, "ssm:///kinesis-efo/test/lake", SyncClients(world.settings))
+    clients = AsyncClients(world.settings, manifest.region)
+    async with (
+        await clients.open("dynamodb", client_config(lease_timeout=10)) as dynamodb,
+        await clients.open("kinesis") as control,
+        await clients.open("kinesis", AioConfig(**SUBSCRIPTION_CONFIG)) as subscriptions,
+    ):
+        table = LeaseTable(dynamodb, manifest.lease_table, declared_by=manifest.source)
+        return await read(manifest, table, Topology(control), BotoTransport(subscriptions))
+
+
+async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transport: BotoTransport) -> int:
+    stream = manifest.streams["orders"]
+    shards = await topology.shards(stream.stream_arn)
+    leases = LeaseLoop(
+        table,
+        worker_id=worker_id(Random(1)),
+        run_id="run",
+        endpoint="grpc://127.0.0.1:1",
+        clock=SystemClock(),
+        lease_timeout=10,
+        random=Random(2),
+    )
+    await leases.start()
+    received = 0
+    try:
+        leases.want({shard.shard_id: LeaseInfo() for shard in shards})
+        await leases.wait_held([shard.shard_id for shard in shards], at_most=10)
+        for shard in shards:
+            events = await transport.subscribe(stream.consumer_arn, shard.shard_id, TRIM_HORIZON)
+            try:
+                async for payload in events:
+                    received += len(payload)
+                    break
+            finally:
+                events.close()
+            leases.checkpoint(shard.shard_id, Position.after(shard.first))
+    finally:
+        await leases.stop()
+    for lease in (await table.scan()).leases.values():
+        assert isinstance(lease, Lease)
+        assert isinstance(await table.delete(lease), Written)
+    return received
+
+
+def test_the_whole_life_of_a_reader_passes_under_the_policy(world: World) -> None:
+    world.gate.enforce(world.policy, world.keys)
+    assert asyncio.run(life(world)) > 0
+    assert world.gate.refused == set()
+    granted = {
+        action
+        for statement in json.loads(world.policy)["Statement"]
+        if statement["Effect"] == "Allow"
+        for action in many(statement["Action"])
+    }
+    used = {action for action, _ in world.gate.calls}
+    assert granted - used == NOT_ASKED_BY_THE_READER, "everything else that is granted is needed"
+
+
+@pytest.mark.parametrize("sid", SIDS)
+def test_without_any_one_statement_something_fails(sid: str, world: World) -> None:
+    assert sid in {statement["Sid"] for statement in json.loads(world.policy)["Statement"]}
+    world.gate.enforce(world.policy, world.keys, without=sid)
+    with pytest.raises(Exception, match=r"AccessDenied|not authorized"):
+        asyncio.run(life(world))
+    assert world.gate.refused
+
+
+def test_consumers_are_not_registered_whatever_else_the_role_may_do(world: World) -> None:
+    document = json.loads(world.policy)
+    document["Statement"].append({"Sid": "Careless", "Effect": "Allow", "Action": "kinesis:*", "Resource": "*"})
+    careless = json.dumps(document)
+    (consumer,) = [arn for arn in world.keys if "/consumer/" in arn]
+    stream = consumer.partition("/consumer/")[0]
+    kinesis = world.aws.client("kinesis")
+
+    def register() -> None:
+        kinesis.register_stream_consumer(StreamARN=stream, ConsumerName="intruder")
+
+    world.gate.enforce(careless, world.keys)
+    with pytest.raises(ClientError, match=r"not authorized to perform: kinesis:RegisterStreamConsumer"):
+        register()
+    with pytest.raises(ClientError, match=r"not authorized to perform: kinesis:DeregisterStreamConsumer"):
+        kinesis.deregister_stream_consumer(ConsumerARN=consumer)
+    world.gate.enforce(careless, world.keys, without="NeverRegisterConsumers")
+    register()
+
+
+def test_the_policy_reaches_nothing_that_belongs_to_another_application(world: World) -> None:
+    world.gate.enforce(world.policy, world.keys)
+    with pytest.raises(ClientError, match="not authorized to perform: ssm:GetParameter"):
+        world.aws.client("ssm").get_parameter(Name="/kinesis-efo/test/other")
+    with pytest.raises(ClientError, match="not authorized to perform: dynamodb:Scan"):
+        world.aws.client("dynamodb").scan(TableName="kinesis-efo-test-other")
+    with pytest.raises(ClientError, match="not authorized to perform: kinesis:PutRecord"):
+        world.aws.client("kinesis").put_record(StreamName="test-orders", PartitionKey="k", Data=b"x")
+    with pytest.raises(ClientError, match="not authorized to perform: kinesis:GetShardIterator"):
+        world.aws.client("kinesis").get_shard_iterator(
+            StreamName="test-orders", ShardId="shardId-000000000000", ShardIteratorType="LATEST"
+        )
+
+
+# --- moto's own IAM: real users, signatures and policy grammar
+
+
+def _resource_of(handler: Any) -> str:
+    """What moto does not know of these services: the resource that a call is about."""
+    params = handler.body if isinstance(handler.body, dict) else json.loads(handler.body or "{}")
+    service = handler.headers["Authorization"].split("/")[3]
+    arn = f"arn:aws:{service}:{REGION}:{ACCOUNT}"
+    if service == "dynamodb":
+        return f"{arn}:table/{params['TableName']}"
+    if service == "ssm":
+        return f"{arn}:parameter{params['Name']}"
+    return str(params.get("ConsumerARN") or params.get("StreamARN") or f"{arn}:stream/{params['StreamName']}")
+
+
+def test_moto_accepts_the_policy_and_enforces_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from moto import settings
+    from moto.core.authorization import ActionAuthenticatorMixin
+    from moto.dynamodb.responses import DynamoHandler
+    from moto.kinesis.responses import KinesisResponse
+    from moto.ssm.responses import SimpleSystemManagerResponse
+
+    for handler in (DynamoHandler, KinesisResponse, SimpleSystemManagerResponse):
+        monkeypatch.setattr(handler, "_determine_resource", _resource_of, raising=False)
+    for name in world.aws.environment:
+        monkeypatch.delenv(name, raising=False)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+
+        def client(service: str, key: str = "admin", secret: str = "admin") -> Any:
+            keys = {"aws_access_key_id": key, "aws_secret_access_key": secret}
+            return boto3.client(service, region_name=REGION, endpoint_url=f"http://{host}:{port}", **keys)
+
+        iam = client("iam")
+        iam.create_user(UserName="runtime")
+        policy = iam.create_policy(PolicyName="reader", PolicyDocument=world.policy)["Policy"]["Arn"]
+        iam.attach_user_policy(UserName="runtime", PolicyArn=policy)
+        key = iam.create_access_key(UserName="runtime")["AccessKey"]
+        client("kinesis").create_stream(StreamName="test-orders", ShardCount=1)
+        stream = client("kinesis").describe_stream_summary(StreamName="test-orders")
+        arn = stream["StreamDescriptionSummary"]["StreamARN"]
+        monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)
+        monkeypatch.setattr(ActionAuthenticatorMixin, "request_count", 0)
+
+        def runtime(service: str) -> Any:
+            return client(service, key["AccessKeyId"], key["SecretAccessKey"])
+
+        # Local AWS keeps its tables and parameters in the same moto.
+        assert runtime("ssm").get_parameter(Name="/kinesis-efo/test/lake", WithDecryption=True)["Parameter"]["Value"]
+        assert runtime("dynamodb").scan(TableName="kinesis-efo-test-lake")["Items"] == []
+        assert runtime("kinesis").list_shards(StreamARN=arn)["Shards"]
+        denied = r"AccessDenied"
+        with pytest.raises(ClientError, match=denied):
+            runtime("kinesis").register_stream_consumer(StreamARN=arn, ConsumerName="intruder")
+        with pytest.raises(ClientError, match=denied):
+            runtime("kinesis").deregister_stream_consumer(ConsumerARN=f"{arn}/consumer/lake:1")
+        with pytest.raises(ClientError, match=denied):
+            runtime("dynamodb").create_table(
+                TableName="kinesis-efo-test-lake",
+                KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
+            )
+        with pytest.raises(ClientError, match=denied):
+            runtime("ssm").get_parameter(Name="/kinesis-efo/test/other")
+    finally:
+        server.stop()

@@ -365,6 +365,18 @@ async def test_a_taking_write_that_is_answered_too_late_is_not_a_lease(f: Fixtur
 
 
 @scenario
+async def test_a_process_stopped_while_it_takes_a_lease_does_not_believe_the_late_answer(f: Fixture) -> None:
+    loop = await f.worker()
+    f.networks["a"].latency = 1
+    loop.want(info("p"))
+    await until(lambda: "p" in f.store.items, 10)
+    f.networks["a"].latency = 0.005
+    asyncio.get_running_loop().now += TIMEOUT + 1  # type: ignore[attr-defined]
+    await until(lambda: loop.is_held("p"), 3)
+    assert f.events == [("a", "p", "taken")]
+
+
+@scenario
 async def test_a_row_deleted_by_hand_is_written_again_with_its_last_checkpoint(f: Fixture) -> None:
     loop = await f.worker(keys="p")
     loop.want({"p": LeaseInfo(TRIM_HORIZON, frozenset({"o"}), "0", "9")})
@@ -501,6 +513,18 @@ async def test_a_finished_shard_is_marked_released_and_deleted_once_its_children
 
 
 @scenario
+async def test_a_row_that_is_still_held_is_deleted_only_once_its_lease_has_expired(f: Fixture) -> None:
+    parent = Lease("p", 1, "dead", SHARD_END, children=frozenset({"c"}), run="run")
+    child = Lease("c", 1, checkpoint=Position.after(1), parents=frozenset({"p"}))
+    f.store.items |= {lease.key: lease.to_item() for lease in (parent, child)}
+    loop = await f.worker(keys="c")
+    await loop.wait_held("c")
+    await asyncio.sleep(TIMEOUT - 1)
+    assert "p" in f.store.items
+    await until(lambda: "p" not in f.store.items, 130)
+
+
+@scenario
 async def test_a_finished_shard_is_not_taken_again_while_it_is_still_wanted(f: Fixture) -> None:
     loop = await f.worker(keys="p q")
     await loop.wait_held("pq")
@@ -594,6 +618,19 @@ async def test_a_lease_that_runs_out_while_stopping_is_released_all_the_same(f: 
     asyncio.get_running_loop().call_later(TIMEOUT / 2, lambda: setattr(f.networks["a"], "throttled", False))
     await loop.stop(at_most=TIMEOUT)
     assert (f.store.lease("p").owner, f.store.lease("p").checkpoint) == (None, Position.after(5))
+
+
+@scenario
+async def test_a_lease_whose_renewal_hangs_while_stopping_is_released_all_the_same(f: Fixture) -> None:
+    loop = await f.worker(keys="p")
+    await loop.wait_held("p")
+    network = f.networks["a"]
+    network.cut, network.patience = True, 1000
+    await until(lambda: network.in_flight == 1, TIMEOUT)
+    network.cut = False
+    await loop.stop(at_most=TIMEOUT * 2)
+    assert f.store.lease("p").owner is None
+    assert f.events == [("a", "p", "taken"), ("a", "p", None)]
 
 
 @scenario

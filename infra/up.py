@@ -67,6 +67,7 @@ def up(
         declare.reach()
         if through == "boto3" or not _through_terraform(local, directory, endpoint, required=through == "terraform"):
             declare.everything()
+        declare.check()
     for key, application in local.applications.items():
         if not isinstance(application.access, OtherAccount):
             _log.info("%s: .option(%r, %r)", key, "manifest", f"ssm://{names.parameter_name(local, key)}")
@@ -178,6 +179,16 @@ class _Boto3:
                 )
                 self._manifest(names.parameter_name(environment, key), document)
 
+    def check(self) -> None:
+        """Make sure that every manifest is there: a provider that talks to somewhere else would say nothing.
+
+        Raises:
+            ClientError: One is missing.
+        """
+        for key, application in self._environment.applications.items():
+            if not isinstance(application.access, OtherAccount):
+                self._ssm.get_parameter(Name=names.parameter_name(self._environment, key))
+
     def _stream(self, name: str, stream: OwnStream) -> None:
         capacity = {"ShardCount": stream.shards} if stream.shards else {}
         mode = {"StreamMode": stream.mode.upper().replace("-", "_")}
@@ -224,6 +235,8 @@ class _Boto3:
             return description
 
         self._wait.until(lambda: table()["TableStatus"] == "ACTIVE", f"table {name} does not become ACTIVE")
+        if [each["AttributeName"] for each in table()["KeySchema"]] != ["leaseKey"]:
+            raise UpError(f"table {name} in local AWS has another key than leaseKey; delete it, or restart local AWS")
         return str(table()["TableArn"])
 
     def _manifest(self, name: str, document: Mapping[str, Any]) -> None:

@@ -1,0 +1,208 @@
+"""An environment declared in local AWS, both ways; the library reads the manifests alike."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import up as module
+from infra.__main__ import main
+from infra.errors import UpError
+from infra.load import DIRECTORY, load_environment
+from infra.settings import Environment
+from infra.up import localized, up
+from kinesis_efo.aws import SyncClients
+from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.manifest import Manifest, load_manifest
+from kinesis_efo.options import AwsSettings
+
+REGION = "eu-west-1"
+ADOPTED = "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"
+FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
+EVERYTHING: dict[str, Any] = {
+    "streams": {
+        "orders": {"mode": "provisioned", "shards": 3, "retention_hours": 48, "max_record_kib": 2048},
+        "clicks": {},
+        "payments": {"existing_arn": ADOPTED},
+        "events": {"existing_arn": FOREIGN, "consumers": {"lake": f"{FOREIGN}/consumer/lake:1"}},
+    },
+    "applications": {
+        "lake": {"streams": ["orders", "clicks", "events"], "access": {"kind": "emr-ec2"}},
+        "ledger": {"streams": ["payments"], "lease_table": "LedgerKcl", "adopt_lease_table": True},
+        "partner": {
+            "streams": ["orders"],
+            "access": {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]},
+        },
+    },
+}
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
+    with LocalAws(settings=Settings(region=REGION, consumer_creating_seconds=0.2)) as local:
+        for name, value in local.environment.items():
+            monkeypatch.setenv(name, value)
+        yield local
+
+
+def manifest(aws: LocalAws, application: str) -> Manifest:
+    settings = AwsSettings(region=REGION, endpoint_url=aws.endpoint_url)
+    return load_manifest(f"ssm:///kinesis-efo/test/{application}", SyncClients(settings))
+
+
+def described(aws: LocalAws) -> dict[str, Any]:
+    """What is declared in local AWS, times of creation aside."""
+    kinesis, dynamodb = aws.client("kinesis"), aws.client("dynamodb")
+    streams = {}
+    for name in kinesis.list_streams()["StreamNames"]:
+        summary = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
+        consumers = kinesis.list_stream_consumers(StreamARN=summary["StreamARN"])["Consumers"]
+        streams[name] = (
+            summary["StreamModeDetails"]["StreamMode"],
+            summary["OpenShardCount"],
+            sorted((consumer["ConsumerName"], consumer["ConsumerStatus"]) for consumer in consumers),
+        )
+    tables = {
+        name: dynamodb.describe_table(TableName=name)["Table"]["KeySchema"]
+        for name in dynamodb.list_tables()["TableNames"]
+    }
+    parameters = {
+        name: json.loads(
+            re.sub(
+                r":\d{10}\b",
+                ":<created>",
+                aws.client("ssm").get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"],
+            )
+        )
+        for name in ("/kinesis-efo/test/lake", "/kinesis-efo/test/ledger")
+    }
+    return {"streams": streams, "tables": tables, "manifests": parameters}
+
+
+def test_boto3_declares_exactly_what_the_file_says(
+    declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path
+) -> None:
+    declare(**EVERYTHING)
+    up(tmp_path, "test", aws.endpoint_url, through="boto3")
+    found = described(aws)
+    assert found["streams"] == {
+        "test-orders": ("PROVISIONED", 3, [("lake", "ACTIVE"), ("partner", "ACTIVE")]),
+        "test-clicks": ("ON_DEMAND", 4, [("lake", "ACTIVE")]),
+        "payments": ("PROVISIONED", 1, [("ledger", "ACTIVE")]),
+        "events": ("PROVISIONED", 1, [("lake", "ACTIVE")]),
+    }
+    key = [{"AttributeName": "leaseKey", "KeyType": "HASH"}]
+    assert found["tables"] == {"kinesis-efo-test-lake": key, "LedgerKcl": key}
+    orders = aws.client("kinesis").describe_stream_summary(StreamName="test-orders")["StreamDescriptionSummary"]
+    assert orders["RetentionPeriodHours"] == 48
+    assert orders["MaxRecordSizeInKiB"] == 2048
+    assert set(manifest(aws, "lake").streams) == {"orders", "clicks", "events"}
+    assert manifest(aws, "ledger").lease_table == "LedgerKcl"
+
+
+def test_a_second_time_changes_nothing(declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path) -> None:
+    declare(**EVERYTHING)
+    up(tmp_path, "test", aws.endpoint_url, through="boto3")
+    before = manifest(aws, "lake")
+    up(tmp_path, "test", aws.endpoint_url, through="boto3")
+    assert manifest(aws, "lake") == before
+
+
+def test_terraform_and_boto3_end_in_the_same(
+    declare: Callable[..., Environment],
+    provider: Mapping[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    declare(**EVERYTHING)
+    ways = {}
+    for way in ("boto3", "terraform"):
+        with monkeypatch.context() as patch, LocalAws(settings=Settings(region=REGION)) as aws:
+            for name, value in {**provider, **aws.environment}.items():
+                patch.setenv(name, value)
+            up(tmp_path, "test", aws.endpoint_url, through=way)
+            ways[way] = (described(aws), manifest(aws, "lake").stream_names, manifest(aws, "ledger").lease_table)
+    described_by_boto3, described_by_terraform = ways["boto3"][0], ways["terraform"][0]
+    for found in (described_by_boto3, described_by_terraform):
+        for mode, shards, consumers in found["streams"].values():
+            assert mode in ("PROVISIONED", "ON_DEMAND")
+            assert shards
+            assert all(status in ("ACTIVE", "CREATING") for _, status in consumers)
+    assert described_by_boto3["manifests"] == described_by_terraform["manifests"]
+    assert described_by_boto3["tables"] == described_by_terraform["tables"]
+    assert ways["boto3"][1:] == ways["terraform"][1:]
+
+
+def test_auto_takes_boto3_where_terraform_is_missing_and_says_so(
+    declare: Callable[..., Environment],
+    aws: LocalAws,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    declare()
+    monkeypatch.setattr(module.shutil, "which", lambda _: None)
+    with caplog.at_level(logging.INFO):
+        assert main(["--directory", str(tmp_path), "up", "test", "--endpoint", aws.endpoint_url]) == 0
+    assert "through boto3: there is no terraform on the PATH" in caplog.text
+    assert f"export AWS_ENDPOINT_URL={aws.endpoint_url} AWS_REGION={REGION}" in caplog.text
+    assert manifest(aws, "lake").application == "lake"
+    with pytest.raises(UpError, match="there is no terraform on the PATH"):
+        up(tmp_path, "test", aws.endpoint_url, through="terraform")
+
+
+def test_only_local_endpoints_are_declared_in(declare: Callable[..., Environment], tmp_path: Path) -> None:
+    declare()
+    with pytest.raises(UpError, match=r"must be local AWS .* never AWS itself; got 'https://kinesis.eu-west-1"):
+        up(tmp_path, "test", "https://kinesis.eu-west-1.amazonaws.com")
+
+
+def test_when_nothing_answers_it_says_how_to_start_it(declare: Callable[..., Environment], tmp_path: Path) -> None:
+    declare()
+    times = iter(range(100))
+    with pytest.raises(UpError, match=r"nothing answers at http://127.0.0.1:1: .*`kinesis-efo local` \(waited 3 s\)"):
+        up(tmp_path, "test", "http://127.0.0.1:1", wait_seconds=3, clock=lambda: next(times), sleep=lambda _: None)
+
+
+def test_what_local_aws_refuses_is_said(declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path) -> None:
+    declare()
+    aws.client("dynamodb").create_table(
+        TableName="kinesis-efo-test-lake",
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    with pytest.raises(UpError, match=r"kinesis-efo-test-lake .* has another key than leaseKey"):
+        up(tmp_path, "test", aws.endpoint_url, through="boto3")
+
+
+def test_two_adopted_streams_of_one_name_cannot_both_be_local(declare: Callable[..., Environment]) -> None:
+    other = FOREIGN.replace("events", "payments")
+    environment = declare(
+        streams={
+            "orders": {"existing_arn": ADOPTED},
+            "other": {"existing_arn": other, "consumers": {"lake": f"{other}/consumer/lake:1"}},
+        },
+        applications={"lake": {"streams": ["orders", "other"]}},
+    )
+    with pytest.raises(UpError, match=r"streams.orders and streams.other are both called payments"):
+        localized(environment)
+
+
+@pytest.mark.parametrize("name", ["dev", "prod", "example"])
+def test_committed_environments_come_up(name: str, aws: LocalAws, tmp_path: Path) -> None:
+    (tmp_path / f"{name}x.yaml").write_text(
+        (DIRECTORY / f"{name}.yaml")
+        .read_text(encoding="utf-8")
+        .replace(f"environment: {name}", f"environment: {name}x"),
+        encoding="utf-8",
+    )
+    environment = load_environment(tmp_path / f"{name}x.yaml")
+    up(tmp_path, f"{name}x", aws.endpoint_url, through="boto3")
+    assert len(aws.client("kinesis").list_streams()["StreamNames"]) == len(environment.streams)

@@ -1,0 +1,128 @@
+"""The run on the terminal: a live panel where there is one, plain lines elsewhere. Relies on rich."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from demo.ledger import Verdict
+
+_LINE_EVERY: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What there is to see.
+
+    Attributes:
+        phase: What is going on, in a few words.
+        total: Events of the whole run.
+        put: Acknowledged by Kinesis.
+        archived: In completed micro-batches.
+        put_rate: Bytes per second.
+        archived_rate: Events per second.
+        batch: Last completed micro-batch; -1 before the first.
+        lag: Events behind, per (stream, shard).
+    """
+
+    phase: str
+    total: int
+    put: int
+    archived: int
+    put_rate: float
+    archived_rate: float
+    batch: int
+    lag: Mapping[tuple[str, str], int]
+
+
+class Display:
+    """Shows views. A context manager.
+
+    Args:
+        console: Where to.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._live = Live(console=console, refresh_per_second=8) if console.is_terminal else None
+        self._began = time.monotonic()
+        self._line_at = 0.0
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """One line that stays."""
+        self.console.print(f"[dim]{time.monotonic() - self._began:6.1f} s[/dim]  {text}", highlight=False)
+
+    def show(self, view: View) -> None:
+        """How things are now."""
+        if self._live:
+            self._live.update(_panel(view))
+        elif time.monotonic() - self._line_at >= _LINE_EVERY:
+            self._line_at = time.monotonic()
+            behind = sum(view.lag.values())
+            self.say(
+                f"{view.phase}: put {view.put:,} ({view.put_rate / 1e6:.2f} MB/s), archived {view.archived:,} "
+                f"({view.archived_rate:,.0f}/s), micro-batch {view.batch}, {behind:,} behind"
+            )
+
+
+def _panel(view: View) -> Group:
+    flow = Table.grid(padding=(0, 2))
+    flow.add_row("events in", _bar(view.put, view.total), f"{view.put:,}", f"{view.put_rate / 1e6:.2f} MB/s")
+    flow.add_row("events out", _bar(view.archived, view.total), f"{view.archived:,}", f"{view.archived_rate:,.0f}/s")
+    worst = max([1000, *view.lag.values()])
+    lag = Table.grid(padding=(0, 2))
+    for (stream, shard), behind in sorted(view.lag.items()):
+        lag.add_row(
+            f"{stream} {shard.removeprefix('shardId-').lstrip('0') or '0'}", _bar(behind, worst), f"{behind:,} behind"
+        )
+    batch = "none yet" if view.batch < 0 else str(view.batch)
+    return Group(Text(f"\n{view.phase}", style="bold"), flow, Text(f"last micro-batch: {batch}\n"), lag)
+
+
+def _bar(part: int, whole: int) -> ProgressBar:
+    return ProgressBar(total=max(whole, 1), completed=part, width=40)
+
+
+def report(console: Console, verdicts: Sequence[Verdict], sentence: str, chart: Path) -> None:
+    """The comparison as a table, the verdict in one line, and where the picture is."""
+    table = Table(title="What was put, and what is in Parquet", title_justify="left")
+    for name in ("stream", "put", "archived", "distinct", "lost", "too many", "checksum put", "checksum archived"):
+        table.add_column(name, justify="left" if name == "stream" else "right", no_wrap=True)
+    for verdict in verdicts:
+        style = None if verdict.exact else "bold red"
+        table.add_row(
+            verdict.stream,
+            f"{verdict.put.count:,}",
+            f"{verdict.archived.count:,}",
+            f"{verdict.archived.distinct:,}",
+            f"{verdict.lost:,}",
+            f"{verdict.surplus:,}",
+            f"{verdict.put.checksum:016x}",
+            f"{verdict.archived.checksum:016x}",
+            style=style,
+        )
+    console.print(table)
+    console.print(f"backlog and throughput: {chart}", highlight=False, soft_wrap=True)
+    good = all(verdict.exact for verdict in verdicts)
+    console.print(sentence, style="bold green" if good else "bold red", highlight=False, soft_wrap=True)

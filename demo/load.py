@@ -1,0 +1,106 @@
+"""Puts the events through the library's producer, at a steady pace, in a thread. Relies on `kinesis_efo.producer`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from hashlib import md5
+from types import TracebackType
+from typing import Self
+
+from demo.events import STREAMS, timeline
+from demo.ledger import Tally
+from kinesis_efo.options import AwsSettings
+from kinesis_efo.producer import BlockingProducer
+
+ShardRanges = Mapping[str, list[tuple[str, int]]]
+"""Per logical stream: shard ids and the last hash key of each, in order."""
+
+
+class Loader:
+    """Puts events until all are acknowledged. A context manager that ends early when left.
+
+    Args:
+        names: Logical stream to the stream's name in Kinesis.
+        shards: Where each hash key goes.
+        url: Endpoint.
+        region: Of the streams.
+        events: How many to put, or None for all.
+        rate: Events per second.
+
+    Attributes:
+        tallies: What was handed to the producer. Read it when `done`.
+        handed: Events per (stream, shard).
+        error: What went wrong, or None.
+    """
+
+    def __init__(
+        self, names: Mapping[str, str], shards: ShardRanges, url: str, region: str, events: int | None, rate: float
+    ) -> None:
+        self._names = names
+        self._shards = shards
+        self._aws = AwsSettings(region=region, endpoint_url=url)
+        self._events = events
+        self._rate = rate
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
+        self._progress: list[Callable[[], tuple[int, int]]] = []
+        self.tallies = {stream: Tally() for stream in STREAMS}
+        self.handed: Counter[tuple[str, str]] = Counter()
+        self.error: Exception | None = None
+        self.done = False
+
+    @property
+    def written(self) -> tuple[int, int]:
+        """Events and bytes that Kinesis has acknowledged."""
+        counts = [progress() for progress in self._progress]
+        return sum(events for events, _ in counts), sum(size for _, size in counts)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        try:
+            with ExitStack() as stack:
+                producers = {
+                    stream: stack.enter_context(BlockingProducer(self._names[stream], aws=self._aws))
+                    for stream in STREAMS
+                }
+                self._progress = [_progress(producer) for producer in producers.values()]
+                self._put(producers)
+            # Leaving the producers has waited for every acknowledgement.
+            self.done = not self._stop.is_set()
+        except Exception as error:
+            self.error = error
+
+    def _put(self, producers: Mapping[str, BlockingProducer]) -> None:
+        began = time.monotonic()
+        for number, event in enumerate(timeline(self._events)):
+            ahead = number / self._rate - (time.monotonic() - began)
+            if ahead > 0.02 and self._stop.wait(ahead):
+                return
+            producers[event.stream].put(event.payload, event.key)
+            self.tallies[event.stream].add(event.id, event.key, event.payload)
+            self.handed[event.stream, self._shard(event.stream, event.key)] += 1
+
+    def _shard(self, stream: str, key: str) -> str:
+        place = int.from_bytes(md5(key.encode(), usedforsecurity=False).digest(), "big")
+        return next(shard for shard, last in self._shards[stream] if place <= last)
+
+
+def _progress(producer: BlockingProducer) -> Callable[[], tuple[int, int]]:
+    def now() -> tuple[int, int]:
+        metrics = producer.metrics
+        return metrics.records_written, metrics.bytes_written
+
+    return now

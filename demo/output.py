@@ -1,0 +1,113 @@
+"""What the job has archived: the files that Spark's file sink has committed, and no others. Relies on pyarrow.
+
+The sink lists the files of each micro-batch in `_spark_metadata/<batch id>`, and now and then everything so far in
+`<batch id>.compact`. A file that is in no list belongs to a micro-batch that did not complete: readers must not see it
+(Spark's Structured Streaming guide, "File sink"; source: FileStreamSinkLog).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.parquet as pq
+
+from demo.events import event_id
+from demo.ledger import Tally
+
+
+def committed(output: Path) -> list[Path]:
+    """The files of all completed micro-batches, each once.
+
+    Args:
+        output: Directory given to the job.
+    """
+    return [file for log in _logs(output) for file in _files(log)]
+
+
+def tally(output: Path) -> dict[str, Tally]:
+    """Every archived event, by stream."""
+    tallies: dict[str, Tally] = {}
+    for file in committed(output):
+        one = tallies.setdefault(_stream(file, output), Tally())
+        table = pq.ParquetFile(file).read(columns=["partitionKey", "data"])
+        for key, data in zip(table["partitionKey"].to_pylist(), table["data"].to_pylist(), strict=True):
+            one.add(event_id(data), key, data)
+    return tallies
+
+
+class Watch:
+    """Follows the output while the job writes it.
+
+    Args:
+        output: Directory given to the job; it need not exist yet.
+
+    Attributes:
+        archived: Events per (stream, shard).
+        batch: Id of the last completed micro-batch; -1 before the first.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+        self._seen: set[Path] = set()
+        self.archived: Counter[tuple[str, str]] = Counter()
+        self.batch = -1
+
+    @property
+    def total(self) -> int:
+        """Events archived so far."""
+        return self.archived.total()
+
+    def look(self) -> None:
+        """Count what has been completed since the last look."""
+        last = -1
+        for log in _logs(self._output):
+            last = max(last, _batch(log))
+            # Compaction lists again what its predecessors had.
+            if log.suffix != ".compact" and _batch(log) <= self.batch:
+                continue
+            for file in _files(log):
+                if file not in self._seen:
+                    self._seen.add(file)
+                    self._count(file)
+        self.batch = last
+
+    def _count(self, file: Path) -> None:
+        stream = _stream(file, self._output)
+        shards = pq.ParquetFile(file).read(columns=["shardId"])["shardId"]
+        for entry in shards.value_counts().to_pylist():
+            self.archived[stream, entry["values"]] += entry["counts"]
+
+
+def _logs(output: Path) -> list[Path]:
+    directory = output / "_spark_metadata"
+    if not directory.is_dir():
+        return []
+    # Writes go to hidden files first and are renamed.
+    logs = [file for file in directory.iterdir() if file.name.removesuffix(".compact").isdigit()]
+    compacted = max((_batch(log) for log in logs if log.suffix == ".compact"), default=-1)
+    current = [
+        log for log in logs if _batch(log) > compacted or (_batch(log) == compacted and log.suffix == ".compact")
+    ]
+    return sorted(current, key=_batch)
+
+
+def _batch(log: Path) -> int:
+    return int(log.name.removesuffix(".compact"))
+
+
+def _files(log: Path) -> list[Path]:
+    version, *entries = log.read_text().splitlines()
+    if version != "v1":
+        raise ValueError(f"{log} has format {version!r}; this reader knows v1 of Spark's file sink log")
+    added = [json.loads(entry) for entry in entries]
+    return [Path(unquote(urlsplit(entry["path"]).path)) for entry in added if entry.get("action", "add") == "add"]
+
+
+def _stream(file: Path, output: Path) -> str:
+    name, _, value = file.relative_to(output).parts[0].partition("=")
+    if name != "stream":
+        raise ValueError(f"{file} is not in a directory stream=<name> below {output}")
+    return unquote(value)

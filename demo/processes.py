@@ -1,0 +1,195 @@
+"""The demo's other processes: local AWS, and the job under `spark-submit`. None of them outlives the demo. Relies on psutil."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+import psutil
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+BIN: Final = Path(sys.executable).parent
+REGION: Final = "us-east-1"
+
+
+class DemoError(Exception):
+    """The demo cannot go on; the message says why."""
+
+
+class Child:
+    """A process in a session of its own, with its output in a file. A context manager that ends it.
+
+    Args:
+        command: Program and arguments.
+        environment: On top of this process's.
+        log: Where its output goes.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self._command = list(command)
+        self._environment = dict(os.environ) | dict(environment)
+        # A Spark that is installed elsewhere must not take the place of this environment's.
+        self._environment.pop("SPARK_HOME", None)
+        self.log = log
+        self._output: IO[str] | None = None
+        self._process: subprocess.Popen[str] | None = None
+        self._family: list[psutil.Process] = []
+
+    def start(self, stdout: int | None = None) -> subprocess.Popen[str]:
+        """Start it; again, if it has ended."""
+        self._close()
+        self._output = self.log.open("a")
+        self._process = subprocess.Popen(
+            self._command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout or self._output,
+            stderr=self._output,
+            text=True,
+            start_new_session=True,
+        )
+        return self._process
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll() if self._process else None
+
+    def ask_to_end(self, seconds: float) -> int:
+        """SIGTERM to the process itself, as an orchestrator does.
+
+        Raises:
+            DemoError: It has not ended in time.
+        """
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"the process did not end within {seconds:.0f} s of SIGTERM; see {self.log}") from None
+
+    def kill(self) -> int:
+        """SIGKILL to the process and everything it has started, all at once: nobody gets to clean up.
+
+        Returns:
+            How many processes that were.
+        """
+        if self._process is None:
+            return 0
+        family = self._family
+        with contextlib.suppress(psutil.NoSuchProcess):
+            # Python workers are in process groups of their own.
+            root = psutil.Process(self._process.pid)
+            family = [root, *root.children(recursive=True)]
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(family, timeout=10)
+        self._process.wait()
+        return len(family)
+
+    def remember_family(self) -> None:
+        """Note the processes it has started, so that they are found even when it is gone."""
+        if self._process is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                root = psutil.Process(self._process.pid)
+                self._family = [root, *root.children(recursive=True)]
+
+    def tail(self, lines: int = 15) -> str:
+        """The end of its output."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        self._close()
+
+    def _close(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+        if self._output is not None:
+            self._output.close()
+
+
+def local_aws(directory: Path) -> Child:
+    """Local AWS as users run it; `endpoint` starts it."""
+    return Child(
+        [str(BIN / "kinesis-efo"), "local", "--port", "0", "--region", REGION],
+        {"PYTHONUNBUFFERED": "1"},
+        directory / "local-aws.log",
+    )
+
+
+def endpoint(aws: Child) -> str:
+    """Start local AWS and return its URL.
+
+    Raises:
+        DemoError: It ended at once.
+    """
+    process = aws.start(stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    for line in process.stdout:
+        name, _, value = line.strip().removeprefix("export ").partition("=")
+        if name == "AWS_ENDPOINT_URL":
+            return value
+    raise DemoError(f"local AWS did not start:\n{aws.tail()}")
+
+
+def environment(url: str) -> dict[str, str]:
+    """What points every AWS SDK to local AWS."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "local",
+        "AWS_SECRET_ACCESS_KEY": "local",
+        "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "NO_PROXY": "127.0.0.1,localhost",
+        "no_proxy": "127.0.0.1,localhost",
+    }
+
+
+def archive_job(directory: Path, url: str, manifest: str, *, batch_records: int) -> Child:
+    """`jobs/archive.py` under `spark-submit`, as users run it."""
+    return Child(
+        [
+            str(BIN / "spark-submit"),
+            "--master", "local[2]",
+            "--conf", "spark.ui.enabled=false",
+            "--conf", "spark.log.level=WARN",
+            str(ROOT / "jobs" / "archive.py"),
+            "--manifest", manifest,
+            "--output", str(directory / "lake"),
+            "--checkpoint", str(directory / "checkpoint"),
+            "--starting-position", "TRIM_HORIZON",
+            "--trigger", "1 second",
+            "--option", f"maxRecordsPerTrigger={batch_records}",
+        ],
+        {
+            **environment(url),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        directory / "job.log",
+    )  # fmt: skip
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM unwind like Ctrl-C does, so that every process is ended."""
+
+    def handle(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, handle)

@@ -1,0 +1,206 @@
+"""The run: declare, load, archive, kill half way, start again, compare. Relies on every other module of the demo."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import boto3
+from rich.console import Console
+
+from demo import chart, display, ledger, output, processes
+from demo.chart import Sample
+from demo.display import Display, View
+from demo.events import STREAMS, count
+from demo.load import Loader
+from demo.processes import Child, DemoError
+from infra.up import up
+
+MANIFEST: Final = "ssm:///kinesis-efo/demo/lake"
+_ENVIRONMENTS: Final = Path(__file__).parent / "environments"
+_LOOK_EVERY: Final = 0.25
+_PATIENCE: Final = 180.0
+"""Seconds without a completed micro-batch after which the demo gives up."""
+_END_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run.
+
+    Attributes:
+        directory: Where everything goes; must be empty or new.
+        events: How many events, or None for all of them.
+        seconds: How long putting them takes.
+        kill: Whether the job is killed half way.
+    """
+
+    directory: Path
+    events: int | None = None
+    seconds: float = 75.0
+    kill: bool = True
+
+
+def run(plan: Plan, console: Console) -> int:
+    """Run the demo.
+
+    Returns:
+        The exit code: 0 where every event is archived exactly once, else 1.
+
+    Raises:
+        DemoError: It did not get as far as a comparison.
+    """
+    directory = plan.directory
+    total = count(plan.events)
+    with Display(console) as shown, processes.local_aws(directory) as aws:
+        url = processes.endpoint(aws)
+        shown.say(f"local AWS answers at {url}")
+        os.environ.update(processes.environment(url))
+        up(_ENVIRONMENTS, "demo", url, through="boto3")
+        names, shards = _declared()
+        shown.say(
+            f"declared {', '.join(f'{name} ({len(shards[name])} shards)' for name in names)}; manifest {MANIFEST}"
+        )
+        job = processes.archive_job(directory, url, MANIFEST, batch_records=max(500, total // 16))
+        loader = Loader(names, shards, url, processes.REGION, plan.events, total / plan.seconds)
+        with job, loader:
+            watched = _Run(loader, job, directory, total, shown)
+            watched.through(plan)
+    shown.say("comparing what was put with what is in Parquet")
+    verdicts = ledger.compare(loader.tallies, output.tally(directory / "lake"))
+    picture = directory / "backlog.png"
+    chart.draw(watched.samples, watched.marks, picture)
+    kills = sum(what == "killed" for _, what in watched.marks)
+    display.report(console, verdicts, ledger.sentence(verdicts, kills), picture)
+    return 0 if total and all(verdict.exact for verdict in verdicts) else 1
+
+
+@dataclass
+class _Run:
+    """The part that is watched: from the job's start to its end."""
+
+    loader: Loader
+    job: Child
+    directory: Path
+    total: int
+    shown: Display
+    samples: list[Sample] = field(default_factory=list)
+    marks: list[tuple[float, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._watch = output.Watch(self.directory / "lake")
+        self._began = time.monotonic()
+        self._moved_at = self._began
+        self._bytes: list[int] = []
+
+    def through(self, plan: Plan) -> None:
+        self.shown.say("spark-submit jobs/archive.py; its log: " + str(self.job.log))
+        self.job.start()
+        if plan.kill:
+            self._until(lambda: self._watch.total * 2 >= self.total, "reading")
+            self._until(self._in_a_batch, "reading")
+            self._kill()
+            self.job.start()
+            self._mark("started again")
+            self.shown.say("the same command again; it goes on from its checkpoint")
+        self._until(
+            lambda: self.loader.done and self._watch.total >= self.total, "catching up" if plan.kill else "reading"
+        )
+        self.shown.say("everything is archived; SIGTERM to the job")
+        if code := self.job.ask_to_end(_END_SECONDS):
+            raise DemoError(f"the job ended with exit code {code}:\n{self.job.tail()}")
+        # What the last micro-batch brought while the job was ending.
+        self._look("ended")
+
+    def _until(self, reached: Callable[[], bool], phase: str) -> None:
+        while not self._look(phase) or not reached():
+            if (code := self.job.exit_code) is not None:
+                raise DemoError(f"the job ended by itself with exit code {code}:\n{self.job.tail()}")
+            if self.loader.error:
+                raise DemoError(f"putting events failed: {self.loader.error}") from self.loader.error
+            if time.monotonic() - self._moved_at > _PATIENCE:
+                raise DemoError(f"no micro-batch was completed for {_PATIENCE:.0f} s:\n{self.job.tail()}")
+            self.job.remember_family()
+            time.sleep(_LOOK_EVERY)
+
+    def _look(self, phase: str) -> bool:
+        before = self._watch.total
+        self._watch.look()
+        if self._watch.total != before:
+            self._moved_at = time.monotonic()
+        put, size = self.loader.written
+        self.samples.append(Sample(time.monotonic() - self._began, put, self._watch.total))
+        self._bytes.append(size)
+        seconds = [sample.seconds for sample in self.samples[-40:]]
+        lag = {key: handed - self._watch.archived[key] for key, handed in dict(self.loader.handed).items()}
+        self.shown.show(
+            View(
+                phase,
+                self.total,
+                put,
+                self._watch.total,
+                chart.rates(seconds, self._bytes[-40:])[-1],
+                chart.rates(seconds, [sample.archived for sample in self.samples[-40:]])[-1],
+                self._watch.batch,
+                lag,
+            )
+        )
+        return True
+
+    def _in_a_batch(self) -> bool:
+        """A micro-batch is planned and not completed; looked for closely, as it may be short."""
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            planned, completed = (_last(self.directory / "checkpoint" / log) for log in ("offsets", "commits"))
+            if planned > completed:
+                return True
+            time.sleep(0.005)
+        return False
+
+    def _kill(self) -> None:
+        processes_killed = self.job.kill()
+        self._mark("killed")
+        self._watch.look()
+        share = self._watch.total / self.total
+        self.shown.say(
+            f"[bold red]SIGKILL[/bold red] to the driver, its JVM and {processes_killed - 2} more processes, in the middle of a "
+            f"micro-batch, with {share:.0%} archived"
+        )
+        self._moved_at = time.monotonic()
+
+    def _mark(self, what: str) -> None:
+        self.marks.append((time.monotonic() - self._began, what))
+
+
+def _last(log: Path) -> int:
+    if not log.is_dir():
+        return -1
+    return max((int(file.name) for file in log.iterdir() if file.name.isdigit()), default=-1)
+
+
+def _declared() -> tuple[dict[str, str], dict[str, list[tuple[str, int]]]]:
+    """Stream names and shards, from the manifest and from Kinesis."""
+    document: dict[str, Any] = json.loads(
+        boto3.client("ssm").get_parameter(Name=MANIFEST.removeprefix("ssm://"), WithDecryption=True)["Parameter"][
+            "Value"
+        ]
+    )
+    kinesis = boto3.client("kinesis")
+    streams: Mapping[str, Any] = document["streams"]
+    names = {name: str(streams[name]["streamName"]) for name in STREAMS}
+    shards = {
+        name: sorted(
+            (
+                (str(shard["ShardId"]), int(shard["HashKeyRange"]["EndingHashKey"]))
+                for shard in kinesis.list_shards(StreamName=names[name])["Shards"]
+            ),
+            key=lambda shard: shard[1],
+        )
+        for name in STREAMS
+    }
+    return names, shards

@@ -16,6 +16,7 @@ KinesisEfoError
 ├── DataLossError               records that should be read are gone (retention, deleted shard)
 ├── LeaseError
 │   ├── LeaseTableError         the table is missing, refused or has the wrong key
+│   ├── TableUnavailableError   the table cannot be reached or throttles us for now
 │   ├── LeaseLostError          another worker took a lease from us
 │   └── AlreadyRunningError     another live run of the application holds the leases
 ├── FetcherError                talking to the fetcher failed
@@ -99,6 +100,10 @@ class LeaseError(KinesisEfoError):
 
 class LeaseTableError(LeaseError):
     """The lease table is missing, refuses us, or does not have the lease key schema."""
+
+
+class TableUnavailableError(LeaseError):
+    """The lease table cannot be reached or throttles us for now; trying again later makes sense."""
 
 
 class LeaseLostError(LeaseError):

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
 
-from kinesis_efo.leases import Lease, LeaseStore, Lost, Scan, TableUnavailableError, Written
+from kinesis_efo.errors import TableUnavailableError
+from kinesis_efo.leases import Lease, LeaseStore, Lost, Scan, Written
 from kinesis_efo.leases.row import KCL_TRANSIENT, Item
 from kinesis_efo.leases.store import Outcome
 

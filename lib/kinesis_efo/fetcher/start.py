@@ -14,7 +14,7 @@ from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.options import Start
-from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.positions import Offset, Position, PositionKind, ShardKey
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +55,15 @@ async def _from_leases(
         shard = lease_keys.decode(key)
         if shard is None or shard.stream not in streams:
             continue
-        if lease.sub:
-            log.warning(
-                "lease %s stands inside an aggregated record (%s, sub-sequence number %d): it is read again as a whole",
-                key, lease.checkpoint, lease.sub,
-            )  # fmt: skip
         # KCL keeps LATEST in a row until its first checkpoint: nothing was read yet.
-        positions[shard] = lease.checkpoint or now
+        position = lease.checkpoint or now
+        if lease.sub and position.kind is PositionKind.AFTER:
+            # Ranges begin and end on whole Kinesis records: what is left of the aggregate comes with what was read of it.
+            position = Position.after(position.value - 1)
+            log.warning(
+                "lease %s stands at user record %d of an aggregate: it is read again as a whole", key, lease.sub
+            )
+        positions[shard] = position
     for name in streams:
         if not any(key.stream == name for key in positions):
             raise LeaseTableError(

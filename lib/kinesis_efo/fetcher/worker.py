@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
+from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError, TableUnavailableError
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.messages import (
@@ -31,7 +31,6 @@ from kinesis_efo.fetcher.planning import plan
 from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.leases.row import LeaseInfo, LeaseKeys
-from kinesis_efo.leases.store import TableUnavailableError
 from kinesis_efo.leases.worker import LeaseLoop
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 

@@ -1,7 +1,7 @@
 """Leases: which worker reads which shard, kept in DynamoDB in KCL's form. See `LeaseLoop` and `LeaseTable`."""
 
 from kinesis_efo.leases.row import Lease, LeaseInfo, LeaseKeys
-from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Scan, TableUnavailableError, Written
+from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Scan, Written
 from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo.leases.worker import LeaseLoop, worker_id
 
@@ -15,7 +15,6 @@ __all__ = [
     "LeaseTable",
     "Lost",
     "Scan",
-    "TableUnavailableError",
     "Written",
     "client_config",
     "worker_id",

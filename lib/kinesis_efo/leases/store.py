@@ -11,12 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kinesis_efo.errors import LeaseError
 from kinesis_efo.leases.row import Lease
-
-
-class TableUnavailableError(LeaseError):
-    """The lease table cannot be reached or throttles us for now; trying again later makes sense."""
 
 
 @dataclass(frozen=True, slots=True)

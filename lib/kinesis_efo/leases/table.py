@@ -13,9 +13,9 @@ from aiobotocore.config import AioConfig
 from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError, HTTPClientError
 from botocore.parsers import ResponseParserError
 
-from kinesis_efo.errors import LeaseTableError
+from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.leases.row import KCL_TRANSIENT, Item, Lease
-from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan, TableUnavailableError, Written
+from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan, Written
 
 _PASSING: Final = frozenset(
     {

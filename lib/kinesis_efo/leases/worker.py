@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from random import Random
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError
+from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError, TableUnavailableError
 from kinesis_efo.leases.cleanup import finished_parents
 from kinesis_efo.leases.election import Plan, Worker, plan
 from kinesis_efo.leases.expiry import Observer, Sighting
 from kinesis_efo.leases.keeper import Ending, Keeper, Noted, Timing, within
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan, TableUnavailableError
+from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan
 from kinesis_efo.positions import SHARD_END, Position
 
 logger = logging.getLogger(__name__)

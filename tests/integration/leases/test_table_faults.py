@@ -14,7 +14,7 @@ from aiohttp import ClientSession, web
 from moto.server import ThreadedMotoServer
 
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import LeaseTableError
+from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.leases import (
     Behind,
     Lease,
@@ -22,7 +22,6 @@ from kinesis_efo.leases import (
     LeaseLoop,
     LeaseTable,
     Lost,
-    TableUnavailableError,
     Written,
     client_config,
     worker_id,

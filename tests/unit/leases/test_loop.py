@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError
-from kinesis_efo.leases import LeaseInfo, LeaseLoop, TableUnavailableError, worker_id
+from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError, TableUnavailableError
+from kinesis_efo.leases import LeaseInfo, LeaseLoop, worker_id
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.support.lease_store import MemoryLeaseStore, Network

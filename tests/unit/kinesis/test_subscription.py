@@ -262,21 +262,22 @@ async def test_a_sink_that_waits_less_than_20_seconds_only_stops_the_reading(blo
     assert (scene.stats.opened, scene.stats.paused) == (1, 0)
 
 
-@pytest.mark.parametrize("began", [0.0, 0.5, 7.0, 19.9, 25.0])
+@pytest.mark.parametrize(("early", "late"), [(0, 0), (0, 0.5), (7, 0), (19.9, 0.2), (19.9, 19.9), (30, 1), (34, 34)])
 @virtual
-async def test_20_seconds_of_a_full_sink_close_and_room_reopens(began: float) -> None:
-    scene = Scene([payload(1), Wait(began), payload(2), payload(3)], [payload(3), END], delays={1: 200.0})
+async def test_20_seconds_of_a_full_sink_close_and_room_reopens(early: float, late: float) -> None:
+    script = [payload(1), Wait(early), payload(2), Wait(late), payload(3), payload(4)]
+    scene = Scene(script, [payload(4), END], delays={2: 200.0})
     task = asyncio.ensure_future(scene.subscription.run())
-    await scene.clock.sleep(began + 19.99)
+    await scene.clock.sleep(early + late + 19.99)
     assert not scene.transport.streams[0].closed
-    assert scene.transport.streams[0].read == 2, "nothing is read while the sink is full"
+    assert scene.transport.streams[0].read == 3, "nothing is read while the sink is full"
     await scene.clock.sleep(0.02)
     assert scene.transport.streams[0].closed
     assert scene.stats.state is State.PAUSED
     await task
-    assert scene.elapsed == pytest.approx(began + 200)
-    assert scene.sink.continuations == [1, 2, 3, None]
-    assert scene.transport.positions == ["TRIM_HORIZON", "AFTER:2"]
+    assert scene.elapsed == pytest.approx(early + late + 200)
+    assert scene.sink.continuations == [1, 2, 3, 4, None]
+    assert scene.transport.positions == ["TRIM_HORIZON", "AFTER:3"]
     assert (scene.stats.paused, scene.stats.renewed, scene.stats.failures) == (1, 0, {})
 
 
@@ -435,6 +436,25 @@ async def test_being_taken_over_now_and_then_is_borne() -> None:
     now_and_then = [[step for _ in range(3) for step in (Wait(30), payload(1))] + [TAKEN_OVER]] * 20
     scene = await Scene(*now_and_then, [END]).ends()
     assert scene.stats.failures == {"ResourceInUseException": 20}
+
+
+@virtual
+async def test_a_success_ends_the_patience_with_refusals() -> None:
+    scene = await Scene(*[TOO_SOON] * 50, [payload(1)], *[TOO_SOON] * 50, [END]).ends()
+    assert scene.elapsed > 300
+
+
+@virtual
+async def test_a_call_made_elsewhere_is_waited_out() -> None:
+    scene = Scene([END])
+    begin = scene.clock.monotonic()
+    subscription = ShardSubscription(
+        STREAM, SHARD, TRIM_HORIZON, scene.sink, scene.transport, scene.topology,
+        source=SOURCE, clock=scene.clock, not_before=begin + 3,
+    )  # fmt: skip
+    await subscription.run()
+    assert scene.transport.calls == [(begin + 3, "TRIM_HORIZON")]
+    assert subscription.next_call == begin + 3 + 5
 
 
 # -- fatal at once

@@ -71,7 +71,8 @@ def up(
     for key, application in local.applications.items():
         if not isinstance(application.access, OtherAccount):
             _log.info("%s: .option(%r, %r)", key, "manifest", f"ssm://{names.parameter_name(local, key)}")
-    _log.info("export AWS_ENDPOINT_URL=%s AWS_REGION=%s", endpoint, local.region)
+    # boto3 looks at AWS_DEFAULT_REGION, every other SDK at AWS_REGION.
+    _log.info("export AWS_ENDPOINT_URL=%s AWS_REGION=%s AWS_DEFAULT_REGION=%s", endpoint, local.region, local.region)
     _log.info("export AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local")
 
 
@@ -275,7 +276,9 @@ def _through_terraform(environment: Environment, directory: Path, endpoint: str,
                     raise UpError(f"terraform apply against {endpoint} failed:\n{applied.stderr.strip()}")
                 _log.info("declared %s at %s through Terraform", environment.environment, endpoint)
                 return True
-            why = f"terraform init failed (is the AWS provider at hand?): {' '.join(init.stderr.split())[:400]}"
+            # Warnings come first; what matters is the error.
+            reason = " ".join(init.stderr.rpartition("Error: ")[2].split())
+            why = f"terraform init failed (is the AWS provider at hand?): {reason[:300]}"
     if required:
         raise UpError(why)
     _log.info("declaring %s at %s through boto3: %s", environment.environment, endpoint, why)

@@ -1,0 +1,84 @@
+"""The gate tells a scan from something that only looks like one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import gate
+from infra.gate import FLOOR, PLANTED, GateError, scan_plans, scan_stacks
+
+
+def check(identifier: str, resource: str, origin: str) -> dict[str, str]:
+    return {
+        "check_id": identifier,
+        "check_name": "Ensure something",
+        "resource": resource,
+        "file_abs_path": f"/scratch/{origin}/cdk.tf.json",
+    }
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    """What checkov reports when everything is as it should be."""
+    planted = [check(*each.split(" "), gate.CANARY) for each in PLANTED]
+    passed = [check("CKV_AWS_1", f"resource.{n}", "dev") for n in range(FLOOR)]
+    parts = {"failed": planted, "passed": passed, "errors": 0, **changes}
+    results = {"failed_checks": parts["failed"], "passed_checks": parts["passed"]}
+    return {"summary": {"parsing_errors": parts["errors"]}, "results": results}
+
+
+def test_planted_faults_are_found_and_are_not_ours() -> None:
+    result = gate._judge([report()], ["dev"], PLANTED)
+    assert result.failed == []
+    assert result.passed == {"dev": FLOOR}
+
+
+def test_a_real_fault_is_told() -> None:
+    ours = check("CKV_AWS_43", "resource.orders", "dev")
+    faulty = report()
+    faulty["results"]["failed_checks"].append(ours)
+    assert gate._judge([faulty], ["dev"], PLANTED).failed == ["CKV_AWS_43 Ensure something: resource.orders in dev"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"errors": 1}, "could not parse 1 of the files"),
+        (
+            {"failed": []},
+            "the gate is blind: planted faults were not found: CKV_AWS_43 aws_kinesis_stream.unencrypted, CKV_EFO_1",
+        ),
+        ({"passed": []}, "so that something was not scanned: {'dev': 0}"),
+        ({"passed": [check("CKV_AWS_1", f"r{n}", "other") for n in range(FLOOR)]}, "{'dev': 0}"),
+    ],
+)
+def test_what_was_no_scan_is_an_error(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(GateError) as caught:
+        gate._judge([report(**changes)], ["dev"], PLANTED)
+    assert message in str(caught.value)
+
+
+def test_nothing_to_scan_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(GateError, match="holds no synthesized stacks"):
+        scan_stacks(tmp_path)
+    (tmp_path / "plan.json").write_text(
+        json.dumps({"planned_values": {"root_module": {"resources": []}}}), encoding="utf-8"
+    )
+    with pytest.raises(GateError, match="is not the JSON of a plan: ValueError: it has no resources"):
+        scan_plans([tmp_path / "plan.json"])
+
+
+def test_a_stack_that_declares_nothing_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"stacks": {"dev": {"synthesizedStackPath": "dev.json"}}}), encoding="utf-8"
+    )
+    (tmp_path / "dev.json").write_text(json.dumps({"terraform": {}}), encoding="utf-8")
+    with pytest.raises(GateError, match="declares nothing"):
+        scan_stacks(tmp_path)
+
+
+def test_every_suppression_has_a_reason() -> None:
+    assert all(len(reason) > 20 for reason in gate.SUPPRESSED.values())

@@ -71,7 +71,9 @@ class Display:
 
     def say(self, text: str) -> None:
         """One line that stays."""
-        self.console.print(f"[dim]{time.monotonic() - self._began:6.1f} s[/dim]  {text}", highlight=False)
+        self.console.print(
+            f"[dim]{time.monotonic() - self._began:6.1f} s[/dim]  {text}", highlight=False, soft_wrap=True
+        )
 
     def show(self, view: View) -> None:
         """How things are now."""

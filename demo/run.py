@@ -63,9 +63,8 @@ def run(plan: Plan, console: Console) -> int:
         os.environ.update(processes.environment(url))
         up(_ENVIRONMENTS, "demo", url, through="boto3")
         names, shards = _declared()
-        shown.say(
-            f"declared {', '.join(f'{name} ({len(shards[name])} shards)' for name in names)}; manifest {MANIFEST}"
-        )
+        shapes = ", ".join(f"{name} (shards: {len(shards[name])})" for name in names)
+        shown.say(f"declared {shapes}; manifest {MANIFEST}")
         job = processes.archive_job(directory, url, MANIFEST, batch_records=max(500, total // 16))
         loader = Loader(names, shards, url, processes.REGION, plan.events, total / plan.seconds)
         with job, loader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -16,7 +17,9 @@ _log = logging.getLogger("infra")
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    # The cdktf command line passes this; it shows whatever is said on stderr as an error.
+    level = logging.WARNING if "CDKTF_CONTEXT_JSON" in os.environ else logging.INFO
+    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     try:
         match options.command:
             case "accept":

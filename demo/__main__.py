@@ -27,6 +27,8 @@ def main(
 ) -> None:
     """Archive a real stream, kill the job half way, start it again, and see that nothing is lost or twice."""
     console = Console(force_terminal=False if os.environ.get("CI") else None)
+    if not console.is_terminal:
+        console.width = 120
     try:
         plan = Plan(_emptied(directory.absolute()), events, seconds, kill)
         end_on_sigterm()

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from rich.box import SIMPLE
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -108,8 +109,14 @@ def _bar(part: int, whole: int) -> ProgressBar:
 
 def report(console: Console, verdicts: Sequence[Verdict], sentence: str, chart: Path) -> None:
     """The comparison as a table, the verdict in one line, and where the picture is."""
-    table = Table(title="What was put, and what is in Parquet", title_justify="left")
-    for name in ("stream", "put", "archived", "distinct", "lost", "too many", "checksum put", "checksum archived"):
+    table = Table(
+        title="What was put, and what is in Parquet",
+        title_justify="left",
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    for name in ("stream", "put", "archived", "distinct", "lost", "too many", "checksum"):
         table.add_column(name, justify="left" if name == "stream" else "right", no_wrap=True)
     for verdict in verdicts:
         style = None if verdict.exact else "bold red"
@@ -120,11 +127,16 @@ def report(console: Console, verdicts: Sequence[Verdict], sentence: str, chart: 
             f"{verdict.archived.distinct:,}",
             f"{verdict.lost:,}",
             f"{verdict.surplus:,}",
-            f"{verdict.put.checksum:016x}",
-            f"{verdict.archived.checksum:016x}",
+            checksums(verdict),
             style=style,
         )
     console.print(table)
     console.print(f"backlog and throughput: {chart}", highlight=False, soft_wrap=True)
     good = all(verdict.exact for verdict in verdicts)
     console.print(sentence, style="bold green" if good else "bold red", highlight=False, soft_wrap=True)
+
+
+def checksums(verdict: Verdict) -> str:
+    """Both sides' checksums: once where they agree."""
+    put, archived = verdict.put.checksum, verdict.archived.checksum
+    return f"= {put:016x}" if put == archived else f"{put:016x} != {archived:016x}"

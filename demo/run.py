@@ -105,8 +105,10 @@ class _Run:
             self._until(self._in_a_batch, "reading")
             self._kill()
             self.job.start()
-            self._mark("started again")
             self.shown.say("the same command again; it goes on from its checkpoint")
+            before = self._watch.batch
+            self._until(lambda: self._watch.batch > before, "starting again")
+            self._mark("archiving again")
         self._until(
             lambda: self.loader.done and self._watch.total >= self.total, "catching up" if plan.kill else "reading"
         )

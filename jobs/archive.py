@@ -56,20 +56,21 @@ def archive(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # py4j tells of every message between Python and the JVM.
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    options = pairs(option or [])
-    if starting_position is not None:
-        options["startingPosition"] = starting_position
-    if streams is not None:
-        options["streams"] = streams
-    if available_now and SPARK_VERSION < (4, 2):
-        options["catchUp"] = "true"
+    named = {
+        "manifest": manifest,
+        "streams": streams,
+        "startingPosition": starting_position,
+        "catchUp": "true" if available_now and SPARK_VERSION < (4, 2) else None,
+    }
+    given = [f"{name}={value}" for name, value in named.items() if value is not None]
+    options = pairs([*given, *(option or [])])
     spark = SparkSession.builder.appName("kinesis-efo archive").getOrCreate()
     # Dates and hours of partitions are UTC wherever the job runs.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     try:
         with stop_signals(spark) as stopping:
             while True:
-                writer = parquet(read_stream(spark, manifest=manifest, **options), output, checkpoint)
+                writer = parquet(read_stream(spark, **options), output, checkpoint)
                 timing = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger)
                 query = timing.start()
                 if await_stop(query, stopping) or not (available_now and generation_ended(query.lastProgress)):
@@ -109,8 +110,9 @@ def pairs(texts: list[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise typer.BadParameter(f"--option must be NAME=VALUE, such as bufferBytes=64m; got {text!r}")
-        if name.lower() in {known.lower() for known in found}:
-            raise typer.BadParameter(f"--option {name} is given twice: {found[name]!r} and {value!r}")
+        # The source does not care about case.
+        if before := next((known for known in found if known.lower() == name.lower()), None):
+            raise typer.BadParameter(f"option {name} is given twice: {found[before]!r} and {value!r}")
         found[name] = value
     return found
 

@@ -1,0 +1,100 @@
+"""The command group: loading on demand, and how errors reach the terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from kinesis_efo.cli import app as cli
+from kinesis_efo.errors import ConfigurationError, ManifestError
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, err
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = _run(capsys, "--help")
+    assert code == 0
+    assert all(name in out for name in cli.COMMANDS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = _run(capsys, "--version")
+    assert (code, out.split()[0]) == (0, "kinesis-efo")
+
+
+def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = _run(capsys, "lokal")
+    assert code == 2
+    assert "lokal" in err
+
+
+def test_importing_the_command_line_imports_no_command() -> None:
+    check = (
+        "import sys, kinesis_efo.cli; print([name for name in ('moto', 'aiohttp', 'pyspark') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of a command called `probe`, which needs the extra `local`."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(cli.COMMANDS, "probe", cli.Entry("probe_command", extra="local"))
+    monkeypatch.delitem(sys.modules, "probe_command", raising=False)
+    return tmp_path / "probe_command.py"
+
+
+def test_a_function_is_a_command(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.write_text("def probe(depth: int = 1) -> None:\n    '''Probes.'''\n    print('depth', depth + 1)\n")
+    code, out, _ = _run(capsys, "probe", "--depth", "4")
+    assert (code, out) == (0, "depth 5\n")
+
+
+def test_a_typer_app_is_a_group(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.write_text(
+        "import typer\nprobe = typer.Typer()\n"
+        "@probe.command()\ndef show() -> None:\n    print('shown')\n"
+        "@probe.command()\ndef check() -> None:\n    print('checked')\n"
+    )
+    code, out, _ = _run(capsys, "probe", "check")
+    assert (code, out) == (0, "checked\n")
+
+
+def test_a_missing_package_names_the_extra(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.write_text("import no_such_package\n")
+    code, _, err = _run(capsys, "probe")
+    assert code == 1
+    assert "needs the package 'no_such_package': pip install 'kinesis-efo[local]'" in err
+
+
+def test_a_missing_module_of_ours_is_a_defect(command: Path) -> None:
+    command.write_text("import kinesis_efo.no_such_module\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        cli.main(["probe"])
+
+
+def test_an_error_of_the_library_is_one_message(
+    command: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command.write_text(
+        "from kinesis_efo.errors import ManifestError\ndef probe() -> None:\n    raise ManifestError('no manifest')\n"
+    )
+    code, _, err = _run(capsys, "probe")
+    assert (code, err) == (1, "kinesis-efo: no manifest\n")
+    assert issubclass(ManifestError, ConfigurationError)
+
+
+def test_local_is_there() -> None:
+    group = typer.main.get_command(cli.app)
+    assert isinstance(group, cli.LazyGroup)
+    assert group.get_command(None, "local") is not None

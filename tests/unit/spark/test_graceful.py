@@ -1,0 +1,103 @@
+"""Where a query is stopped, on a query that is driven by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kinesis_efo.spark.graceful import await_stop
+
+
+class Query:
+    """A query in a state that the test says, changed when it is looked at.
+
+    Args:
+        script: What happens at each look at the status; the last one stays.
+    """
+
+    runId = "run"
+
+    def __init__(self, *script: Callable[[Query], None]) -> None:
+        self.isActive = True
+        self.message = "Processing new data"
+        self.trigger_active = True
+        self.batch = 7
+        self.failure: Exception | None = None
+        self.looks = 0
+        self.stopped_at: tuple[int, str] | None = None
+        self._script = list(script)
+
+    @property
+    def lastProgress(self) -> Any:
+        return {"batchId": self.batch}
+
+    @property
+    def status(self) -> dict[str, Any]:
+        self.looks += 1
+        if self._script:
+            self._script.pop(0)(self)
+        return {"message": self.message, "isTriggerActive": self.trigger_active, "isDataAvailable": True}
+
+    def awaitTermination(self, timeout: int | None = None) -> bool:
+        return not self.isActive
+
+    def exception(self) -> Exception | None:
+        return self.failure
+
+    def stop(self) -> None:
+        self.isActive = False
+        self.stopped_at = (self.batch, self.message)
+
+
+def _asked() -> threading.Event:
+    stopping = threading.Event()
+    stopping.set()
+    return stopping
+
+
+def _nothing(_query: Query) -> None:
+    pass
+
+
+def _say(message: str) -> Callable[[Query], None]:
+    return lambda query: setattr(query, "message", message)
+
+
+def test_a_query_that_ends_by_itself_was_not_stopped() -> None:
+    query = Query()
+    query.isActive = False
+    assert await_stop(query, threading.Event()) is False  # type: ignore[arg-type]
+    assert query.stopped_at is None
+
+
+@pytest.mark.parametrize(
+    "message", ["Waiting for next trigger", "Waiting for data to arrive", "Getting offsets from x"]
+)
+def test_it_is_stopped_between_micro_batches(message: str) -> None:
+    query = Query(_nothing, _nothing, _say(message))
+    assert await_stop(query, _asked()) is True  # type: ignore[arg-type]
+    assert query.stopped_at == (7, message)
+    assert query.looks == 3
+
+
+def test_under_load_a_new_number_is_the_boundary() -> None:
+    query = Query(_nothing, lambda query: setattr(query, "batch", 8))
+    assert await_stop(query, _asked()) is True  # type: ignore[arg-type]
+    assert query.stopped_at == (8, "Processing new data")
+
+
+def test_patience_ends() -> None:
+    query = Query()
+    assert await_stop(query, _asked(), patience=0.1) is True  # type: ignore[arg-type]
+    assert query.stopped_at == (7, "Processing new data")
+
+
+def test_a_failure_while_stopping_is_not_hidden() -> None:
+    def fail(query: Query) -> None:
+        query.isActive, query.failure = False, RuntimeError("the micro-batch failed")
+
+    with pytest.raises(RuntimeError, match="the micro-batch failed"):
+        await_stop(Query(_nothing, fail), _asked())  # type: ignore[arg-type]

@@ -52,4 +52,6 @@ def _emptied(directory: Path) -> Path:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app()

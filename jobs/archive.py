@@ -15,20 +15,17 @@ from __future__ import annotations
 import json
 import logging
 import re
+import traceback
 from typing import Annotated, Any
 
 import typer
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, date_format
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from kinesis_efo import read_stream
-from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.spark.compat import SPARK_VERSION
 from kinesis_efo.spark.graceful import await_stop, stop_signals
-
-log = logging.getLogger("archive")
 
 
 def archive(
@@ -75,9 +72,10 @@ def archive(
                 query = timing.start()
                 if await_stop(query, stopping) or not (available_now and generation_ended(query.lastProgress)):
                     break
-    except (KinesisEfoError, PySparkException) as error:
-        log.debug("in full", exc_info=True)
+    except Exception as error:
+        # What failed comes first; Spark's own account of it is pages long.
         typer.echo(f"archive failed: {reason(error)}", err=True)
+        traceback.print_exc()
         raise typer.Exit(1) from None
     finally:
         spark.stop()
@@ -143,8 +141,10 @@ def reason(error: Exception) -> str:
     """
     text = str(error)
     ours = re.findall(r"^\s*(?:[\w.]*\.)?kinesis_efo\.[\w.]*\.(\w+: .*)$", text, re.MULTILINE)
-    return str(ours[-1]) if ours else text.strip().split("\n\n")[0]
+    return str(ours[-1]) if ours else f"{type(error).__name__}: " + text.strip().split("\n\n")[0]
 
 
 if __name__ == "__main__":
-    typer.run(archive)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(archive)
+    app()

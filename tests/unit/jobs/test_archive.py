@@ -65,4 +65,4 @@ def test_the_reason_is_ours_where_spark_wraps_it() -> None:
 
 
 def test_other_reasons_are_spark_s_own_first_words() -> None:
-    assert reason(RuntimeError("[PATH_NOT_FOUND] no path\n\nDriver stacktrace:\n...")) == "[PATH_NOT_FOUND] no path"
+    assert reason(RuntimeError("[PATH_NOT_FOUND] no path\n\nDriver stacktrace:\n...")) == "RuntimeError: [PATH_NOT_FOUND] no path"

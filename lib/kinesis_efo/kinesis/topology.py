@@ -75,14 +75,14 @@ class Topology:
         return None
 
     async def _list(self, stream_arn: str, shard_filter: dict[str, Any] | None = None) -> list[Shard]:
-        request = {"ShardFilter": shard_filter} if shard_filter else {}
+        request: dict[str, Any] = {"StreamARN": stream_arn, **({"ShardFilter": shard_filter} if shard_filter else {})}
         shards: list[Shard] = []
         while True:
-            page = await self._client.list_shards(StreamARN=stream_arn, MaxResults=PAGE, **request)
+            page = await self._client.list_shards(MaxResults=PAGE, **request)
             shards += map(_shard, page["Shards"])
             if not (token := page.get("NextToken")):
                 return shards
-            # The token stands for the filter, which must not come again.
+            # The token stands for stream and filter, which must not come again.
             request = {"NextToken": token}
 
 

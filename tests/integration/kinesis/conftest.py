@@ -1,0 +1,102 @@
+"""Real aiobotocore clients against the local AWS over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+
+from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG
+from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.manifest import StreamRef
+
+QUICK: dict[str, Any] = {
+    "idle_event_seconds": 0.1,
+    "consumer_creating_seconds": 0.0,
+    "consumer_deleting_seconds": 0.0,
+    "resubscribe_seconds": 0.0,
+    "subscribe_interval_seconds": 0.0,
+    "read_limit": False,
+}
+
+
+class Bench:
+    """One local AWS, and what tests do with it."""
+
+    def __init__(self, aws: LocalAws) -> None:
+        self.aws = aws
+        self.kinesis = aws.client("kinesis")
+
+    def stream(self, shards: int = 1, name: str = "dev-orders") -> StreamRef:
+        """A stream with a consumer."""
+        self.kinesis.create_stream(StreamName=name, ShardCount=shards)
+        arn = self.kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
+        consumer = self.kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="lake")["Consumer"]
+        return StreamRef("orders", name, arn, consumer["ConsumerARN"])
+
+    def put(
+        self, *keys: str, data: bytes = b"data", stream: str = "dev-orders", hash_key: str | None = None
+    ) -> list[int]:
+        """Put records, and return their sequence numbers."""
+        numbers = []
+        for start in range(0, len(keys), 500):
+            entries = [{"Data": data, "PartitionKey": key} for key in keys[start : start + 500]]
+            if hash_key is not None:
+                entries = [{**entry, "ExplicitHashKey": hash_key} for entry in entries]
+            answer = self.kinesis.put_records(StreamName=stream, Records=entries)
+            assert answer["FailedRecordCount"] == 0
+            numbers += [int(record["SequenceNumber"]) for record in answer["Records"]]
+        return numbers
+
+    @asynccontextmanager
+    async def client(self, **config: Any) -> AsyncIterator[Any]:
+        """A client as subscriptions have it."""
+        settings = AioConfig(**{**SUBSCRIPTION_CONFIG, "max_pool_connections": 50, **config})
+        async with AioSession().create_client(
+            "kinesis",
+            region_name=self.aws.settings.region,
+            endpoint_url=self.aws.endpoint_url,
+            aws_access_key_id="AKIATEST",
+            aws_secret_access_key="secret",
+            config=settings,
+        ) as client:
+            yield client
+
+
+@pytest.fixture
+def local() -> Iterator[Callable[..., Bench]]:
+    """Starts a local AWS; arguments are settings, and `faults` and `clock`."""
+    running: list[LocalAws] = []
+
+    def start(faults: Any = None, clock: Any = time, **settings: Any) -> Bench:
+        aws = LocalAws(settings=Settings(**{**QUICK, **settings}), faults=faults, clock=clock)
+        running.append(aws.start())
+        return Bench(aws)
+
+    yield start
+    for aws in running:
+        aws.stop()
+
+
+def run(main: Coroutine[Any, Any, None], seconds: float = 30) -> None:
+    """Run a scenario with a deadline."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(seconds):
+            await main
+
+    asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10) -> None:
+    """Wait until a condition is true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        await asyncio.sleep(0.005)

@@ -1,0 +1,461 @@
+"""The transport against real HTTP: what Kinesis sends, what breaks on the way, and what closing does.
+
+These tests also say whether a new aiobotocore still lets the response's body be taken: every one of them needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import aiohttp
+import pytest
+from botocore.exceptions import ClientError, EventStreamError
+
+from kinesis_efo.errors import FrameError
+from kinesis_efo.kinesis.events import read_head
+from kinesis_efo.kinesis.faults import Verdict, classify
+from kinesis_efo.kinesis.frames import encode_frame
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.transport import BotoTransport, EventStream, starting_position
+from kinesis_efo.local import AwsError, Close, Finish, NoFaults, Pause, Request, Reset
+from kinesis_efo.local.wire import exception_frame
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+
+from .conftest import Bench, run, until
+
+SHARD = "shardId-000000000000"
+Local = Callable[..., Bench]
+
+
+class Frames(NoFaults):
+    """Replaces the second event."""
+
+    def __init__(self, change: Callable[[bytes], Iterable[Any]]) -> None:
+        self.change = change
+
+    def frame(self, subscription: Any, frame: bytes) -> Iterable[Any]:
+        return self.change(frame) if subscription.events == 1 else [frame]
+
+
+async def read(stream: EventStream, events: int) -> list[bytes]:
+    payloads: list[bytes] = []
+    async for payload in stream:
+        payloads.append(payload)
+        if len(payloads) == events:
+            break
+    return payloads
+
+
+async def drain(stream: EventStream, into: list[bytes]) -> None:
+    async for payload in stream:
+        into.append(payload)  # noqa: PERF401 - what came before an error counts
+
+
+def keys(payloads: list[bytes]) -> list[str]:
+    batches = decode(payloads, ShardKey("orders", SHARD), TRIM_HORIZON, SHARD_END, deaggregate=False)
+    return [key for batch in batches for key in batch["partitionKey"].to_pylist()]
+
+
+def test_payloads_are_the_events_json_as_it_came(local: Local) -> None:
+    bench = local(max_event_records=2)
+    stream = bench.stream()
+    bench.put(*"abcde")
+
+    async def main() -> None:
+        async with bench.client() as client:
+            events = await BotoTransport(client).subscribe(stream.consumer_arn, SHARD, TRIM_HORIZON)
+            payloads = await read(events, 3)
+            assert events.received > sum(map(len, payloads))
+            events.close()
+        assert keys(payloads) == list("abcde")
+        assert all(type(payload) is bytes for payload in payloads)
+        assert set(json.loads(payloads[0])) >= {"ContinuationSequenceNumber", "MillisBehindLatest", "Records"}
+
+    run(main())
+
+
+def test_every_start(local: Local) -> None:
+    bench = local()
+    stream = bench.stream()
+    numbers = bench.put(*"ab")
+    time.sleep(0.05)
+    between_ms = int(time.time() * 1000)
+    time.sleep(0.05)
+    bench.put(*"cd")
+
+    async def main() -> None:
+        async with bench.client() as client:
+            transport = BotoTransport(client)
+            for position, expected in [
+                (TRIM_HORIZON, "abcd"),
+                (Position.after(numbers[0]), "bcd"),
+                (Position.after(numbers[1]), "cd"),
+                (Position.at_timestamp(between_ms), "cd"),
+                (Position.at_timestamp(1), "abcd"),
+            ]:
+                events = await transport.subscribe(stream.consumer_arn, SHARD, position)
+                assert keys(await read(events, 1)) == list(expected), position
+                events.close()
+
+    run(main())
+
+
+def test_a_timestamp_reaches_kinesis_to_the_millisecond(local: Local) -> None:
+    bench = local()
+    stream = bench.stream()
+
+    async def main() -> None:
+        async with bench.client() as client:
+            transport = BotoTransport(client)
+            for epoch_ms in (1700000000001, 1700000000999, 1699999999123, 1700000000000):
+                (await transport.subscribe(stream.consumer_arn, SHARD, Position.at_timestamp(epoch_ms))).close()
+                (call,) = [call for call in bench.aws.kinesis.trace if call.operation == "SubscribeToShard"][-1:]
+                assert call.params["StartingPosition"] == {"Type": "AT_TIMESTAMP", "Timestamp": epoch_ms / 1000}
+
+    run(main())
+
+
+def test_nothing_starts_behind_the_end() -> None:
+    with pytest.raises(ValueError, match="SHARD_END"):
+        starting_position(SHARD_END)
+
+
+def test_the_latest_tip_lies_between_what_was_and_what_comes(local: Local) -> None:
+    bench = local()
+    stream = bench.stream()
+    before = bench.put(*"ab")
+
+    async def main() -> None:
+        async with bench.client() as client:
+            transport = BotoTransport(client)
+            tip = await transport.latest_tip(stream.consumer_arn, SHARD)
+            after = bench.put(*"cd")
+            assert before[-1] <= tip.value < after[0]
+            events = await transport.subscribe(stream.consumer_arn, SHARD, tip)
+            assert keys(await read(events, 1)) == ["c", "d"]
+            events.close()
+            await until(lambda: not bench.aws.kinesis.subscriptions)
+
+    run(main())
+
+
+def test_the_tip_of_a_closed_shard_is_its_end(local: Local) -> None:
+    bench = local()
+    stream = bench.stream()
+    bench.kinesis.split_shard(StreamName="dev-orders", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
+
+    async def main() -> None:
+        async with bench.client() as client:
+            assert await BotoTransport(client).latest_tip(stream.consumer_arn, SHARD) == SHARD_END
+
+    run(main())
+
+
+def test_the_stream_ends_after_its_time_and_at_the_end_of_the_shard(local: Local) -> None:
+    bench = local(subscription_seconds=0.3)
+    stream = bench.stream()
+    bench.put("a")
+
+    async def main() -> None:
+        async with bench.client() as client:
+            transport = BotoTransport(client)
+            payloads = [
+                payload async for payload in await transport.subscribe(stream.consumer_arn, SHARD, TRIM_HORIZON)
+            ]
+            assert keys(payloads) == ["a"]
+            bench.kinesis.split_shard(StreamName="dev-orders", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
+            payloads = [
+                payload async for payload in await transport.subscribe(stream.consumer_arn, SHARD, TRIM_HORIZON)
+            ]
+            assert [child.shard_id[-1] for child in read_head(payloads[-1]).children] == ["1", "2"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, (10 << 20) - 1])
+def test_records_of_every_size(local: Local, size: int) -> None:
+    bench = local()
+    stream = bench.stream()
+    bench.kinesis.update_max_record_size(StreamARN=stream.stream_arn, MaxRecordSizeInKiB=10240)
+    data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    bench.put("k", data=data)
+
+    async def main() -> None:
+        async with bench.client() as client:
+            events = await BotoTransport(client).subscribe(stream.consumer_arn, SHARD, TRIM_HORIZON)
+            begin = time.process_time()
+            (payload,) = await read(events, 1)
+            # botocore's own buffer would take seconds for the largest.
+            assert time.process_time() - begin < 1.5
+            events.close()
+        (batch,) = decode([payload], ShardKey("orders", SHARD), TRIM_HORIZON, SHARD_END, deaggregate=True)
+        assert batch["data"][0].as_py() == data
+
+    run(main())
+
+
+# -- what breaks on the way
+
+
+def flipped(frame: bytes) -> bytes:
+    return frame[:-6] + bytes([frame[-6] ^ 1]) + frame[-5:]
+
+
+ERROR_FRAME = encode_frame({":message-type": "error", ":error-code": "InternalError", ":error-message": "oops"}, b"")
+
+
+def huge() -> bytes:
+    lengths = struct.pack(">II", (24 << 20) + 1, 0)
+    return lengths + struct.pack(">I", zlib.crc32(lengths))
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        (lambda _: [Reset()], (aiohttp.ClientPayloadError, aiohttp.ClientOSError, ConnectionResetError), ""),
+        (lambda _: [Close()], aiohttp.ClientPayloadError, ""),
+        (lambda frame: [frame[: len(frame) // 2], Reset()], (aiohttp.ClientError, OSError), ""),
+        (lambda frame: [frame[: len(frame) // 2], Finish()], FrameError, "ended inside a frame"),
+        (lambda frame: [frame[:7], Finish()], FrameError, "ended inside a frame, after 7 bytes"),
+        (lambda frame: [flipped(frame)], FrameError, "checksum"),
+        (lambda _: [huge()], FrameError, "25165825 bytes"),
+        (lambda _: [b"HTTP/1.1 200 OK\r\n\r\n"], FrameError, "prelude"),
+        (lambda _: [Pause(30)], aiohttp.SocketTimeoutError, ""),
+        (lambda frame: [frame[:20], Pause(30)], aiohttp.SocketTimeoutError, ""),
+        (lambda _: [encode_frame({":message-type": "news"}, b"")], FrameError, "unknown :message-type 'news'"),
+        (lambda _: [encode_frame({}, b"")], FrameError, "unknown :message-type None"),
+        (lambda _: [ERROR_FRAME], EventStreamError, "InternalError"),
+        (
+            lambda _: [exception_frame(AwsError("InternalFailureException", "oops")), Finish()],
+            EventStreamError,
+            "oops",
+        ),
+    ],
+)
+def test_what_breaks_a_stream_raises_and_counts_as_transient(
+    local: Local, change: Callable[[bytes], Iterable[Any]], kind: type[Exception], text: str
+) -> None:
+    bench = local(Frames(change), max_event_records=2)
+    stream = bench.stream()
+    bench.put(*"abcd")
+
+    async def main() -> None:
+        async with bench.client(read_timeout=0.5) as client:
+            events = await BotoTransport(client).subscribe(stream.consumer_arn, SHARD, TRIM_HORIZON)
+            seen: list[bytes] = []
+            with pytest.raises(kind, match=text or None) as caught:
+                await drain(events, seen)
+            assert keys(seen) == ["a", "b"]
+            assert classify(caught.value).verdict is Verdict.RETRY
+            events.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda frame: [bytes([byte]) for byte in frame], "abcd"),
+        (lambda frame: [frame[:9], Pause(0.2), frame[9:]], "abcd"),
+        (lambda frame: [encode_frame({":message-type": "event", ":event-type": "FutureEvent"}, b"?"), frame], "abcd"),
+    ],
+)
+def test_what_is_only_unusual_is_read(local: Local, change: Callable[[bytes], Iterable[Any]], expected: str) -> None:
+    bench = local(Frames(change), max_event_records=2)
+    stream = bench.stream()
+    bench.put(*"abcd")
+
+    async def main() -> None:
+        async with bench.client() as client:
+            events = await BotoTransport(client).subscribe(stream.consumer_arn, SHARD, TRIM_HORIZON)
+            assert keys(await read(events, 2)) == list(expected)
+            events.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"),
+    [
+        ("ResourceInUseException", Verdict.TAKEN_OVER),
+        ("ResourceNotFoundException", Verdict.MISSING),
+        ("KMSDisabledException", Verdict.KEY),
+        ("KMSInvalidStateException", Verdict.KEY),
+        ("KMSAccessDeniedException", Verdict.KEY),
+        ("KMSNotFoundException", Verdict.KEY),
+        ("KMSOptInRequired", Verdict.KEY),
+        ("KMSThrottlingException", Verdict.RETRY),
+        ("InternalFailureException", Verdict.RETRY),
+        ("AccessDeniedException", Verdict.REFUSED),
+    ],
+)
+def test_exceptions_inside_the_stream_have_their_code(local: Local, code: str, verdict: Verdict) -> None:
+    bench = local(
+        Frames(lambda frame: [frame, exception_frame(AwsError(code, "because")), Finish()]), max_event_records=2
+    )
+    stream = bench.stream()
+    bench.put(*"abcd")
+
+    async def main() -> None:
+        async with bench.client() as client:
+            events = await BotoTransport(client).subscribe(stream.consumer_arn, SHARD, TRIM_HORIZON)
+            seen: list[bytes] = []
+            with pytest.raises(EventStreamError, match="because") as caught:
+                await drain(events, seen)
+            assert keys(seen) == list("abcd"), "what came before the exception, also in the same chunk"
+            assert caught.value.response["Error"] == {"Code": code, "Message": "because"}
+            assert classify(caught.value).verdict is verdict
+            with pytest.raises(EventStreamError):
+                await anext(aiter(events))
+            events.close()
+
+    run(main())
+
+
+# -- what Kinesis refuses
+
+
+class Refusing(NoFaults):
+    def __init__(self, error: AwsError) -> None:
+        self.error = error
+        self.calls = 0
+
+    async def before(self, request: Request) -> None:
+        if request.operation == "SubscribeToShard":
+            self.calls += 1
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (AwsError("AccessDeniedException", "not authorized"), Verdict.REFUSED),
+        (AwsError("LimitExceededException", "Rate exceeded"), Verdict.RETRY),
+        (AwsError("InternalFailure", "oops", 500), Verdict.RETRY),
+        (AwsError("ServiceUnavailable", "later", 503), Verdict.RETRY),
+        (
+            AwsError("ResourceInUseException", "Another active subscription exists for this consumer: x"),
+            Verdict.TOO_SOON,
+        ),
+        (AwsError("ResourceInUseException", "Consumer x is not in ACTIVE status."), Verdict.NOT_ACTIVE),
+        (AwsError("ResourceNotFoundException", "gone"), Verdict.MISSING),
+        (AwsError("ExpiredTokenException", "expired"), Verdict.EXPIRED),
+        (AwsError("InvalidArgumentException", "bad"), Verdict.INVALID),
+    ],
+)
+def test_refusals_are_raised_and_not_retried_by_the_sdk(local: Local, error: AwsError, verdict: Verdict) -> None:
+    faults = Refusing(error)
+    bench = local(faults)
+    stream = bench.stream()
+
+    async def main() -> None:
+        async with bench.client() as client:
+            with pytest.raises(ClientError) as caught:
+                await BotoTransport(client).subscribe(stream.consumer_arn, SHARD, TRIM_HORIZON)
+            assert classify(caught.value).verdict is verdict
+            assert error.message in str(caught.value)
+
+    run(main())
+    assert faults.calls == 1
+
+
+def test_nobody_listens(local: Local) -> None:
+    bench = local()
+    stream = bench.stream()
+
+    async def main() -> None:
+        async with bench.client() as client:
+            bench.aws.stop()
+            with pytest.raises(Exception, match=r"connect|endpoint") as caught:
+                await BotoTransport(client).subscribe(stream.consumer_arn, SHARD, TRIM_HORIZON)
+            assert classify(caught.value).verdict is Verdict.RETRY
+
+    run(main())
+
+
+# -- closing
+
+
+def test_closing_ends_a_read_that_waits_and_may_be_done_twice(local: Local) -> None:
+    bench = local(idle_event_seconds=60)
+    stream = bench.stream()
+
+    async def main() -> None:
+        async with bench.client() as client:
+            events = await BotoTransport(client).subscribe(stream.consumer_arn, SHARD, TRIM_HORIZON)
+            waiting = asyncio.ensure_future(read(events, 1))
+            await until(lambda: bench.aws.kinesis.subscriptions and events.received)
+            assert not waiting.done()
+            events.close()
+            events.close()
+            done, _ = await asyncio.wait([waiting], timeout=1)
+            assert done
+            assert waiting.exception() is None or isinstance(waiting.exception(), aiohttp.ClientError | OSError)
+            assert await anext(aiter(events), None) is None
+            await until(lambda: not bench.aws.kinesis.subscriptions)
+
+    run(main())
+
+
+def test_closed_connections_do_not_use_up_the_pool(local: Local) -> None:
+    bench = local()
+    stream = bench.stream()
+
+    async def main() -> None:
+        async with bench.client(max_pool_connections=2) as client:
+            transport = BotoTransport(client)
+            for _ in range(20):
+                async with asyncio.timeout(2):
+                    events = await transport.subscribe(stream.consumer_arn, SHARD, TRIM_HORIZON)
+                events.close()
+
+    run(main())
+
+
+def test_a_call_that_is_cancelled_gives_its_connection_back(local: Local) -> None:
+    class Slow(NoFaults):
+        async def before(self, request: Request) -> None:
+            if request.operation == "SubscribeToShard":
+                await asyncio.sleep(0.05)
+
+    bench = local(Slow())
+    stream = bench.stream()
+
+    async def main() -> None:
+        async with bench.client(max_pool_connections=1) as client:
+            transport = BotoTransport(client)
+            for _ in range(5):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.02):
+                        await transport.subscribe(stream.consumer_arn, SHARD, TRIM_HORIZON)
+            async with asyncio.timeout(2):
+                (await transport.subscribe(stream.consumer_arn, SHARD, TRIM_HORIZON)).close()
+
+    run(main())
+
+
+def test_many_shards_on_one_client(local: Local) -> None:
+    bench = local()
+    stream = bench.stream(shards=64)
+
+    async def main() -> None:
+        async with bench.client(max_pool_connections=70) as client:
+            transport = BotoTransport(client)
+            opened = await asyncio.gather(
+                *(
+                    transport.subscribe(stream.consumer_arn, f"shardId-{number:012}", TRIM_HORIZON)
+                    for number in range(64)
+                )
+            )
+            heads = [read_head((await read(events, 1))[0]) for events in opened]
+            assert all(head.continuation and not head.records for head in heads)
+            for events in opened:
+                events.close()
+
+    run(main())

@@ -7,6 +7,8 @@ comes while the driver may still want to finish its micro-batch. In both cases t
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import sys
 import threading
@@ -25,9 +27,20 @@ def end_with_spark() -> threading.Event:
     """
     asked = threading.Event()
     if _is_sparks_process() and threading.current_thread() is threading.main_thread():
+        _log_to_stderr()
         signal.signal(signal.SIGTERM, lambda *_: asked.set())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return asked
+
+
+def _log_to_stderr() -> None:
+    """Nobody else configures logging in this process; what it writes to stderr is the driver's."""
+    library = logging.getLogger("kinesis_efo")
+    if not library.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        library.addHandler(handler)
+        library.setLevel(os.environ.get("KINESIS_EFO_LOG_LEVEL", "INFO").upper())
 
 
 def _is_sparks_process() -> bool:

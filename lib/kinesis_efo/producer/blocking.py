@@ -9,9 +9,10 @@ import logging
 import threading
 import weakref
 from collections import deque
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.errors import ProducerClosedError, WriteError
@@ -21,6 +22,7 @@ from kinesis_efo.producer.record import Data, Record
 from kinesis_efo.producer.room import Waiter
 from kinesis_efo.producer.settings import ProducerSettings
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 EXIT_SECONDS = 60.0
@@ -211,8 +213,24 @@ class BlockingProducer:
         self._hand_over(record)
 
 
+class _Executor(ThreadPoolExecutor):
+    """Where the SDK resolves names and loads certificates. At the end of the process no thread takes work any more."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError:
+            done: Future[T] = Future()
+            try:
+                done.set_result(fn(*args, **kwargs))
+            except Exception as error:
+                done.set_exception(error)
+            return done
+
+
 def _run_loop(started: Future[asyncio.AbstractEventLoop]) -> None:
     loop = asyncio.new_event_loop()
+    loop.set_default_executor(_Executor(max_workers=4, thread_name_prefix="kinesis-efo-producer"))
     loop.call_soon(started.set_result, loop)
     try:
         loop.run_forever()

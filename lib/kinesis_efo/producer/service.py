@@ -1,7 +1,8 @@
 """Kinesis as a producer needs it: PutRecords, the shard map and the stream's limit. Relies on aiobotocore.
 
 PutRecords' body and answer are coded by msgspec: botocore's own serializer and parser cost more than all the rest of a
-producer. They are swapped in through botocore's events (`before-parameter-build`, `before-call`, `before-parse`), so that
+producer. They are swapped in through botocore's events (`before-parameter-build`, `before-call`,
+`before-send`, `before-parse`), so that
 endpoints, signing, credentials and errors stay the SDK's.
 """
 
@@ -14,6 +15,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
+import aiohttp
+import aiohttp.payload
 import botocore.session
 import msgspec
 from aiobotocore.config import AioConfig
@@ -91,6 +94,7 @@ class KinesisService:
         events = data.meta.events
         events.register("before-parameter-build.kinesis.PutRecords", _keep_body)
         events.register("before-call.kinesis.PutRecords", _use_body)
+        events.register("before-send.kinesis.PutRecords", _send_whole)
         events.register("before-parse.kinesis.PutRecords", _keep_answer)
 
     async def put_records(self, parcels: Sequence[Parcel]) -> Sequence[Result]:
@@ -181,6 +185,20 @@ def _keep_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> Non
 
 def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
     params["body"] = context[_BODY]
+
+
+class _Body(aiohttp.BytesPayload):
+    """A body that is in memory anyway. aiohttp warns (ResourceWarning) of those above 1 MiB and asks for a file, which it
+    would read piecemeal through a thread pool."""
+
+    def __init__(self, value: bytes) -> None:
+        aiohttp.payload.Payload.__init__(self, value, content_type="application/x-amz-json-1.1")
+        self._size = len(value)
+
+
+def _send_whole(request: Any, **_: Any) -> None:
+    # Signed by now: nobody but aiohttp looks at the body any more.
+    request.body = _Body(request.body)
 
 
 def _keep_answer(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:

@@ -1,0 +1,411 @@
+"""The producer against the local Kinesis: real HTTP, real limits, real faults."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from base64 import b64encode
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aws_kinesis_agg.deaggregator import deaggregate_records
+
+from kinesis_efo.kinesis.aggregation import deaggregate
+from kinesis_efo.local import AwsError, NoFaults, Request
+from kinesis_efo.options import AwsSettings
+from kinesis_efo.producer import (
+    BlockingProducer,
+    Producer,
+    ProducerSettings,
+    RecordRefusedError,
+    StreamGoneError,
+    WriteAccessError,
+)
+from tests.support.cutting_proxy import CuttingProxy
+
+Start = Callable[..., Any]
+HALF = 1 << 127
+
+
+class Scripted(NoFaults):
+    """Refuses PutRecords as a script says, one entry per call; then nothing more."""
+
+    def __init__(
+        self, *script: AwsError | None, operation: str = "PutRecords", for_ever: AwsError | None = None
+    ) -> None:
+        self.script = list(script)
+        self.operation = operation
+        self.for_ever = for_ever
+
+    async def before(self, request: Request) -> None:
+        if request.operation != self.operation:
+            return
+        error = self.script.pop(0) if self.script else self.for_ever
+        if error is not None:
+            raise error
+
+
+def test_what_was_put_is_there_as_it_was_put(target: Start) -> None:
+    kinesis = target(shards=3)
+    with BlockingProducer("orders") as producer:
+        producer.put(b"", "empty")
+        producer.put("text: é\n", "tëxt")
+        producer.put(bytes(range(256)), "bytes", HALF)
+        for number in range(2_000):
+            producer.put(str(number), f"key-{number}")
+        producer.flush()
+        assert producer.metrics.records_written == 2_003
+        assert producer.metrics.retries == {}
+    found = {record["PartitionKey"]: record["Data"] for record in kinesis.records()}
+    assert len(found) == 2_003
+    assert (found["empty"], found["tëxt"]) == (b"", "text: é\n".encode())
+    assert all(found[f"key-{number}"] == str(number).encode() for number in range(2_000))
+    assert b"bytes" not in found
+    middle = next(shard for shard in kinesis.shards() if int(shard["HashKeyRange"]["EndingHashKey"]) >= HALF)
+    assert [record["Data"] for record in kinesis.read(middle["ShardId"]) if record["PartitionKey"] == "bytes"] == [
+        bytes(range(256))
+    ]
+
+
+def test_by_arn_with_explicit_settings(target: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinesis = target()
+    arn = kinesis.client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
+    for name in ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+    with BlockingProducer(arn, aws=AwsSettings(endpoint_url=kinesis.aws.endpoint_url)) as producer:
+        producer.put(b"x", "k")
+    assert len(kinesis.records()) == 1
+
+
+@pytest.mark.slow
+def test_ten_times_the_limit_runs_at_the_limit_within_its_bounds_and_without_loss(target: Start) -> None:
+    kinesis = target(shards=2, write_limit=True)
+    settings = ProducerSettings(max_outstanding_records=1_000, max_outstanding_bytes=1 << 20)
+    most_records = most_bytes = 0
+    with BlockingProducer("orders", settings=settings) as producer:
+        began = time.monotonic()
+        # 10,000 records of 500 bytes for two shards that take 1,000 a second each, and 1,000 at once.
+        for number in range(10_000):
+            producer.put(b"%09d" % number + b"x" * 491, str(number), (number % 2) * HALF)
+            if not number % 10:
+                metrics = producer.metrics
+                most_records = max(most_records, metrics.outstanding_records)
+                most_bytes = max(most_bytes, metrics.outstanding_bytes)
+        producer.flush()
+        took = time.monotonic() - began
+        metrics = producer.metrics
+    assert 3.9 <= took <= 4.0 * 1.15, f"ideal is 4.0 s; took {took:.2f} s"
+    assert 900 <= most_records <= 1_000
+    assert most_bytes <= 1 << 20
+    assert metrics.retries.keys() == {"ProvisionedThroughputExceededException"}
+    assert metrics.backpressure_seconds > 2
+    assert Counter(int(record["Data"][:9]) for record in kinesis.records()) == Counter(range(10_000))
+
+
+@pytest.mark.slow
+def test_a_hot_shard_does_not_slow_another(target: Start) -> None:
+    kinesis = target(shards=2, write_limit=True)
+
+    async def main() -> float:
+        settings = ProducerSettings(max_outstanding_records=2_000, linger=0.05)
+        waited = 0.0
+        async with Producer("orders", settings=settings) as producer:
+
+            async def hot() -> None:
+                while True:
+                    await producer.put(b"x" * 500, "hot", 0)
+
+            heating = asyncio.create_task(hot())
+            async with asyncio.timeout(20):
+                while not producer.metrics.retries:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            for _ in range(600):
+                began = time.monotonic()
+                await producer.put(repr(time.time()), "cold", HALF)
+                waited += time.monotonic() - began
+                await asyncio.sleep(0.004)
+            heating.cancel()
+            await asyncio.gather(heating, return_exceptions=True)
+            await producer.flush()
+        return waited
+
+    waited = asyncio.run(main())
+    cold, hot = sorted(
+        (kinesis.read(shard["ShardId"]) for shard in kinesis.shards()), key=lambda read: read[0]["PartitionKey"]
+    )
+    assert len(hot) > 1_500, "the hot shard was not at its limit"
+    assert len(cold) == 600
+    delays = sorted(record["ApproximateArrivalTimestamp"].timestamp() - float(record["Data"]) for record in cold)
+    assert delays[300] < 0.15
+    assert delays[-1] < 0.6, "a record of the fast shard waited for the hot one"
+    assert waited < 1.0
+
+
+@pytest.mark.parametrize("aggregate", [False, True])
+def test_order_per_key_survives_throttling_and_a_split(target: Start, aggregate: bool) -> None:
+    kinesis = target(shards=1, write_limit=True)
+    settings = ProducerSettings(ordered=True, aggregate=aggregate, aggregate_bytes=2_048, backoff_base=0.01)
+    count = 2_000 if not aggregate else 20_000
+    with BlockingProducer("orders", settings=settings) as producer:
+        for number in range(count):
+            producer.put(str(number), f"key-{number % 100}")
+            if number == count // 2:
+                shard = kinesis.shards()[0]["ShardId"]
+                kinesis.client.split_shard(StreamName="orders", ShardToSplit=shard, NewStartingHashKey=str(HALF))
+    by_key: dict[str, list[int]] = defaultdict(list)
+    for shard in sorted(kinesis.shards(), key=lambda shard: shard["ShardId"]):
+        keys = shard["HashKeyRange"]
+        for key, data in users(
+            kinesis.read(shard["ShardId"]), (int(keys["StartingHashKey"]), int(keys["EndingHashKey"]))
+        ):
+            by_key[key].append(int(data))
+    assert sum(map(len, by_key.values())) == count
+    assert all(order == sorted(set(order)) for order in by_key.values())
+    assert len({shard["ShardId"] for shard in kinesis.shards()}) == 3
+
+
+def users(records: list[dict[str, Any]], hash_range: tuple[int, int]) -> list[tuple[str, bytes]]:
+    """What our reader makes of the records."""
+    found: list[tuple[str, bytes]] = []
+    for record in records:
+        inside = deaggregate(record["Data"], hash_range)
+        found += (
+            [(record["PartitionKey"], record["Data"])]
+            if inside is None
+            else [(u.partition_key, u.data) for u in inside]
+        )
+    return found
+
+
+def test_aggregates_reach_readers_whole_and_beat_the_record_limit(target: Start) -> None:
+    kinesis = target(shards=2, write_limit=True)
+    began = time.monotonic()
+    with BlockingProducer("orders", settings=ProducerSettings(aggregate=True)) as producer:
+        for number in range(20_000):
+            producer.put(str(number), f"key-{number}")
+    assert time.monotonic() - began < 8, "20,000 records at 2,000 a second would take 9 s"
+    records = kinesis.records()
+    assert len(records) < 1_000
+    wrapped = [
+        {
+            "kinesis": {
+                "kinesisSchemaVersion": "1.0",
+                "sequenceNumber": record["SequenceNumber"],
+                "partitionKey": record["PartitionKey"],
+                "approximateArrivalTimestamp": 0,
+                "data": b64encode(record["Data"]),
+            }
+        }
+        for record in records
+    ]
+    by_aws = {user["kinesis"]["partitionKey"] for user in deaggregate_records(wrapped)}
+    assert by_aws == {f"key-{number}" for number in range(20_000)}
+    seen: Counter[str] = Counter()
+    for shard in kinesis.shards():
+        keys = shard["HashKeyRange"]
+        whole = (int(keys["StartingHashKey"]), int(keys["EndingHashKey"]))
+        seen.update(key for key, _ in users(kinesis.read(shard["ShardId"]), whole))
+    assert seen == Counter(by_aws)
+
+
+@pytest.mark.parametrize("aggregate", [False, True])
+def test_resharding_while_writing_loses_nothing_and_doubles_nothing(target: Start, aggregate: bool) -> None:
+    kinesis = target(shards=2)
+    stop = threading.Event()
+    put = 0
+
+    def reshard() -> None:
+        kinesis.client.update_shard_count(StreamName="orders", TargetShardCount=4, ScalingType="UNIFORM_SCALING")
+        time.sleep(0.1)
+        kinesis.client.update_shard_count(StreamName="orders", TargetShardCount=3, ScalingType="UNIFORM_SCALING")
+        stop.set()
+
+    with BlockingProducer("orders", settings=ProducerSettings(aggregate=aggregate, linger=0.01)) as producer:
+        thread = threading.Thread(target=reshard)
+        thread.start()
+        while not stop.is_set() or put % 1_000:
+            producer.put(str(put), f"key-{put}")
+            put += 1
+        thread.join()
+        for _ in range(1_000):
+            producer.put(str(put), f"key-{put}")
+            put += 1
+    seen: Counter[int] = Counter()
+    for shard in kinesis.shards():
+        keys = shard["HashKeyRange"]
+        whole = (int(keys["StartingHashKey"]), int(keys["EndingHashKey"]))
+        seen.update(int(data) for _, data in users(kinesis.read(shard["ShardId"]), whole))
+    assert seen == Counter(range(put))
+
+
+def test_storms_of_faults_pass(target: Start) -> None:
+    faults = [
+        AwsError("InternalFailure", "sorry", 500),
+        AwsError("ProvisionedThroughputExceededException", "slow down"),
+        AwsError("KMSThrottlingException", "slow down"),
+        AwsError("LimitExceededException", "slow down"),
+        AwsError("ServiceUnavailable", "back soon", 503),
+        AwsError("ExpiredTokenException", "The security token included in the request is expired"),
+    ]
+    kinesis = target(faults=Scripted(*faults, None, *faults))
+    settings = ProducerSettings(max_in_flight=1, backoff_base=0.01, backoff_max=0.02, linger=0)
+    with BlockingProducer("orders", settings=settings) as producer:
+        for number in range(600):
+            producer.put(str(number), "k")
+        producer.flush()
+        retried = producer.metrics.retries
+    assert set(retried) == {fault.code for fault in faults}
+    assert sorted(int(record["Data"]) for record in kinesis.records()) == list(range(600))
+
+
+def test_expired_credentials_that_stay_expired_are_an_error(target: Start) -> None:
+    expired = AwsError("ExpiredTokenException", "The security token included in the request is expired")
+    target(faults=Scripted(for_ever=expired))
+    producer = BlockingProducer("orders", settings=ProducerSettings(backoff_base=0.01, backoff_max=0.02)).open()
+    producer.put(b"secret", "k")
+    with pytest.raises(WriteAccessError, match=r"ExpiredTokenException.*renew the AWS credentials"):
+        producer.flush()
+    with pytest.raises(WriteAccessError):
+        producer.close()
+
+
+@pytest.mark.parametrize("answer", [False, True])
+def test_resets_in_the_middle_lose_nothing(target: Start, answer: bool) -> None:
+    kinesis = target(shards=2)
+    settings = ProducerSettings(backoff_base=0.01, backoff_max=0.05, max_in_flight=2)
+    limit = 200 if answer else 30_000
+    with CuttingProxy(kinesis.aws.port, lambda number: limit if 2 <= number < 8 else None, answer=answer) as proxy:
+        aws = AwsSettings(endpoint_url=f"http://127.0.0.1:{proxy.port}")
+        with BlockingProducer("orders", settings=settings, aws=aws) as producer:
+            for number in range(5_000):
+                producer.put(b"%09d" % number + b"x" * 91, str(number))
+            producer.flush()
+            metrics = producer.metrics
+        assert proxy.cuts >= 3
+    assert sum(metrics.retries.values()) > 0
+    assert metrics.records_written == 5_000
+    seen = Counter(int(record["Data"][:9]) for record in kinesis.records())
+    assert seen.keys() == set(range(5_000))
+    if answer:
+        assert max(seen.values()) > 1, "no answer was lost: the test tests nothing"
+
+
+def test_an_endpoint_that_is_down_for_a_while(target: Start) -> None:
+    kinesis = target()
+    with CuttingProxy(kinesis.aws.port, lambda number: 1 if 1 <= number < 6 else None) as proxy:
+        aws = AwsSettings(endpoint_url=f"http://127.0.0.1:{proxy.port}")
+        settings = ProducerSettings(backoff_base=0.01, backoff_max=0.02, max_in_flight=1)
+        with BlockingProducer("orders", settings=settings, aws=aws) as producer:
+            producer.put(b"x", "k")
+    assert len(kinesis.records()) == 1
+
+
+def test_a_stream_deleted_in_the_middle_is_an_error_and_claims_nothing_more(target: Start) -> None:
+    kinesis = target()
+    producer = BlockingProducer("orders").open()
+    producer.put(b"x", "k")
+    producer.flush()
+    kinesis.client.delete_stream(StreamName="orders")
+    with pytest.raises(StreamGoneError, match=r"stream orders cannot be written to.*was it deployed"):  # noqa: PT012
+        for number in range(100_000):
+            producer.put(b"x", str(number))
+        producer.flush()
+    assert producer.metrics.records_written == 1
+    with pytest.raises(StreamGoneError):
+        producer.close()
+
+
+def test_refusals_when_opening(target: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = AwsError("AccessDeniedException", "User is not authorized to perform: kinesis:ListShards")
+    faults = Scripted(denied, operation="ListShards")
+    target(faults=faults)
+    with pytest.raises(WriteAccessError, match="the role needs kinesis:ListShards on the stream"):
+        BlockingProducer("orders").open()
+    with pytest.raises(StreamGoneError, match="stream nowhere cannot be opened for writing"):
+        BlockingProducer("nowhere").open()
+
+
+def test_without_the_permission_to_describe_one_mebibyte_is_the_limit(
+    target: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kinesis_efo")
+    denied = AwsError("AccessDeniedException", "no")
+    kinesis = target(
+        faults=Scripted(for_ever=denied, operation="DescribeStreamSummary"), create={"MaxRecordSizeInKiB": 10_240}
+    )
+    with BlockingProducer("orders") as producer:
+        producer.put(b"x" * ((1 << 20) - 1), "k")
+        with pytest.raises(RecordRefusedError, match="larger than the 1048576 bytes"):
+            producer.put(b"x" * (1 << 20), "k")
+    assert any("kinesis:DescribeStreamSummary" in message for message in caplog.messages)
+    assert len(kinesis.records()) == 1
+
+
+def test_records_of_ten_mebibytes_where_the_stream_takes_them(target: Start) -> None:
+    kinesis = target(create={"MaxRecordSizeInKiB": 10_240})
+    with BlockingProducer("orders") as producer:
+        for _ in range(3):
+            producer.put(b"x" * ((10 << 20) - 1), "k")
+        with pytest.raises(RecordRefusedError, match=r"10485761 bytes\) is larger than the 10485760 bytes"):
+            producer.put(b"x" * (10 << 20), "k")
+    assert [len(record["Data"]) for record in kinesis.read(kinesis.shards()[0]["ShardId"])] == [(10 << 20) - 1] * 3
+
+
+CLAIMS = """
+    import sys
+    from kinesis_efo.producer import BlockingProducer, ProducerSettings
+    producer = BlockingProducer("orders", settings=ProducerSettings(linger=0.005)).open()
+    number = 0
+    while True:
+        for _ in range(137):
+            producer.put(str(number), str(number))
+            number += 1
+        producer.flush()
+        print(number, flush=True)
+"""
+
+
+def python(code: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_killed_in_the_middle_everything_acknowledged_is_there(target: Start) -> None:
+    kinesis = target(shards=2)
+    with python(CLAIMS) as child:
+        assert child.stdout is not None
+        claimed = 0
+        for line in child.stdout:
+            claimed = int(line)
+            if claimed > 2_000:
+                child.send_signal(signal.SIGKILL)
+                break
+        claimed = max([claimed, *(int(line) for line in child.stdout if line.endswith("\n"))])
+        child.communicate()
+    assert set(range(claimed)) <= {int(record["Data"]) for record in kinesis.records()}
+
+
+@pytest.mark.parametrize(("end", "status"), [("", 0), ("raise SystemExit(3)", 3), ("1 / 0", 1)])
+def test_a_producer_left_open_at_the_end_of_the_process_is_closed(target: Start, end: str, status: int) -> None:
+    kinesis = target()
+    code = f"""
+        from kinesis_efo.producer import BlockingProducer
+        producer = BlockingProducer("orders").open()
+        for number in range(1_000):
+            producer.put(str(number), str(number))
+        {end}
+    """
+    with python(code) as child:
+        _, said = child.communicate(timeout=60)
+    assert child.returncode == status, said
+    assert "the producer for orders was not closed" in said
+    assert len(kinesis.records()) == 1_000

@@ -5,13 +5,13 @@ I/O only; what follows from the shards is `lineage`'s. Relies on an aiobotocore 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from botocore.exceptions import ClientError
 
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.kinesis.lineage import Lineage, Shard
+from kinesis_efo.kinesis.transport import as_time
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 PAGE: Final = 1_000
@@ -63,7 +63,7 @@ class Topology:
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
         """See `ShardLister`."""
-        time = datetime.fromtimestamp(epoch_ms / 1000, UTC)
+        time = as_time(epoch_ms)
         try:
             return await self._list(stream_arn, {"Type": "AT_TIMESTAMP", "Timestamp": time}) or None
         except ClientError as error:

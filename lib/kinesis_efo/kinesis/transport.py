@@ -185,16 +185,28 @@ def starting_position(position: Position) -> dict[str, Any]:
     """A position as SubscribeToShard's `StartingPosition`.
 
     Raises:
-        ValueError: It is `SHARD_END`, behind which there is nothing.
+        ValueError: It is `SHARD_END`, behind which there is nothing, or a time of no calendar.
     """
     match position.kind:
         case PositionKind.TRIM_HORIZON:
             return {"Type": "TRIM_HORIZON"}
         case PositionKind.AT_TIMESTAMP:
-            return {"Type": "AT_TIMESTAMP", "Timestamp": datetime.fromtimestamp(position.value / 1000, UTC)}
+            return {"Type": "AT_TIMESTAMP", "Timestamp": as_time(position.value)}
         case PositionKind.AFTER:
             return {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": str(position.value)}
     raise ValueError("a shard cannot be read behind SHARD_END")
+
+
+def as_time(epoch_ms: int) -> datetime:
+    """Epoch milliseconds as botocore takes them.
+
+    Raises:
+        ValueError: The time lies outside of the years 1 to 9999.
+    """
+    try:
+        return datetime.fromtimestamp(epoch_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"AT_TIMESTAMP:{epoch_ms} lies outside of the years that a request can name") from None
 
 
 class _Chunks:

@@ -126,6 +126,13 @@ def test_nothing_starts_behind_the_end() -> None:
         starting_position(SHARD_END)
 
 
+@pytest.mark.parametrize("epoch_ms", [10**18, 10**199])
+def test_a_time_of_no_calendar(epoch_ms: int) -> None:
+    with pytest.raises(ValueError, match=r"AT_TIMESTAMP:10+ lies outside") as caught:
+        starting_position(Position.at_timestamp(epoch_ms))
+    assert classify(caught.value).verdict is Verdict.INVALID
+
+
 def test_the_latest_tip_lies_between_what_was_and_what_comes(local: Local) -> None:
     bench = local()
     stream = bench.stream()

@@ -1,0 +1,295 @@
+"""Subscriptions end to end over real HTTP: through expiry, reshards, broken connections and back-pressure."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kinesis_efo.errors import ConsumerNotFoundError, ConsumerTakenOverError, DataLossError, StreamNotFoundError
+from kinesis_efo.kinesis.events import Event
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.recovery import Limits
+from kinesis_efo.kinesis.subscription import ShardSubscription
+from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.transport import BotoTransport
+from kinesis_efo.local import Close, Finish, NoFaults, Reset
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+
+from .conftest import Bench, run, until
+
+SHARD = "shardId-000000000000"
+QUICK = Limits(between_calls=0, after_success=0, too_short=0, silence=5, full=0.3)
+RETRY = RetrySettings(base_ms=5, max_ms=20)
+Local = Callable[..., Bench]
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.room = asyncio.Event()
+        self.room.set()
+
+    async def admit(self, event: Event) -> None:
+        await self.room.wait()
+        self.events.append(event)
+
+    @property
+    def keys(self) -> list[str]:
+        payloads = [event.payload for event in self.events if event.payload]
+        # Event by event: decoding them together would forgive an event that comes twice.
+        return [
+            key
+            for payload in payloads
+            for batch in decode([payload], ShardKey("o", SHARD), TRIM_HORIZON, SHARD_END, deaggregate=False)
+            for key in batch["partitionKey"].to_pylist()
+        ]
+
+
+def reader(
+    client: Any, stream: StreamRef, sink: Sink, shard_id: str = SHARD, start: Position = TRIM_HORIZON, **changes: Any
+) -> ShardSubscription:
+    return ShardSubscription(
+        stream, shard_id, start, sink, BotoTransport(client), Topology(client),
+        source="manifest.json", retry=RETRY, limits=replace(QUICK, **changes),
+    )  # fmt: skip
+
+
+def test_renewals_lose_and_double_nothing(local: Local) -> None:
+    bench = local(subscription_seconds=0.25, max_event_records=20)
+    stream = bench.stream()
+    expected = [f"key-{number}" for number in range(1500)]
+
+    async def main() -> None:
+        async with bench.client() as client:
+            sink = Sink()
+            subscription = reader(client, stream, sink)
+            task = asyncio.ensure_future(subscription.run())
+            for start in range(0, 1500, 100):
+                await asyncio.to_thread(bench.put, *expected[start : start + 100])
+            await until(lambda: subscription.stats.records == 1500 and subscription.stats.renewed >= 3)
+            assert sink.keys == expected
+            assert not subscription.stats.failures
+            task.cancel()
+            await asyncio.wait([task])
+            await until(lambda: not bench.aws.kinesis.subscriptions)
+
+    run(main())
+
+
+class Havoc(NoFaults):
+    """Breaks every few frames in some way, the same ways each run."""
+
+    def __init__(self) -> None:
+        self.random = random.Random(2013)
+        self.broken = 0
+
+    def frame(self, subscription: Any, frame: bytes) -> Iterable[Any]:
+        if self.random.random() > 0.2:
+            return [frame]
+        self.broken += 1
+        half = frame[: self.random.randrange(len(frame))]
+        flipped = bytearray(frame)
+        flipped[self.random.randrange(len(frame))] ^= 4
+        return self.random.choice(
+            [[Reset()], [Close()], [Finish()], [half, Reset()], [half, Close()], [half, Finish()], [bytes(flipped)]]
+        )
+
+
+def test_broken_connections_lose_and_double_nothing(local: Local) -> None:
+    havoc = Havoc()
+    bench = local(havoc, max_event_records=10)
+    stream = bench.stream()
+    expected = [f"key-{number}" for number in range(1000)]
+    bench.put(*expected)
+
+    async def main() -> None:
+        async with bench.client() as client:
+            sink = Sink()
+            subscription = reader(client, stream, sink)
+            task = asyncio.ensure_future(subscription.run())
+            await until(lambda: task.done() or subscription.stats.records >= 1000, 20)
+            task.cancel()
+            await asyncio.wait([task])
+            assert sink.keys == expected
+            assert havoc.broken > 10
+
+    run(main())
+
+
+def test_a_split_and_a_merge_are_read_to_their_ends(local: Local) -> None:
+    bench = local()
+    stream = bench.stream()
+    bench.put(*"abc")
+    bench.kinesis.split_shard(StreamName="dev-orders", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
+    bench.put("low", hash_key="0")
+    bench.put("high", hash_key=str(2**128 - 1))
+    bench.kinesis.merge_shards(
+        StreamName="dev-orders", ShardToMerge="shardId-000000000001", AdjacentShardToMerge="shardId-000000000002"
+    )
+    bench.put("last")
+
+    async def main() -> None:
+        async with bench.client() as client:
+            found = {}
+            for shard_id, children in [(SHARD, "12"), ("shardId-000000000001", "3"), ("shardId-000000000002", "3")]:
+                sink = Sink()
+                await reader(client, stream, sink, shard_id).run()
+                found[shard_id[-1]] = sink.keys
+                assert [child.shard_id[-1] for child in sink.events[-1].head.children] == list(children)
+            assert found == {"0": list("abc"), "1": ["low"], "2": ["high"]}
+            again = Sink()
+            await reader(client, stream, again, start=sink.events[-1].through).run()
+            assert again.events == []
+
+    run(main())
+
+
+def test_a_full_sink_closes_the_connection_and_room_reopens_it(local: Local) -> None:
+    bench = local(max_event_records=1)
+    stream = bench.stream()
+    bench.put(*"abcdefgh")
+
+    async def main() -> None:
+        async with bench.client() as client:
+            sink = Sink()
+            subscription = reader(client, stream, sink)
+            sink.room.clear()
+            task = asyncio.ensure_future(subscription.run())
+            await until(lambda: bench.aws.kinesis.subscriptions)
+            await until(lambda: not bench.aws.kinesis.subscriptions)
+            assert sink.events == []
+            sink.room.set()
+            await until(lambda: subscription.stats.records == 8)
+            assert sink.keys == list("abcdefgh")
+            assert (subscription.stats.paused, dict(subscription.stats.failures)) == (1, {})
+            task.cancel()
+            await asyncio.wait([task])
+
+    run(main())
+
+
+def test_a_silent_connection_is_reopened(local: Local) -> None:
+    bench = local(idle_event_seconds=60)
+    stream = bench.stream()
+    bench.put("a")
+
+    async def main() -> None:
+        async with bench.client() as client:
+            sink = Sink()
+            subscription = reader(client, stream, sink, silence=0.3)
+            task = asyncio.ensure_future(subscription.run())
+            await until(lambda: subscription.stats.failures["TimeoutError"] == 2)
+            await asyncio.to_thread(bench.put, "b")
+            await until(lambda: subscription.stats.records == 2)
+            assert sink.keys == ["a", "b"]
+            task.cancel()
+            await asyncio.wait([task])
+
+    run(main())
+
+
+def test_deleting_the_consumer_while_it_reads(local: Local) -> None:
+    bench = local()
+    stream = bench.stream()
+
+    async def main() -> None:
+        async with bench.client() as client:
+            sink = Sink()
+            task = asyncio.ensure_future(reader(client, stream, sink).run())
+            await until(lambda: sink.events)
+            bench.kinesis.deregister_stream_consumer(ConsumerARN=stream.consumer_arn)
+            with pytest.raises(
+                ConsumerNotFoundError, match=r"does not exist \(any more\); its ARN came from manifest.json"
+            ):
+                await task
+
+    run(main())
+
+
+def test_deleting_the_stream_while_it_is_read(local: Local) -> None:
+    bench = local()
+    stream = bench.stream()
+
+    async def main() -> None:
+        async with bench.client() as client:
+            sink = Sink()
+            task = asyncio.ensure_future(reader(client, stream, sink).run())
+            await until(lambda: sink.events)
+            bench.kinesis.delete_stream(StreamName="dev-orders", EnforceConsumerDeletion=True)
+            with pytest.raises(StreamNotFoundError, match="arn:aws:kinesis:us-east-1:123456789012:stream/dev-orders"):
+                await task
+
+    run(main())
+
+
+def test_a_shard_that_never_was(local: Local) -> None:
+    bench = local()
+    stream = bench.stream()
+
+    async def main() -> None:
+        async with bench.client() as client:
+            with pytest.raises(DataLossError, match="shardId-000000000077"):
+                await reader(client, stream, Sink(), "shardId-000000000077", Position.after(5)).run()
+
+    run(main())
+
+
+def test_two_applications_with_one_consumer(local: Local) -> None:
+    bench = local()
+    stream = bench.stream()
+
+    async def main() -> None:
+        async with bench.client() as client:
+            sinks = [Sink(), Sink()]
+            tasks = [asyncio.ensure_future(reader(client, stream, sink).run()) for sink in sinks]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            with pytest.raises(ConsumerTakenOverError, match="is read by someone else"):
+                done.pop().result()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    run(main())
+
+
+def test_a_new_consumer_is_waited_for(local: Local) -> None:
+    bench = local(consumer_creating_seconds=3)
+    stream = bench.stream()
+    bench.put("a")
+
+    async def main() -> None:
+        async with bench.client() as client:
+            sink = Sink()
+            subscription = reader(client, stream, sink)
+            task = asyncio.ensure_future(subscription.run())
+            await until(lambda: sink.events)
+            assert subscription.stats.failures["ResourceInUseException"] > 1
+            task.cancel()
+            await asyncio.wait([task])
+
+    run(main())
+
+
+def test_the_five_second_rule_is_kept_and_never_provoked(local: Local) -> None:
+    """With Kinesis' own times, scaled down by ten: no call is refused."""
+    bench = local(resubscribe_seconds=0.5, subscribe_interval_seconds=0.1, subscription_seconds=0.2)
+    stream = bench.stream()
+
+    async def main() -> None:
+        async with bench.client() as client:
+            subscription = reader(client, stream, Sink(), between_calls=0.1, after_success=0.5)
+            task = asyncio.ensure_future(subscription.run())
+            await until(lambda: subscription.stats.renewed >= 3)
+            task.cancel()
+            await asyncio.wait([task])
+            calls = [call for call in bench.aws.kinesis.trace if call.operation == "SubscribeToShard"]
+            assert {call.outcome for call in calls} == {"ok"}
+
+    run(main())

@@ -1,0 +1,89 @@
+"""What each kind of error means; what subscriptions do about it is tested with them."""
+
+from __future__ import annotations
+
+import pickle
+import ssl
+
+import aiohttp
+import botocore.exceptions as boto
+import pytest
+from botocore.eventstream import ChecksumMismatch, InvalidPayloadLength
+from botocore.parsers import ResponseParserError
+
+from kinesis_efo.errors import AccessRefusedError, FrameError, RetriesExhaustedError
+from kinesis_efo.kinesis.faults import Verdict, classify, describe, fatal
+from kinesis_efo.manifest import StreamRef
+from tests.support.transports import broken_off, refused
+
+URL = "https://kinesis.eu-west-1.amazonaws.com"
+STREAM = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (boto.ReadTimeoutError(endpoint_url=URL), Verdict.RETRY),
+        (boto.ConnectTimeoutError(endpoint_url=URL), Verdict.RETRY),
+        (boto.EndpointConnectionError(endpoint_url=URL), Verdict.RETRY),
+        (boto.ConnectionClosedError(endpoint_url=URL), Verdict.RETRY),
+        (boto.SSLError(endpoint_url=URL, error="x"), Verdict.RETRY),
+        (boto.ProxyConnectionError(proxy_url=URL), Verdict.RETRY),
+        (boto.HTTPClientError(error="x"), Verdict.RETRY),
+        (ResponseParserError("x"), Verdict.RETRY),
+        (ChecksumMismatch(1, 2), Verdict.RETRY),
+        (InvalidPayloadLength(1), Verdict.RETRY),
+        (aiohttp.ClientPayloadError("x"), Verdict.RETRY),
+        (aiohttp.SocketTimeoutError("x"), Verdict.RETRY),
+        (aiohttp.ServerDisconnectedError(), Verdict.RETRY),
+        (ssl.SSLError("x"), Verdict.RETRY),
+        (TimeoutError(), Verdict.RETRY),
+        (EOFError(), Verdict.RETRY),
+        (FrameError("x"), Verdict.RETRY),
+        (boto.CredentialRetrievalError(provider="x", error_msg="x"), Verdict.RETRY),
+        (boto.MetadataRetrievalError(error_msg="x"), Verdict.RETRY),
+        (boto.NoCredentialsError(), Verdict.REFUSED),
+        (boto.PartialCredentialsError(provider="x", cred_var="y"), Verdict.REFUSED),
+        (boto.ProfileNotFound(profile="x"), Verdict.REFUSED),
+        (boto.UnauthorizedSSOTokenError(), Verdict.REFUSED),
+        (boto.TokenRetrievalError(provider="x", error_msg="x"), Verdict.REFUSED),
+        (boto.ParamValidationError(report="x"), Verdict.INVALID),
+        (boto.NoRegionError(), Verdict.INVALID),
+        (ValueError("x"), Verdict.INVALID),
+        (KeyError("x"), Verdict.UNEXPECTED),
+        (refused("SomethingNew"), Verdict.RETRY),
+        (refused("SomethingNew", status=403), Verdict.REFUSED),
+        (refused("SomethingThrottled", status=403), Verdict.RETRY),
+        (refused("SomethingNew", status=500), Verdict.RETRY),
+        (refused("ExpiredToken", operation="AssumeRole"), Verdict.EXPIRED),
+        (refused("ResourceInUseException", "a text that is new"), Verdict.NOT_ACTIVE),
+        (broken_off("ResourceInUseException", "Another active subscription exists"), Verdict.TAKEN_OVER),
+        (broken_off("SomethingNew"), Verdict.RETRY),
+    ],
+    ids=repr,
+)
+def test_every_error_has_its_verdict(error: Exception, verdict: Verdict) -> None:
+    fault = classify(error)
+    assert fault.verdict is verdict
+    assert fault.code
+    assert str(fault) == describe(error)
+
+
+def test_a_role_that_cannot_be_assumed_is_told_from_a_shard_that_cannot_be_read() -> None:
+    denied = refused("AccessDenied", "User: arn:aws:iam::1:user/me is not authorized", 403, "AssumeRole")
+    error = fatal(classify(denied), STREAM, "shard", "m.json")
+    assert isinstance(error, AccessRefusedError)
+    assert "Allow sts:AssumeRole on it to arn:aws:iam::1:user/me" in str(error)
+
+
+def test_an_error_without_a_code_or_text_is_still_described() -> None:
+    assert describe(TimeoutError()) == "TimeoutError"
+    nameless = boto.ClientError({}, "SubscribeToShard")
+    assert classify(nameless).code == "ClientError"
+
+
+def test_fatal_errors_cross_processes() -> None:
+    error = fatal(classify(TimeoutError("x")), STREAM, "shard", "m.json", TimeoutError("first"))
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is RetriesExhaustedError
+    assert str(again) == str(error)

@@ -1,0 +1,75 @@
+"""`within`: a result in time, or TimeoutError, and nothing that is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kinesis_efo.clock import within
+from tests.support.virtual_time import LoopClock, run
+
+CLOCK = LoopClock()
+
+
+async def later(seconds: float, result: str = "done") -> str:
+    await CLOCK.sleep(seconds)
+    return result
+
+
+def others() -> set[asyncio.Task[object]]:
+    return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+
+
+def test_a_result_in_time() -> None:
+    async def main() -> None:
+        assert await within(CLOCK, 5, later(4)) == "done"
+        assert CLOCK.monotonic() == 1004
+        assert not others()
+
+    run(main())
+
+
+def test_too_late() -> None:
+    async def main() -> None:
+        with pytest.raises(TimeoutError, match="not done within 5 s"):
+            await within(CLOCK, 5, later(6))
+        assert CLOCK.monotonic() == 1005
+        assert not others()
+
+    run(main())
+
+
+def test_what_fails_fails() -> None:
+    async def broken() -> None:
+        raise KeyError("x")
+
+    async def main() -> None:
+        with pytest.raises(KeyError):
+            await within(CLOCK, 5, broken())
+
+    run(main())
+
+
+def test_a_result_that_nobody_takes_is_discarded() -> None:
+    async def stubborn() -> str:
+        try:
+            await CLOCK.sleep(10)
+        except asyncio.CancelledError:
+            return "late"
+        return "never"
+
+    async def main() -> None:
+        discarded: list[str] = []
+        with pytest.raises(TimeoutError):
+            await within(CLOCK, 5, stubborn(), discard=discarded.append)
+        assert discarded == ["late"]
+        task = asyncio.ensure_future(within(CLOCK, 5, later(1), discard=discarded.append))
+        await CLOCK.sleep(1)  # the result is there, but its taker has not run yet
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert discarded == ["late", "done"]
+        assert not others()
+
+    run(main())

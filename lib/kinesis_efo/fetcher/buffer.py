@@ -62,6 +62,7 @@ class ShardBuffer:
         self._bytes_through = [0]
         self._records_through = [0]
         self._gone = 0
+        self._lowest: int | None = None
         self._wanted = start
         self._cursors: set[Cursor] = set()
         self._closed = False
@@ -82,8 +83,10 @@ class ShardBuffer:
             event: The next event.
             now: When it arrived, seconds on the monotonic clock.
         """
-        size = EVENT_OVERHEAD + (len(event.payload) if event.head.records else 0)
-        while not self._closed and not self._budget.fits(self.key, size):
+        # That nothing came needs no room, and must not wait for any: it keeps the offsets of idle shards moving.
+        idle = not event.head.records and event.head.continuation is not None
+        size = 0 if idle else EVENT_OVERHEAD + (len(event.payload) if event.head.records else 0)
+        while size and not self._closed and not self._budget.fits(self.key, size):
             if self._starving():
                 self._evict(len(self._ends))
                 break
@@ -94,8 +97,12 @@ class ShardBuffer:
     def _append(self, event: Event, size: int, now: float) -> None:
         head = event.head
         end = _BEHIND_ALL if head.continuation is None else head.continuation
-        idle = not head.records and head.continuation is not None
-        if idle and len(self) and self._payloads[-1] is None:
+        if self.end.kind is PositionKind.AFTER:
+            # Positions only grow, whatever an idle event says: an offset must never step back.
+            end = max(end, self.end.value)
+        if self._lowest is None:
+            self._lowest = end
+        if not size and len(self) and self._payloads[-1] is None:
             # An idle shard says every few seconds that nothing came: one entry holds how far that goes.
             self._ends[-1] = end
         else:
@@ -128,7 +135,7 @@ class ShardBuffer:
         if self.start.kind is PositionKind.AFTER:
             return position.value >= self.start.value
         # A time or the horizon cannot be compared with a sequence number, but what was read from there can.
-        return len(self) > 0 and position.value >= self._ends[self._gone]
+        return self._lowest is not None and position.value >= self._lowest
 
     def want(self, position: Position) -> None:
         """Note where the driver's plan ends: a poll that finds nothing behind it is waiting for more."""
@@ -166,9 +173,9 @@ class ShardBuffer:
     # -- reading
 
     @contextmanager
-    def reading(self, after: Position) -> Iterator[Cursor]:
-        """A cursor at `after`; what lies behind it is kept for as long as it is open."""
-        cursor = Cursor(self, after)
+    def reading(self, after: Position, through: Position) -> Iterator[Cursor]:
+        """A cursor for the range `(after, through]`; what lies behind it is kept for as long as it is open."""
+        cursor = Cursor(self, after, through)
         self._cursors.add(cursor)
         try:
             yield cursor
@@ -197,8 +204,13 @@ class ShardBuffer:
         return index
 
     def _starving(self) -> bool:
-        stands = [cursor.position for cursor in self._cursors] or [self._wanted]
-        return all(self._index_after(position) == len(self._ends) for position in stands)
+        if self._cursors:
+            # One that has all it wants waits for nothing: what it read may be read again, by another action or attempt.
+            return all(not cursor.done and self._is_at_end(cursor.position) for cursor in self._cursors)
+        return self._is_at_end(self._wanted)
+
+    def _is_at_end(self, position: Position) -> bool:
+        return self._index_after(position) == len(self._ends)
 
     def _wake_if_starving(self) -> None:
         if not self._closed and self._starving():
@@ -229,17 +241,22 @@ class Cursor:
         position: Behind the last event it took.
     """
 
-    __slots__ = ("_buffer", "position")
+    __slots__ = ("_buffer", "_through", "position")
 
-    def __init__(self, buffer: ShardBuffer, position: Position) -> None:
+    def __init__(self, buffer: ShardBuffer, position: Position, through: Position) -> None:
         self._buffer = buffer
+        self._through = through
         self.position = position
 
-    def take(self, through: Position, max_bytes: int) -> list[bytes]:
-        """The next payloads up to and including the event that reaches `through`; none where nothing is here yet.
+    @property
+    def done(self) -> bool:
+        """Whether the reader has all of its range."""
+        return self.position.reaches(self._through)
+
+    def take(self, max_bytes: int) -> list[bytes]:
+        """The next payloads up to and including the event that ends the range; none where nothing is here yet.
 
         Args:
-            through: Where the range ends.
             max_bytes: Stop after the event that exceeds this.
 
         Raises:
@@ -251,7 +268,7 @@ class Cursor:
         payloads: list[bytes] = []
         size = 0
         index = buffer._index_after(self.position)
-        while index < len(buffer._ends) and size < max_bytes and not self.position.reaches(through):
+        while index < len(buffer._ends) and size < max_bytes and not self.done:
             if (payload := buffer._payloads[index]) is not None:
                 payloads.append(payload)
                 size += len(payload)

@@ -38,10 +38,15 @@ def plan(
     by_age = sorted(buffers, key=age)
     if not by_age:
         return {}
+    first, *others = by_age
     share_bytes, share_records = max_bytes // len(by_age), max_records // len(by_age)
-    portions = {
-        key: buffers[key].portion(positions[key], share_bytes, share_records, some=key == by_age[0]) for key in by_age
-    }
+    portions = {first: buffers[first].portion(positions[first], share_bytes, share_records, some=True)}
+    if others:
+        # Less is left to share where the first event of the first shard took more than its part.
+        share_bytes = min(share_bytes, max(0, max_bytes - portions[first].bytes) // len(others))
+        share_records = min(share_records, max(0, max_records - portions[first].records) // len(others))
+    for key in others:
+        portions[key] = buffers[key].portion(positions[key], share_bytes, share_records)
     spare_bytes = max_bytes - sum(portion.bytes for portion in portions.values())
     spare_records = max_records - sum(portion.records for portion in portions.values())
     for key in by_age:

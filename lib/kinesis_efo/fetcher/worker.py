@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -104,8 +104,8 @@ class Fetcher:
         self._leases = leases
         await leases.start()
         await asyncio.gather(*(stream.refresh() for stream in self._streams.values()))
-        self._spawn(self._watch_shards())
-        self._spawn(self._watch_leases())
+        self._spawn(self._watch_shards)
+        self._spawn(self._watch_leases)
 
     async def stop(self) -> None:
         """Stop fetching, write the last checkpoints and release the leases."""
@@ -124,12 +124,12 @@ class Fetcher:
     async def poll(self, request: PollRequest) -> PollReply:
         """How far the next micro-batch may go. Answers at once when there is news, else after the timeout."""
         offset = Offset.from_dict(request.offset)
-        # An ended shard stays wanted until its end is committed, so that its lease still takes that checkpoint.
+        # An ended shard stays wanted until its end is committed, so that its lease takes that checkpoint: after a crash, too.
         self._want(
             {
                 key: position
                 for key, position in {**self._still_read(), **offset}.items()
-                if not position.is_end or (key in self._wanted and key not in self._done)
+                if not position.is_end or key not in self._done
             }
         )
         give_up_at = self._clock.monotonic() + request.timeout
@@ -209,13 +209,13 @@ class Fetcher:
             while not position.reaches(through):
                 feed = await self._held_feed(key, position)
                 buffer = feed.from_position(position)
-                with buffer.reading(position) as cursor:
+                with buffer.reading(position, through) as cursor:
                     while buffer.covers(cursor.position) and self._feed(key) is feed:
-                        payloads = cursor.take(through, READ_CHUNK_BYTES)
+                        payloads = cursor.take(READ_CHUNK_BYTES)
                         position = cursor.position
                         if payloads:
                             yield payloads
-                        if position.reaches(through):
+                        if cursor.done:
                             return
                         if not payloads:
                             await self._wait(feed.news, self._clock.monotonic() + 1)
@@ -375,10 +375,10 @@ class Fetcher:
                     await self._leases.wait_held(missing, at_most=self._settings.lease_timeout)
             await self._clock.sleep(self._settings.lease_timeout / 10)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def guarded() -> None:
             try:
-                await work
+                await work()
             except KinesisEfoError as error:
                 self.failed(error)
 

@@ -1,0 +1,91 @@
+"""Events and buffers without a Kinesis behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.buffer import EVENT_OVERHEAD, ShardBuffer
+from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+
+KEY = ShardKey("orders", "shardId-000000000000")
+
+
+def key(number: int) -> ShardKey:
+    """A shard of the stream `orders`."""
+    return ShardKey("orders", f"shardId-{number:012d}")
+
+
+def event(end: int | None, records: int = 1, size: int = 100, children: Sequence[str] = ()) -> Event:
+    """An event whose buffered size is `EVENT_OVERHEAD + size`."""
+    payload = json.dumps({"end": end}).encode().ljust(size)[:size]
+    return Event(payload, EventHead(end, 0, records, tuple(ChildShard(child, ("p",), 0, 1) for child in children)))
+
+
+def idle(end: int) -> Event:
+    """An event without records."""
+    return event(end, records=0)
+
+
+def after(number: int) -> Position:
+    """Short for `Position.after`."""
+    return Position.after(number)
+
+
+def buffer(
+    start: Position = TRIM_HORIZON, *, limit: int = 1 << 20, budget: Budget | None = None, number: int = 0
+) -> ShardBuffer:
+    """A buffer with a budget of its own, unless one is given."""
+    return ShardBuffer(key(number), start, budget or Budget(limit), lambda: None)
+
+
+def fill(into: ShardBuffer, *events: Event, at: float = 0.0) -> None:
+    """Admit events; they must fit."""
+
+    async def main() -> None:
+        for each in events:
+            await asyncio.wait_for(into.admit(each, at), 5)
+
+    asyncio.run(main())
+
+
+async def admits_now(into: ShardBuffer, one: Event) -> bool:
+    """Whether an event is admitted without waiting; it is withdrawn otherwise."""
+    task = asyncio.ensure_future(into.admit(one, 0.0))
+    await settle()
+    done = task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return done
+
+
+async def settle() -> None:
+    """Let every task that can go on do so."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a test of the buffer's waiting."""
+    asyncio.run(asyncio.wait_for(main, 10))
+
+
+__all__ = [
+    "EVENT_OVERHEAD",
+    "KEY",
+    "SHARD_END",
+    "TRIM_HORIZON",
+    "admits_now",
+    "after",
+    "buffer",
+    "event",
+    "fill",
+    "idle",
+    "key",
+    "run",
+    "settle",
+]

@@ -1,0 +1,187 @@
+"""A Kinesis stream as a model, for whole fetchers in virtual time: shards with records, resharding, idle events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.positions import Position, PositionKind
+
+IDLE_SECONDS = 5.0
+MAX_HASH = 2**128 - 1
+
+
+@dataclass(eq=False)
+class ModelShard:
+    """A shard and its records: (sequence number, size of the data in bytes)."""
+
+    shard_id: str
+    first: int
+    hashes: tuple[int, int]
+    parents: tuple[str, ...] = ()
+    records: list[tuple[int, int]] = field(default_factory=list)
+    children: list[ModelShard] = field(default_factory=list)
+    last: int | None = None
+
+    def describe(self) -> Shard:
+        return Shard(self.shard_id, self.parents, self.hashes, self.first, self.last)
+
+
+class ModelStream:
+    """Implements `Transport` and `ShardLister` for one stream.
+
+    Args:
+        shards: How many there are in the beginning.
+        event_records: Records of each event, repeated for ever.
+
+    Attributes:
+        subscribed: (shard id, position) of every call.
+        open: How many subscriptions are open, by shard.
+    """
+
+    def __init__(self, shards: int = 1, event_records: Iterable[int] = (2,)) -> None:
+        self._numbers = count(1000, 10)
+        self._event_records = list(event_records)
+        self._grown = asyncio.Event()
+        self.shards_by_id: dict[str, ModelShard] = {}
+        self.subscribed: list[tuple[str, str]] = []
+        self.open: dict[str, int] = {}
+        width = (MAX_HASH + 1) // shards
+        for number in range(shards):
+            self._add((number * width, (number + 1) * width - 1))
+
+    def __getitem__(self, number: int) -> ModelShard:
+        return self.shards_by_id[f"shardId-{number:012d}"]
+
+    # -- what happens to the stream
+
+    def put(self, number: int, *sizes: int) -> None:
+        """Put records into a shard."""
+        shard = self[number]
+        assert shard.last is None, "a closed shard takes no records"
+        shard.records += [(next(self._numbers), size) for size in sizes]
+        self._grow()
+
+    def split(self, number: int) -> None:
+        """Split a shard in two halves."""
+        shard = self[number]
+        low, high = shard.hashes
+        shard.last = next(self._numbers)
+        middle = (low + high) // 2
+        shard.children = [self._add(half, (shard.shard_id,)) for half in ((low, middle), (middle + 1, high))]
+        self._grow()
+
+    def merge(self, one: int, other: int) -> None:
+        """Merge two shards."""
+        pair = [self[one], self[other]]
+        hashes = (min(shard.hashes[0] for shard in pair), max(shard.hashes[1] for shard in pair))
+        for shard in pair:
+            shard.last = next(self._numbers)
+        child = self._add(hashes, tuple(shard.shard_id for shard in pair))
+        for shard in pair:
+            shard.children = [child]
+        self._grow()
+
+    def _add(self, hashes: tuple[int, int], parents: tuple[str, ...] = ()) -> ModelShard:
+        shard = ModelShard(f"shardId-{len(self.shards_by_id):012d}", next(self._numbers), hashes, parents)
+        self.shards_by_id[shard.shard_id] = shard
+        return shard
+
+    def _grow(self) -> None:
+        self._grown.set()
+        self._grown = asyncio.Event()
+
+    # -- ShardLister
+
+    async def shards(self, stream_arn: str) -> list[Shard]:
+        return [shard.describe() for shard in self.shards_by_id.values()]
+
+    async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
+        return [shard.describe() for shard in self.shards_by_id.values() if shard.last is None]
+
+    # -- Transport
+
+    async def subscribe(self, consumer_arn: str, shard_id: str, position: Position) -> ModelEvents:
+        assert not self.open.get(shard_id), f"two subscriptions to {shard_id} at a time"
+        self.subscribed.append((shard_id, str(position)))
+        self.open[shard_id] = 1
+        return ModelEvents(self, self.shards_by_id[shard_id], position)
+
+    async def latest_tip(self, consumer_arn: str, shard_id: str) -> Position:
+        assert not self.open.get(shard_id), f"two subscriptions to {shard_id} at a time"
+        return Position.after(next(self._numbers))
+
+
+class ModelEvents:
+    """Implements `EventStream`."""
+
+    def __init__(self, stream: ModelStream, shard: ModelShard, position: Position) -> None:
+        assert position.kind in (PositionKind.TRIM_HORIZON, PositionKind.AFTER)
+        self._stream = stream
+        self._shard = shard
+        self._at = position.value
+        self._closing = asyncio.Event()
+        self._sizes = count(len(stream.subscribed))
+        self._ended = False
+        self.received = 0
+
+    def close(self) -> None:
+        if not self._closing.is_set():
+            self._closing.set()
+            self._stream.open[self._shard.shard_id] = 0
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while True:
+            if self._closing.is_set():
+                raise ConnectionError("closed")
+            if self._ended:
+                raise StopAsyncIteration
+            if ready := [record for record in self._shard.records if record[0] > self._at]:
+                sizes = self._stream._event_records
+                ready = ready[: sizes[next(self._sizes) % len(sizes)]]
+                self._at = ready[-1][0]
+                return self._event(self._at, ready)
+            if self._shard.last is not None:
+                self._ended = True
+                return self._event(None)
+            if not await self._something_came():
+                self._at = max(self._at, next(self._stream._numbers))
+                return self._event(self._at)
+
+    async def _something_came(self) -> bool:
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._stream._grown, self._closing)]
+        done, _ = await asyncio.wait(waits, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return bool(done)
+
+    def _event(self, continuation: int | None, records: Iterable[tuple[int, int]] = ()) -> bytes:
+        self.received += 1
+        return json.dumps(
+            {
+                "ContinuationSequenceNumber": None if continuation is None else str(continuation),
+                "MillisBehindLatest": 0,
+                "Records": [
+                    {"Data": "A" * (size // 3 * 4), "PartitionKey": "k", "SequenceNumber": str(number)}
+                    for number, size in records
+                ],
+                "ChildShards": [
+                    {
+                        "ShardId": child.shard_id,
+                        "ParentShards": list(child.parents),
+                        "HashKeyRange": {
+                            "StartingHashKey": str(child.hashes[0]),
+                            "EndingHashKey": str(child.hashes[1]),
+                        },
+                    }
+                    for child in (self._shard.children if continuation is None else ())
+                ],
+            }
+        ).encode()

@@ -1,0 +1,228 @@
+"""The buffer of one shard: what it covers, how it is cut, who makes whom wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kinesis_efo.errors import FetcherError
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.buffer import Portion
+from kinesis_efo.positions import Position
+from tests.support.fetched import (
+    EVENT_OVERHEAD,
+    SHARD_END,
+    TRIM_HORIZON,
+    admits_now,
+    after,
+    buffer,
+    event,
+    fill,
+    idle,
+    run,
+    settle,
+)
+
+SIZE = EVENT_OVERHEAD + 100
+NO_LIMIT = 1 << 60
+
+
+def test_a_portion_takes_whole_events_within_both_limits() -> None:
+    b = buffer()
+    fill(b, event(10, 3), event(20, 3), event(30, 3))
+    assert b.portion(TRIM_HORIZON, NO_LIMIT, NO_LIMIT) == Portion(after(30), 3 * SIZE, 9)
+    assert b.portion(TRIM_HORIZON, 2 * SIZE, NO_LIMIT) == Portion(after(20), 2 * SIZE, 6)
+    assert b.portion(TRIM_HORIZON, NO_LIMIT, 5) == Portion(after(10), SIZE, 3)
+    assert b.portion(after(10), NO_LIMIT, 2) == Portion(after(10), 0, 0)
+    assert b.portion(after(10), 1, 1, some=True) == Portion(after(20), SIZE, 3)
+    assert b.portion(after(30), 1, 1, some=True) == Portion(after(30), 0, 0)
+
+
+def test_a_position_inside_an_event_takes_that_event_again() -> None:
+    b = buffer()
+    fill(b, event(10), event(20))
+    assert b.portion(after(15), NO_LIMIT, NO_LIMIT) == Portion(after(20), SIZE, 1)
+    with b.reading(TRIM_HORIZON, after(15)) as cursor:
+        assert len(cursor.take(NO_LIMIT)) == 2
+        assert cursor.done
+
+
+def test_idle_events_move_the_end_and_take_no_room() -> None:
+    b = buffer(limit=10)
+    fill(b, *map(idle, range(1, 200)))
+    assert b.portion(TRIM_HORIZON, 0, 0) == Portion(after(199), 0, 0)
+    assert len(b) == 1
+    assert b.news_since(TRIM_HORIZON) is None
+
+
+def test_a_position_stays_covered_when_the_idle_event_it_came_from_moves_on() -> None:
+    b = buffer(Position.at_timestamp(5))
+    fill(b, idle(10))
+    reached = b.portion(b.start, 0, 0).through
+    fill(b, idle(20))
+    assert reached == after(10)
+    assert b.covers(reached)
+    fill(b, event(30))
+    assert b.portion(reached, NO_LIMIT, NO_LIMIT) == Portion(after(30), SIZE, 1)
+
+
+def test_ends_never_step_back() -> None:
+    b = buffer(after(100))
+    fill(b, idle(90))
+    assert b.portion(after(100), 0, 0).through == after(100)
+    fill(b, event(110), idle(105))
+    assert b.portion(after(100), NO_LIMIT, NO_LIMIT).through == after(110)
+
+
+def test_the_end_of_the_shard_is_news_without_records() -> None:
+    b = buffer()
+    fill(b, event(10), event(None, records=0, children=["c"]), at=7.0)
+    assert b.news_since(after(10)) == 7.0
+    assert b.portion(after(10), 0, 0, some=True).through == SHARD_END
+    with b.reading(TRIM_HORIZON, SHARD_END) as cursor:
+        assert len(cursor.take(NO_LIMIT)) == 1
+        assert cursor.position == SHARD_END
+
+
+def test_the_last_event_may_carry_records() -> None:
+    b = buffer()
+    fill(b, event(None, records=2, children=["c"]))
+    assert b.portion(TRIM_HORIZON, NO_LIMIT, NO_LIMIT) == Portion(SHARD_END, SIZE, 2)
+    with b.reading(TRIM_HORIZON, SHARD_END) as cursor:
+        assert len(cursor.take(NO_LIMIT)) == 1
+
+
+def test_what_is_committed_is_gone_and_the_rest_is_not() -> None:
+    budget = Budget(1 << 20)
+    b = buffer(budget=budget)
+    fill(b, event(10), event(20), event(30))
+    b.commit(after(25))
+    assert budget.used == SIZE
+    assert b.covers(after(20))
+    assert not b.covers(TRIM_HORIZON)
+    assert not b.covers(after(19))
+    b.commit(after(7))
+    b.commit(TRIM_HORIZON)
+    assert budget.used == SIZE
+    with b.reading(after(20), after(30)) as cursor:
+        assert len(cursor.take(NO_LIMIT)) == 1
+
+
+def test_a_cursor_refuses_to_jump_over_what_was_dropped() -> None:
+    b = buffer()
+    fill(b, event(10), event(20))
+    with b.reading(TRIM_HORIZON, after(20)) as cursor:
+        b.commit(after(10))
+        with pytest.raises(FetcherError, match="does not cover TRIM_HORIZON"):
+            cursor.take(NO_LIMIT)
+
+
+def test_a_closed_buffer_covers_nothing_and_gives_its_bytes_back() -> None:
+    budget = Budget(1 << 20)
+    b = buffer(budget=budget)
+    fill(b, event(10))
+    b.close()
+    b.close()
+    assert not b.covers(TRIM_HORIZON)
+    assert not b.covers(SHARD_END)
+    assert budget.used == 0
+    fill(b, event(20))
+    assert budget.used == 0
+
+
+def test_a_full_budget_makes_the_subscription_wait_until_a_commit() -> None:
+    async def main() -> None:
+        b = buffer(limit=2 * SIZE)
+        await b.admit(event(10), 0)
+        await b.admit(event(20), 0)
+        waiting = asyncio.ensure_future(b.admit(event(30), 0))
+        await settle()
+        assert not waiting.done()
+        b.commit(after(10))
+        await waiting
+        assert b.covers(after(10)) and b.end == after(30)
+
+    run(main())
+
+
+def test_an_event_larger_than_the_budget_is_taken_once_nobody_needs_what_is_there() -> None:
+    async def main() -> None:
+        b = buffer(limit=2 * SIZE)
+        await b.admit(event(10), 0)
+        giant = asyncio.ensure_future(b.admit(event(20, size=100_000), 0))
+        await settle()
+        assert not giant.done(), "the first event was not planned yet"
+        b.want(after(10))
+        await giant
+        assert not b.covers(TRIM_HORIZON)
+        assert b.portion(after(10), 1, 1, some=True).through == after(20)
+
+    run(main())
+
+
+def test_a_range_larger_than_the_budget_is_streamed_through() -> None:
+    async def main() -> None:
+        b = buffer(limit=2 * SIZE)
+
+        async def subscription() -> None:
+            for end in range(10, 1010, 10):
+                await b.admit(event(end), 0)
+
+        filling = asyncio.ensure_future(subscription())
+        with b.reading(TRIM_HORIZON, after(1000)) as cursor:
+            taken = 0
+            while not cursor.done:
+                taken += len(cursor.take(NO_LIMIT))
+                assert b._budget.used <= 2 * SIZE
+                await asyncio.sleep(0)
+        await filling
+        assert taken == 100
+
+    run(main())
+
+
+def test_the_slowest_of_two_readers_holds_back_what_is_dropped() -> None:
+    async def main() -> None:
+        b = buffer(limit=2 * SIZE)
+        await b.admit(event(10), 0)
+        await b.admit(event(20), 0)
+        with b.reading(TRIM_HORIZON, after(30)) as fast, b.reading(TRIM_HORIZON, after(30)) as slow:
+            fast.take(NO_LIMIT)
+            assert not await admits_now(b, event(30))
+            slow.take(1)
+            assert not await admits_now(b, event(30))
+            slow.take(NO_LIMIT)
+            assert await admits_now(b, event(30))
+            assert fast.take(NO_LIMIT) == slow.take(NO_LIMIT)
+
+    run(main())
+
+
+def test_a_reader_that_has_all_it_wants_does_not_let_its_range_be_dropped() -> None:
+    """Another action on the same micro-batch would have to wait for a new subscription."""
+
+    async def main() -> None:
+        b = buffer(limit=2 * SIZE)
+        await b.admit(event(10), 0)
+        await b.admit(event(20), 0)
+        with b.reading(TRIM_HORIZON, after(20)) as cursor:
+            cursor.take(NO_LIMIT)
+            assert not await admits_now(b, event(30))
+        assert not await admits_now(b, event(30))
+        assert b.covers(TRIM_HORIZON)
+
+    run(main())
+
+
+def test_many_commits_compact_the_columns() -> None:
+    b = buffer()
+    for end in range(1, 6000):
+        fill_one = event(end, size=0)
+        b._append(fill_one, EVENT_OVERHEAD, 0.0)
+        b.commit(after(end - 3))
+    assert len(b._ends) < 3000
+    assert len(b) == 3
+    with b.reading(after(5996), after(5999)) as cursor:
+        assert len(cursor.take(NO_LIMIT)) == 3
+    assert b.portion(after(5996), NO_LIMIT, NO_LIMIT) == Portion(after(5999), 3 * EVENT_OVERHEAD, 3)

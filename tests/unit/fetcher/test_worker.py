@@ -1,0 +1,369 @@
+"""A whole fetcher in virtual time, against a model of the stream and of the lease table.
+
+`Query` plays Spark: polls, reads the ranges (some attempts fail, some actions read twice), goes on. The virtual loop raises
+when nobody can go on, so a deadlock cannot pass unseen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
+from kinesis_efo.fetcher.messages import CommitRequest, PollRequest, TipsRequest
+from kinesis_efo.fetcher.streams import StreamAccess
+from kinesis_efo.fetcher.worker import Fetcher, FetcherSettings
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.leases import LeaseLoop
+from kinesis_efo.leases.row import LeaseKeys
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from tests.support.lease_store import MemoryLeaseStore
+from tests.support.model_stream import ModelStream
+from tests.support.virtual_time import LoopClock, run
+
+REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
+NO_LIMIT = 1 << 60
+
+
+class Query:
+    """A fetcher, and what Spark would do with it."""
+
+    def __init__(self, stream: ModelStream, store: MemoryLeaseStore | None = None, buffer_bytes: int = 1 << 20) -> None:
+        self.stream = stream
+        self.store = store or MemoryLeaseStore()
+        self.rows: list[tuple[str, int]] = []
+        self.most_used = 0
+        clock = LoopClock()
+        access = StreamAccess(REF, stream, stream, RetrySettings(), "manifest.json", clock)  # type: ignore[arg-type]
+        keys = LeaseKeys({"orders": "dev-orders"})
+        self.fetcher = Fetcher({"orders": access}, keys, FetcherSettings(buffer_bytes, True, 10.0), clock)
+        self.leases = LeaseLoop(
+            self.store,
+            worker_id=f"w{id(self)}",
+            run_id=f"r{id(self)}",
+            endpoint="grpc://here",
+            clock=clock,
+            lease_timeout=10.0,
+            random=Random(1),
+            application="lake",
+            on_taken=self.fetcher.lease_taken,
+            on_lost=self.fetcher.lease_lost,
+            on_failed=self.fetcher.failed,
+        )
+
+    async def __aenter__(self) -> Query:
+        await self.fetcher.start(self.leases)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.fetcher.stop()
+
+    async def poll(self, offset: Offset, max_bytes: int = NO_LIMIT, max_records: int = NO_LIMIT) -> Offset:
+        """The next offset; the same where there is nothing new."""
+        reply = await self.fetcher.poll(PollRequest(offset.to_dict(), max_bytes, max_records, 0.2))
+        moved = dict(offset)
+        for shard in reply.shards:
+            key = ShardKey(shard.stream, shard.shard)
+            through = Position.parse(shard.through)
+            assert through.reaches(moved[key]), "an offset stepped back"
+            moved[key] = through
+        moved |= {ShardKey(*key): TRIM_HORIZON for key in reply.starting}
+        for key in reply.finished:
+            assert moved.pop(ShardKey(*key)).is_end
+        return Offset(moved)
+
+    async def read(
+        self, wanted: ShardRange, stop_after: int | None = None, pause: float = 0.0
+    ) -> list[tuple[str, int]]:
+        """The rows of one range, or of its first chunks."""
+        payloads: list[bytes] = []
+        reader = self.fetcher.read(wanted)
+        try:
+            async for chunk in reader:
+                payloads += chunk
+                used = self.fetcher._budget.used
+                self.most_used = max(self.most_used, used)
+                await asyncio.sleep(pause)
+                if stop_after is not None and len(payloads) > stop_after:
+                    break
+        finally:
+            await reader.aclose()  # type: ignore[attr-defined]
+        batches = decode(payloads, wanted.key, wanted.after, wanted.through, deaggregate=True)
+        return [(wanted.key.shard, int(number.as_py())) for batch in batches for number in batch.column(2)]
+
+    async def commit(self, offset: Offset) -> None:
+        await self.fetcher.commit(CommitRequest(offset.to_dict()))
+
+
+def expected(stream: ModelStream, wanted: ShardRange) -> list[tuple[str, int]]:
+    """The rows of a range, by definition."""
+    shard = stream.shards_by_id[wanted.key.shard]
+    low = wanted.after.value
+    high = NO_LIMIT if wanted.through.is_end else wanted.through.value
+    return [(shard.shard_id, number) for number, _ in shard.records if low < number <= high]
+
+
+def everything(stream: ModelStream) -> list[tuple[str, int]]:
+    return [(shard.shard_id, number) for shard in stream.shards_by_id.values() for number, _ in shard.records]
+
+
+def horizon(stream: ModelStream) -> Offset:
+    return Offset(
+        {ShardKey("orders", name): TRIM_HORIZON for name, shard in stream.shards_by_id.items() if not shard.parents}
+    )
+
+
+def scenario(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test in virtual time, an hour of it at most."""
+
+    def wrapped() -> None:
+        run(asyncio.wait_for(test(), 3600))
+
+    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
+    return wrapped
+
+
+async def until_read(query: Query, offset: Offset, rows: int, check: bool = True) -> Offset:
+    """Micro-batches until that many rows were read."""
+    while len(query.rows) < rows:
+        end = await query.poll(offset)
+        for wanted in offset.ranges_to(end):
+            got = await query.read(wanted)
+            assert not check or got == expected(query.stream, wanted)
+            query.rows += got
+        await query.commit(end)
+        offset = end
+    return offset
+
+
+@scenario
+async def test_parents_come_before_children_across_a_split_and_a_merge() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[30] * 5)
+    stream.split(0)
+    stream.put(1, 30, 30)
+    stream.put(2, 30, 30)
+    stream.merge(1, 2)
+    stream.put(3, 30)
+    async with Query(stream) as query:
+        await until_read(query, horizon(stream), 10)
+        assert [shard[-1] for shard, _ in query.rows] == list("0000011223") or [
+            shard[-1] for shard, _ in query.rows
+        ] == list("0000022113")
+
+
+@scenario
+async def test_a_merged_child_waits_for_both_parents() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, 30)
+    stream.put(1, *[30] * 9)
+    stream.merge(0, 1)
+    async with Query(stream) as query:
+        offset = horizon(stream)
+        child = ShardKey("orders", "shardId-000000000002")
+        while child not in offset:
+            before, offset = offset, await query.poll(offset, max_records=4)
+            await query.commit(before)
+        assert all(before.get(key, SHARD_END).is_end or offset[key].is_end for key in before)
+        assert offset[child] == TRIM_HORIZON
+
+
+@scenario
+async def test_an_ended_parent_leaves_the_offset_and_its_lease_is_finished() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30)
+    stream.split(0)
+    stream.put(1, 30)
+    stream.put(2, 30)
+    async with Query(stream) as query:
+        offset = await until_read(query, horizon(stream), 3)
+        while (end := await query.poll(offset)) != offset:
+            await query.commit(end)
+            offset = end
+            if ShardKey("orders", "shardId-000000000000") not in offset:
+                break
+        await asyncio.sleep(20)
+        parent = query.store.lease("shardId-000000000000")
+        assert parent.checkpoint == SHARD_END
+        assert parent.owner is None
+        assert parent.children == {"shardId-000000000001", "shardId-000000000002"}
+
+
+@scenario
+async def test_a_parent_that_ended_before_a_crash_is_finished_after_it() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30)
+    stream.split(0)
+    offset = Offset({ShardKey("orders", f"shardId-{n:012d}"): SHARD_END if n == 0 else TRIM_HORIZON for n in range(3)})
+    stream.put(1, 30)
+    async with Query(stream) as query:
+        end = await query.poll(offset)
+        while end == offset:
+            end = await query.poll(offset)
+        await query.commit(end)
+        await asyncio.sleep(20)
+        assert query.store.lease("shardId-000000000000").checkpoint == SHARD_END
+
+
+@scenario
+async def test_a_range_is_read_again_after_it_was_dropped() -> None:
+    """After an eviction, after a commit, and by two readers at once."""
+    stream = ModelStream(shards=1, event_records=(1,))
+    stream.put(0, *[3000] * 20)
+    async with Query(stream, buffer_bytes=20_000) as query:
+        offset = await until_read(query, horizon(stream), 20)
+        first = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(1100))
+        whole = ShardRange(first.key, TRIM_HORIZON, offset[first.key])
+        calls = len(stream.subscribed)
+        one, two, three = await asyncio.gather(query.read(whole), query.read(whole, pause=0.1), query.read(first))
+        assert one == two == expected(stream, whole)
+        assert three == expected(stream, first)
+        assert len(stream.subscribed) > calls
+        assert query.most_used <= 20_000
+
+
+@scenario
+async def test_a_reader_that_goes_away_half_way_holds_nobody_up() -> None:
+    stream = ModelStream(shards=1, event_records=(1,))
+    stream.put(0, *[3000] * 40)
+    async with Query(stream, buffer_bytes=20_000) as query:
+        whole = ShardRange(
+            ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(stream[0].records[-1][0])
+        )
+        assert await query.read(whole, stop_after=3)
+        assert await query.read(whole) == expected(stream, whole)
+
+
+@scenario
+async def test_a_poll_answers_as_soon_as_something_comes() -> None:
+    stream = ModelStream(shards=2)
+    async with Query(stream) as query:
+        offset = horizon(stream)
+        for _ in range(50):
+            offset = await query.poll(offset)
+        loop = asyncio.get_running_loop()
+        asking = asyncio.ensure_future(query.fetcher.poll(PollRequest(offset.to_dict(), NO_LIMIT, NO_LIMIT, 100.0)))
+        await asyncio.sleep(1)
+        put_at = loop.time()
+        stream.put(1, 30)
+        reply = await asking
+        assert loop.time() == put_at
+        assert sum(shard.records for shard in reply.shards) == 1
+
+
+@scenario
+async def test_a_lost_lease_is_the_querys_end() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30)
+    async with Query(stream) as query:
+        offset = await until_read(query, horizon(stream), 1)
+        item = query.store.items["shardId-000000000000"]
+        item["leaseOwner"] = {"S": "thief"}
+        item["leaseCounter"] = {"N": str(int(item["leaseCounter"]["N"]) + 1)}
+        with pytest.raises(LeaseLostError, match="thief took lease shardId-000000000000 while this query was reading"):
+            for _ in range(1000):
+                offset = await query.poll(offset)
+        assert not stream.open["shardId-000000000000"], "reading goes on without a lease"
+        with pytest.raises(LeaseLostError):
+            await query.read(ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(9999)))
+
+
+@scenario
+async def test_a_checkpoint_of_another_query_is_refused() -> None:
+    async with Query(ModelStream()) as query:
+        foreign = Offset({ShardKey("clicks", "shardId-000000000000"): TRIM_HORIZON})
+        with pytest.raises(FetcherError, match="the checkpoint names stream 'clicks', but the query reads 'orders'"):
+            await query.poll(foreign)
+
+
+@scenario
+async def test_a_lease_that_cannot_be_had_fails_a_read_with_its_name() -> None:
+    stream, store = ModelStream(), MemoryLeaseStore()
+    async with Query(stream, store) as first:
+        stream.put(0, 30)
+        await until_read(first, horizon(stream), 1)
+        async with Query(stream, store) as second:
+            with pytest.raises(KinesisEfoError, match="already read by|could not be had"):
+                await second.read(
+                    ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(9999))
+                )
+        await until_read(first, horizon(stream), 2)
+
+
+@scenario
+async def test_tips_name_every_shard_the_query_will_come_to() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, 30)
+    stream.split(0)
+    async with Query(stream) as query:
+        reply = None
+        while reply is None or reply.offset is None:
+            reply = await query.fetcher.tips(TipsRequest(horizon(stream).to_dict(), 0.2))
+        tips = Offset.from_dict(reply.offset)
+        assert [key.shard[-1] for key in sorted(tips)] == ["0", "1", "2", "3"]
+        assert tips[ShardKey("orders", "shardId-000000000000")] == SHARD_END
+        assert all(tips[key].value > 1000 for key in sorted(tips)[1:])
+
+
+shapes = st.fixed_dictionaries(
+    {
+        "records": st.lists(st.lists(st.integers(0, 3000), max_size=15), min_size=1, max_size=3),
+        "event_records": st.lists(st.integers(1, 4), min_size=1, max_size=4),
+        "buffer_bytes": st.integers(600, 30_000),
+        "max_bytes": st.integers(1, 40_000),
+        "max_records": st.integers(1, 20),
+        "seed": st.integers(0, 2**32),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes)
+def test_every_reader_gets_exactly_its_range_whatever_happens(shape: dict[str, Any]) -> None:
+    async def main() -> None:
+        random = Random(shape["seed"])
+        stream = ModelStream(len(shape["records"]), shape["event_records"])
+        for number, sizes in enumerate(shape["records"]):
+            stream.put(number, *sizes)
+        if random.random() < 0.5:
+            stream.split(0)
+            stream.put(len(shape["records"]), 100, 2000, 30)
+        rows: list[tuple[str, int]] = []
+        total = len(everything(stream))
+        async with Query(stream, buffer_bytes=shape["buffer_bytes"]) as query:
+            offset, previous = horizon(stream), None
+            while len(rows) < total:
+                end = await query.poll(offset, shape["max_bytes"], shape["max_records"])
+                if previous is not None and random.random() < 0.7:
+                    await query.commit(offset)
+                ranges = offset.ranges_to(end)
+                random.shuffle(ranges)
+                for wanted in ranges:
+                    if random.random() < 0.2:
+                        await query.read(wanted, stop_after=random.randrange(3))
+                if random.random() < 0.2:
+                    results = [rows for wanted in ranges for rows in [await query.read(wanted)]]
+                else:
+                    attempts = [query.read(wanted, pause=random.choice([0.0, 0.0, 0.3])) for wanted in ranges]
+                    results = list(await asyncio.gather(*attempts))
+                if random.random() < 0.2:
+                    assert results == list(await asyncio.gather(*map(query.read, ranges))), "a second action"
+                for wanted, got in zip(ranges, results, strict=True):
+                    assert got == expected(stream, wanted)
+                    rows += got
+                previous, offset = offset, end
+            most = max(
+                (size // 3 * 4 + 100 for shard in stream.shards_by_id.values() for _, size in shard.records), default=0
+            )
+            assert query.most_used <= shape["buffer_bytes"] + len(stream.shards_by_id) * (4 * most + 700)
+        assert sorted(rows) == sorted(everything(stream))
+
+    run(asyncio.wait_for(main(), 50_000))

@@ -82,6 +82,7 @@ class Fetcher:
         self._budget = Budget(settings.buffer_bytes)
         self._feeds: dict[ShardKey, ShardFeed] = {}
         self._wanted: dict[ShardKey, Position] = {}
+        self._polled: dict[ShardKey, Position] = {}
         self._done: set[ShardKey] = set()
         self._reading: Counter[ShardKey] = Counter()
         self._news = Signal()
@@ -124,6 +125,7 @@ class Fetcher:
     async def poll(self, request: PollRequest) -> PollReply:
         """How far the next micro-batch may go. Answers at once when there is news, else after the timeout."""
         offset = Offset.from_dict(request.offset)
+        self._polled = {key: position for key, position in offset.items() if not position.is_end}
         # An ended shard stays wanted until its end is committed, so that its lease takes that checkpoint: after a crash, too.
         self._want(
             {
@@ -272,8 +274,11 @@ class Fetcher:
 
     # -- leases
 
-    def lease_taken(self, _key: str) -> None:
-        """A lease is ours: whoever waits for it may look again."""
+    def lease_taken(self, key: str) -> None:
+        """A lease is ours: its shard is fetched from where the query stands, without waiting for the next poll."""
+        shard = self._lease_keys.decode(key)
+        if shard in self._polled and (feed := self._feed(shard)) is not None:
+            feed.from_position(self._polled[shard])
         self._held.notify()
         self._news.notify()
 

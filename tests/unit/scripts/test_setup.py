@@ -1,0 +1,187 @@
+"""`scripts/setup` on machines that are not ready, made of stand-ins for the programs it calls."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SETUP = Path(__file__).resolve().parents[3] / "scripts" / "setup"
+
+
+class Machine:
+    """A machine with only the programs that a test gives it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.bin = root / "bin"
+        self.jvm = root / "jvm"
+        self.calls = root / "calls"
+        project = root / "project"
+        for directory in (self.bin, self.jvm, project / "scripts"):
+            directory.mkdir(parents=True)
+        self.script = project / "scripts" / "setup"
+        shutil.copy(SETUP, self.script)
+        self.calls.touch()
+        for tool in ("sh", "sed", "head", "dirname", "readlink", "env"):
+            path = shutil.which(tool)
+            assert path
+            (self.bin / tool).symlink_to(path)
+
+    def program(self, name: str, body: str, directory: Path | None = None) -> None:
+        """A program that notes its call and then does what `body` says."""
+        path = (directory or self.bin) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >> {self.calls}\n{body}\n')
+        path.chmod(0o755)
+
+    def python(self, name: str, *, recent: bool, pip: bool = True) -> None:
+        """A Python that is recent enough or not."""
+        self.program(
+            name,
+            f'case "$1" in -c) exit {0 if recent else 1} ;; --version) echo Python 3.9.2 ;; '
+            f"-m) [ {int(pip)} = 1 ] || exit 1 ;; esac",
+        )
+
+    def java(self, home: Path, version: str) -> None:
+        """A Java in its own home."""
+        self.program("java", f"""echo 'openjdk version "{version}" 2025-04-15' >&2""", home / "bin")
+
+    def user(self, number: int) -> None:
+        self.program("id", f"echo {number}")
+
+    def apt(self, *packages: str, installs: str = "") -> None:
+        """apt that knows these packages; `installs` runs when one is installed."""
+        known = "|".join(packages) or "nothing"
+        self.program("apt-cache", f'case "$2" in {known}) exit 0 ;; esac; exit 100')
+        self.program("apt-get", f'case "$1" in install) {installs or ":"} ;; esac')
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.bin / "sh"), str(self.script), *arguments],
+            env={"PATH": str(self.bin), "HOME": str(self.root), "JVM_DIR": str(self.jvm), **environment},
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+
+    @property
+    def called(self) -> str:
+        return self.calls.read_text()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_an_old_python_is_refused_by_name(machine: Machine) -> None:
+    machine.python("python3", recent=False)
+    done = machine.run("venv", ".venv")
+    assert done.returncode == 1
+    assert "Python 3.11 or newer is needed; python3 is Python 3.9.2" in done.stderr
+
+
+def test_a_newer_python_beside_an_old_one_is_taken(machine: Machine) -> None:
+    machine.python("python3", recent=False)
+    machine.python("python3.12", recent=True)
+    machine.program("uv", 'echo "uv with $UV_PYTHON in $UV_PROJECT_ENVIRONMENT, downloads $UV_PYTHON_DOWNLOADS" >&2')
+    done = machine.run("venv", ".venv", "--extra", "local")
+    assert done.returncode == 0, done.stderr
+    assert f"uv with {machine.bin}/python3.12 in .venv, downloads never" in done.stderr
+    assert "uv sync --locked --quiet --extra local" in machine.called
+
+
+def test_an_environment_that_is_there_keeps_its_python(machine: Machine) -> None:
+    machine.python("python3", recent=True)
+    machine.program("python", "exit 0", machine.script.parent.parent / ".venv" / "bin")
+    machine.program("uv", 'echo "uv with $UV_PYTHON" >&2')
+    assert "project/.venv/bin/python" in machine.run("venv", ".venv").stderr
+
+
+def test_uv_comes_by_pip_without_touching_python_s_own_packages(machine: Machine) -> None:
+    machine.python("python3", recent=True)
+    done = machine.run("venv", ".venv")
+    assert "-m pip install" in machine.called
+    assert "--target .venv-uv" in machine.called
+    assert done.returncode == 1  # the stand-in for pip has installed nothing
+
+
+def test_without_pip_it_says_what_to_install(machine: Machine) -> None:
+    machine.python("python3", recent=True, pip=False)
+    done = machine.run("venv", ".venv")
+    assert done.returncode == 1
+    assert "apt-get install python3-pip" in done.stderr
+
+
+def test_a_failure_of_uv_is_a_failure(machine: Machine) -> None:
+    machine.python("python3", recent=True)
+    machine.program("uv", "exit 2")
+    done = machine.run("venv", ".venv")
+    assert done.returncode == 1
+    assert "uv could not build .venv" in done.stderr
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21.0.2", "17"])
+def test_a_java_that_fits_is_found(machine: Machine, version: str) -> None:
+    home = machine.jvm / "java-17-or-21"
+    machine.java(home, version)
+    done = machine.run("java-home")
+    assert (done.returncode, done.stdout.strip()) == (0, str(home))
+
+
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "25.0.1"])
+def test_a_java_that_does_not_fit_is_not_taken(machine: Machine, version: str) -> None:
+    machine.java(machine.jvm / "java-17", version)
+    assert machine.run("java-home").returncode == 1
+
+
+def test_java_home_comes_first(machine: Machine) -> None:
+    machine.java(machine.jvm / "java-17", "17.0.1")
+    machine.java(machine.root / "mine", "21.0.1")
+    assert machine.run("java-home", JAVA_HOME=str(machine.root / "mine")).stdout.strip() == str(machine.root / "mine")
+
+
+def test_a_user_who_may_not_install_is_told_what_to_ask_for(machine: Machine) -> None:
+    machine.user(1000)
+    machine.program("sudo", "exit 1")
+    machine.apt("openjdk-17-jre-headless")
+    done = machine.run("java")
+    assert done.returncode == 1
+    assert "Ask for: apt-get install openjdk-17-jre-headless" in done.stderr
+    assert "install" not in machine.called
+
+
+def _installs(machine: Machine, name: str, version: str) -> str:
+    machine.java(machine.root / "package" / name, version)
+    machine.program("cp", f'exec {shutil.which("cp")} "$@"')
+    return f"cp -r {machine.root}/package/{name} {machine.jvm}/"
+
+
+def test_root_gets_java_17(machine: Machine) -> None:
+    machine.user(0)
+    machine.apt("openjdk-17-jre-headless", "openjdk-21-jre-headless", installs=_installs(machine, "java-17", "17.0.9"))
+    done = machine.run("java")
+    assert done.returncode == 0, done.stderr
+    assert "openjdk-17-jre-headless" in machine.called.split("apt-get install")[1]
+
+
+def test_where_apt_has_no_17_it_is_21(machine: Machine) -> None:
+    machine.user(1000)
+    machine.program("sudo", 'shift; "$@"')
+    machine.program("true", ":")
+    machine.apt("openjdk-21-jre-headless", installs=_installs(machine, "java-21", "21.0.9"))
+    done = machine.run("java")
+    assert done.returncode == 0, done.stderr
+    assert "openjdk-21-jre-headless" in machine.called.split("apt-get install")[1]
+
+
+def test_an_apt_that_fails_is_a_failure(machine: Machine) -> None:
+    machine.user(0)
+    machine.apt("openjdk-17-jre-headless", installs="exit 100")
+    done = machine.run("java")
+    assert done.returncode == 1
+    assert "apt-get could not install openjdk-17-jre-headless" in done.stderr

@@ -1,0 +1,44 @@
+"""The README says what the code says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kinesis_efo.options import option_table
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "README.md").read_text()
+
+
+def test_it_holds_exactly_the_option_table() -> None:
+    header, *_ = option_table().splitlines()
+    start = TEXT.index(header)
+    assert TEXT[start : TEXT.index("\n\n", start)] == option_table()
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)#]+)\)", TEXT.replace("\n", " ")))
+def test_links_lead_somewhere(link: str) -> None:
+    assert link.startswith("https://") or (ROOT / link).exists()
+
+
+def test_its_python_is_python() -> None:
+    for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+        ast.parse(block)
+
+
+def test_its_make_targets_exist() -> None:
+    for target in set(re.findall(r"`?make ([a-z]+)[` ]", TEXT)):
+        asked = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert "No rule to make target" not in asked.stderr, asked.stderr
+
+
+def test_its_archive_command_is_one_the_job_takes() -> None:
+    (command,) = re.findall(r"spark-submit jobs/archive.py (.*)", TEXT)
+    source = (ROOT / "jobs" / "archive.py").read_text()
+    for flag in re.findall(r"--([a-z-]+)", command):
+        assert f"{flag.replace('-', '_')}: Annotated" in source

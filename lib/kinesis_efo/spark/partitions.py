@@ -5,14 +5,15 @@ Pure. Relies on positions. Sixteen tasks for sixteen small ranges cost 160 ms of
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
-from kinesis_efo.positions import ShardKey, ShardRange
+from kinesis_efo.positions import Offset, ShardKey, ShardRange
 
 TASK_BYTES: Final = 8 << 20
 """Bytes of events that make a task worth its scheduling."""
@@ -53,7 +54,21 @@ class KinesisPartition(InputPartition):
         return "KinesisPartition(" + ", ".join(f"{r.key} ({r.after}, {r.through}]" for r in self.ranges) + ")"
 
 
-def coalesce(ranges: Sequence[ShardRange], sizes: Mapping[ShardKey, int]) -> list[list[ShardRange]]:
+def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set[str]:
+    """Streams of which one micro-batch carries shards to their ends and reads shards that begin there, too.
+
+    That happens where everything up to now is one micro-batch (`catchUp`). Elsewhere children come in a later one.
+
+    Args:
+        begin: Where the micro-batch starts.
+        ranges: What it reads.
+    """
+    return {wanted.key.stream for wanted in ranges if wanted.key not in begin}
+
+
+def coalesce(
+    ranges: Sequence[ShardRange], sizes: Mapping[ShardKey, int], *, together: Collection[str] = ()
+) -> list[list[ShardRange]]:
     """Put ranges together into as many tasks as their bytes are worth.
 
     A shard's range stays whole, so that its records keep their order inside one task.
@@ -61,13 +76,15 @@ def coalesce(ranges: Sequence[ShardRange], sizes: Mapping[ShardKey, int]) -> lis
     Args:
         ranges: Ranges of the micro-batch.
         sizes: Bytes by shard, as far as known.
+        together: Streams whose ranges are one task each, parents before children: ids of shards grow.
     """
-    weights = {wanted.key: sizes.get(wanted.key, UNKNOWN_BYTES) for wanted in ranges}
-    tasks = min(len(ranges), max(1, math.ceil(sum(weights.values()) / TASK_BYTES)))
-    groups: list[list[ShardRange]] = [[] for _ in range(tasks)]
-    loads = [0] * tasks
-    for wanted in sorted(ranges, key=lambda wanted: (-weights[wanted.key], wanted.key)):
-        lightest = loads.index(min(loads))
-        groups[lightest].append(wanted)
-        loads[lightest] += weights[wanted.key]
-    return [group for group in groups if group]
+    groups = [sorted(wanted for wanted in ranges if wanted.key.stream == stream) for stream in sorted(together)]
+    free = [wanted for wanted in ranges if wanted.key.stream not in together]
+    weights = {wanted.key: sizes.get(wanted.key, UNKNOWN_BYTES) for wanted in free}
+    tasks = min(len(free), max(1, math.ceil(sum(weights.values()) / TASK_BYTES)))
+    heap: list[tuple[int, int, list[ShardRange]]] = [(0, number, []) for number in range(tasks)]
+    for wanted in sorted(free, key=lambda wanted: (-weights[wanted.key], wanted.key)):
+        load, number, group = heapq.heappop(heap)
+        group.append(wanted)
+        heapq.heappush(heap, (load + weights[wanted.key], number, group))
+    return [group for group in groups + [group for _, _, group in sorted(heap)] if group]

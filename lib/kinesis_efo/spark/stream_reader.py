@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 from typing import Any
 
 import pyarrow as pa
@@ -21,12 +22,12 @@ from kinesis_efo.fetcher.runtime import FetcherRuntime
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark import latency
 from kinesis_efo.spark.compat import ReadAllAvailable, StreamReaderBase, read_limit
 from kinesis_efo.spark.host import fetcher_host
 from kinesis_efo.spark.lifecycle import end_with_spark
-from kinesis_efo.spark.partitions import FetcherAddress, KinesisPartition, coalesce
+from kinesis_efo.spark.partitions import FetcherAddress, KinesisPartition, coalesce, streams_with_generations
 
 _NO_LIMIT = 1 << 62
 
@@ -52,8 +53,10 @@ class KinesisStreamReader(StreamReaderBase):
         self._planned: Offset | None = None
         self._targets: Offset | None = None
         self._wants_targets = self._options.catch_up
+        self._available_now = False
         self._stored_idle_at = time.monotonic()
         self._sizes: dict[ShardKey, int] = {}
+        self._empty: set[ShardRange] = set()
         self._millis_behind: dict[ShardKey, int | None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -83,7 +86,7 @@ class KinesisStreamReader(StreamReaderBase):
         if self._wants_targets:
             self._wants_targets = False
             self._targets = self._tips(position)
-            if self._options.catch_up:
+            if not self._available_now:
                 return self._up_to_targets(position).to_dict()
         while True:
             reply = self._poll(position, unlimited=isinstance(limit, ReadAllAvailable))
@@ -100,10 +103,12 @@ class KinesisStreamReader(StreamReaderBase):
             return []
         runtime = self._started()
         address = FetcherAddress(runtime.location, runtime.secret)
-        ranges = Offset.from_dict(start).ranges_to(self._planned)
+        # What was planned a moment ago and found empty needs no task; the same range after a restart is looked at again.
+        begin = Offset.from_dict(start)
+        ranges = [wanted for wanted in begin.ranges_to(self._planned) if wanted not in self._empty]
         return [
             KinesisPartition(address, group, deaggregate=self._options.deaggregate)
-            for group in coalesce(ranges, self._sizes)
+            for group in coalesce(ranges, self._sizes, together=streams_with_generations(begin, ranges))
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -125,7 +130,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """End at what is in the streams now. The ends are asked for with the first offset."""
-        self._wants_targets = True
+        self._wants_targets = self._available_now = True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """How far each shard lags, in milliseconds, for the query's progress (Spark 4.2+)."""
@@ -188,24 +193,29 @@ class KinesisStreamReader(StreamReaderBase):
         """The offset that a reply leads to, or None where it is not worth a micro-batch."""
         moved = dict(position)
         sizes = {}
-        worth = bool(reply.starting)
+        empty = set()
+        # A shard without a target was born after the targets were taken: it is left for the next run, like its parents' rest.
+        starting = [key for key in starmap(ShardKey, reply.starting) if self._targets is None or key in self._targets]
+        worth = bool(starting)
         for progress in reply.shards:
             key = ShardKey(progress.stream, progress.shard)
             self._millis_behind[key] = progress.millis_behind
             through = self._capped(key, moved[key], Position.parse(progress.through))
             if through != moved[key]:
+                if not progress.records:
+                    empty.add(ShardRange(key, moved[key], through))
                 moved[key] = through
                 sizes[key] = progress.bytes
                 worth = worth or progress.records > 0 or through.is_end
-        for starting in reply.starting:
-            moved[ShardKey(*starting)] = TRIM_HORIZON
-        for finished in reply.finished:
-            del moved[ShardKey(*finished)]
-            self._millis_behind.pop(ShardKey(*finished), None)
+        moved.update(dict.fromkeys(starting, TRIM_HORIZON))
+        for finished in starmap(ShardKey, reply.finished):
+            del moved[finished]
+            self._millis_behind.pop(finished, None)
         if not worth and not self._idle_offsets_due(moved, position):
             return None
         self._stored_idle_at = time.monotonic()
         self._sizes = sizes
+        self._empty = empty
         return Offset(moved)
 
     def _idle_offsets_due(self, moved: dict[ShardKey, Position], position: Offset) -> bool:
@@ -225,8 +235,9 @@ class KinesisStreamReader(StreamReaderBase):
     def _capped(self, key: ShardKey, at: Position, through: Position) -> Position:
         if self._targets is None:
             return through
-        # A shard without a target was born after the targets were taken: it is left for the next run.
         target = self._targets.get(key, at)
+        if at.reaches(target):
+            return at
         return target if through.reaches(target) else through
 
     def _at_targets(self, position: Offset) -> bool:
@@ -234,6 +245,11 @@ class KinesisStreamReader(StreamReaderBase):
         return all(position[key].reaches(target) for key, target in self._targets.items() if key in position)
 
     def _up_to_targets(self, position: Offset) -> Offset:
+        """One micro-batch with everything up to the targets: also of shards that begin where others end, see `partitions`."""
         assert self._targets is not None
         targets, self._targets = self._targets, None
-        return Offset({key: targets.get(key, at) for key, at in position.items()})
+        moved = dict(position)
+        for key, target in targets.items():
+            at = position.get(key, TRIM_HORIZON)
+            moved[key] = at if at.reaches(target) else target
+        return Offset(moved)

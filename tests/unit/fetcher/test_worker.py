@@ -268,9 +268,9 @@ async def test_a_lost_lease_is_the_querys_end() -> None:
         item = query.store.items["shardId-000000000000"]
         item["leaseOwner"] = {"S": "thief"}
         item["leaseCounter"] = {"N": str(int(item["leaseCounter"]["N"]) + 1)}
+        await asyncio.sleep(10)
         with pytest.raises(LeaseLostError, match="thief took lease shardId-000000000000 while this query was reading"):
-            for _ in range(1000):
-                offset = await query.poll(offset)
+            await query.poll(offset)
         assert not stream.open["shardId-000000000000"], "reading goes on without a lease"
         with pytest.raises(LeaseLostError):
             await query.read(ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(9999)))
@@ -291,7 +291,7 @@ async def test_a_lease_that_cannot_be_had_fails_a_read_with_its_name() -> None:
         stream.put(0, 30)
         await until_read(first, horizon(stream), 1)
         async with Query(stream, store) as second:
-            with pytest.raises(KinesisEfoError, match="already read by|could not be had"):
+            with pytest.raises(KinesisEfoError, match=r"already read by|could not be had"):
                 await second.read(
                     ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(9999))
                 )

@@ -1,0 +1,241 @@
+"""The stream reader's planning, in the order in which Spark 4.0 and 4.3 call it, against a scripted fetcher."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinesis_efo.fetcher.messages import PollReply, ShardProgress
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable
+from kinesis_efo.spark.partitions import KinesisPartition
+from kinesis_efo.spark.stream_reader import KinesisStreamReader
+from tests.support.fetched import after, key
+
+pytestmark = pytest.mark.spark
+
+START = Position.at_timestamp(1_700_000_000_000)
+MANIFEST = Manifest("lake", "dev", "us-east-1", "leases", {}, "manifest.json", {})
+
+
+class Fetcher:
+    """Answers polls from what was scripted: how far each shard goes, and with how many records."""
+
+    def __init__(self) -> None:
+        self.polls: list[tuple[Offset, int, int]] = []
+        self.commits: list[Offset] = []
+        self.there: dict[ShardKey, tuple[Position, int]] = {}
+        self.starting: list[tuple[str, str]] = []
+        self.finished: list[tuple[str, str]] = []
+        self.ends: list[Offset | None] = []
+
+    def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
+        self.polls.append((offset, max_bytes, max_records))
+        shards = []
+        for shard, at in offset.items():
+            through, records = self.there.get(shard, (at, 0))
+            if at.reaches(through):
+                through, records = at, 0
+            shards.append(ShardProgress(*shard, str(through), records, 100 * records, 5))
+        return PollReply(shards, [s for s in self.starting if ShardKey(*s) not in offset], self.finished)
+
+    def commit(self, offset: Offset) -> None:
+        self.commits.append(offset)
+
+    def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
+        return self.ends.pop(0)
+
+
+class Reader(KinesisStreamReader):
+    """A reader without a fetcher of its own."""
+
+    def __init__(self, initial: Mapping[ShardKey, Position], **options: str) -> None:
+        super().__init__(SourceOptions.parse({"manifest": "m.json", **options}), MANIFEST)
+        self.fetcher = Fetcher()
+        self.initial_offsets = 0
+        self._start_at = Offset(initial)
+
+    def _started(self) -> Any:
+        def initial_offset(start: Any) -> Offset:
+            self.initial_offsets += 1
+            return self._start_at
+
+        return SimpleNamespace(location="grpc://here", secret="s", initial_offset=initial_offset)
+
+    def _fetcher(self) -> Any:
+        return self.fetcher
+
+
+def offset(**positions: Position) -> dict[str, Any]:
+    """`offset(s0=..., s1=...)` as Spark hands it over."""
+    return Offset({key(int(name[1:])): position for name, position in positions.items()}).to_dict()
+
+
+def ranges(partitions: Any) -> list[ShardRange]:
+    return sorted(r for partition in partitions for r in partition.ranges)
+
+
+def test_spark_4_0_starts_a_query_with_the_latest_offset() -> None:
+    reader = Reader({key(0): START})
+    assert reader.latestOffset() == reader.initialOffset() == offset(s0=START)
+    assert reader.initial_offsets == 1
+    reader.partitions(offset(s0=START), offset(s0=START))
+    reader.fetcher.there = {key(0): (after(10), 3)}
+    assert reader.latestOffset() == offset(s0=after(10))
+    assert ranges(reader.partitions(offset(s0=START), offset(s0=after(10)))) == [ShardRange(key(0), START, after(10))]
+    reader.fetcher.there = {key(0): (after(20), 3)}
+    assert reader.latestOffset() == offset(s0=after(20))
+    assert reader.fetcher.polls[-1][0] == Offset({key(0): after(10)})
+
+
+def test_spark_4_0_shows_the_end_of_an_uncommitted_batch_first() -> None:
+    reader = Reader({})
+    begin, end = offset(s0=after(10)), offset(s0=after(20))
+    assert reader.partitions(end, end) == []
+    assert reader.fetcher.polls == [], "nothing may be asked for from the end"
+    assert ranges(reader.partitions(begin, end)) == [ShardRange(key(0), after(10), after(20))]
+    assert reader.latestOffset() == end
+    assert reader.fetcher.polls[0][0] == Offset({key(0): after(20)})
+    assert reader.initial_offsets == 0, "a restarted query does not start anew"
+
+
+def test_spark_4_3_says_where_the_query_is() -> None:
+    reader = Reader({key(0): START})
+    assert reader.initialOffset() == offset(s0=START)
+    assert reader.latestOffset(offset(s0=START), ReadAllAvailable()) == offset(s0=START)
+    assert reader.initialOffset() == offset(s0=START)
+    assert reader.initial_offsets == 1
+    reader.fetcher.there = {key(0): (after(10), 3)}
+    assert reader.latestOffset(offset(s0=after(5)), ReadAllAvailable()) == offset(s0=after(10))
+    reader.commit(offset(s0=after(5)))
+    assert reader.fetcher.commits == [Offset({key(0): after(5)})]
+
+
+def test_limits_of_the_options_hold() -> None:
+    reader = Reader({key(0): START}, maxRecordsPerTrigger="7", maxBytesPerTrigger="3k")
+    reader.latestOffset(offset(s0=START), None)
+    assert reader.fetcher.polls[-1][1:] == (3072, 7)
+    if SPARK_VERSION >= (4, 2):
+        limit = reader.getDefaultReadLimit()
+        reader.latestOffset(offset(s0=START), limit)
+        assert (limit.max_rows, reader.fetcher.polls[-1][1:]) == (7, (3072, 7))
+
+
+def test_idle_shards_ride_along_with_records_and_cost_no_task() -> None:
+    reader = Reader({key(0): START, key(1): START})
+    reader.fetcher.there = {key(0): (after(10), 1), key(1): (after(9), 0)}
+    end = reader.latestOffset()
+    assert end == offset(s0=after(10), s1=after(9))
+    assert ranges(reader.partitions(offset(s0=START, s1=START), end)) == [ShardRange(key(0), START, after(10))]
+    other = Reader({})
+    assert len(ranges(other.partitions(offset(s0=START, s1=START), end))) == 2, "who did not plan it has to look"
+
+
+def test_idle_offsets_alone_are_stored_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("kinesis_efo.spark.stream_reader.time.monotonic", lambda: now[0])
+    reader = Reader({key(0): START}, idleCheckpointInterval="60s")
+    reader.fetcher.there = {key(0): (after(10), 0)}
+    assert reader.latestOffset() == offset(s0=START)
+    now[0] += 59
+    assert reader.latestOffset() == offset(s0=START)
+    now[0] += 1
+    assert reader.latestOffset() == offset(s0=after(10))
+    reader.partitions(offset(s0=START), offset(s0=after(10)))
+    reader.fetcher.there = {key(0): (after(20), 0)}
+    assert reader.latestOffset() == offset(s0=after(10))
+
+
+def test_children_come_in_after_the_batch_that_ends_their_parent() -> None:
+    reader = Reader({key(0): after(5)})
+    reader.fetcher.there = {key(0): (SHARD_END, 2)}
+    reader.fetcher.starting = [tuple(key(1)), tuple(key(2))]  # type: ignore[list-item]
+    end = reader.latestOffset()
+    assert end == offset(s0=SHARD_END, s1=TRIM_HORIZON, s2=TRIM_HORIZON)
+    assert ranges(reader.partitions(offset(s0=after(5)), end)) == [ShardRange(key(0), after(5), SHARD_END)]
+    reader.fetcher.there = {key(1): (after(30), 1)}
+    reader.fetcher.finished = [tuple(key(0))]  # type: ignore[list-item]
+    following = reader.latestOffset()
+    assert following == offset(s1=after(30), s2=TRIM_HORIZON)
+    assert ranges(reader.partitions(end, following)) == [ShardRange(key(1), TRIM_HORIZON, after(30))]
+
+
+def test_available_now_ends_at_the_targets_and_leaves_what_came_later() -> None:
+    reader = Reader({key(0): after(1), key(1): after(1)})
+    reader.prepareForTriggerAvailableNow()
+    reader.fetcher.ends = [None, Offset({key(0): after(50), key(1): SHARD_END, key(2): after(60)})]
+    reader.fetcher.there = {key(0): (after(40), 4), key(1): (SHARD_END, 1)}
+    reader.fetcher.starting = [tuple(key(2))]  # type: ignore[list-item]
+    first = reader.latestOffset(offset(s0=after(1), s1=after(1)))
+    assert first == offset(s0=after(40), s1=SHARD_END, s2=TRIM_HORIZON)
+    # Shard 0 was split after the targets were taken: its end, and its children, are for the next run.
+    reader.fetcher.there = {key(0): (SHARD_END, 9), key(2): (after(70), 9)}
+    reader.fetcher.starting = [tuple(key(3)), tuple(key(4))]  # type: ignore[list-item]
+    second = reader.latestOffset(first)
+    assert second == offset(s0=after(50), s1=SHARD_END, s2=after(60))
+    assert reader.latestOffset(second) == second
+
+
+def test_available_now_never_steps_back() -> None:
+    reader = Reader({key(0): after(90)})
+    reader.prepareForTriggerAvailableNow()
+    reader.fetcher.ends = [Offset({key(0): after(50)})]
+    reader.fetcher.there = {key(0): (after(100), 1)}
+    assert reader.latestOffset(offset(s0=after(90))) == offset(s0=after(90))
+
+
+def test_available_now_stops_waiting_when_it_is_asked_to() -> None:
+    reader = Reader({key(0): after(1)})
+    reader.prepareForTriggerAvailableNow()
+    reader.fetcher.ends = [None] * 3
+    reader._asked_to_end.set()
+    assert reader.latestOffset(offset(s0=after(1))) == offset(s0=after(1))
+
+
+def test_catch_up_puts_everything_up_to_now_into_the_first_batch() -> None:
+    reader = Reader({key(0): after(1), key(9): after(1)}, catchUp="true", maxRecordsPerTrigger="1")
+    reader.fetcher.ends = [Offset({key(0): SHARD_END, key(1): after(30), key(2): after(40)})]
+    end = reader.latestOffset()
+    assert end == offset(s0=SHARD_END, s1=after(30), s2=after(40), s9=after(1))
+    (partition,) = reader.partitions(offset(s0=after(1), s9=after(1)), end)
+    assert isinstance(partition, KinesisPartition)
+    assert [r.key for r in partition.ranges] == [key(0), key(1), key(2)], "parents before children, in one task"
+    assert reader.fetcher.polls == []
+    reader.latestOffset()
+    assert len(reader.fetcher.polls) == 1, "from then on as usual"
+
+
+def test_available_now_goes_before_catch_up() -> None:
+    reader = Reader({key(0): after(1)}, catchUp="true")
+    reader.prepareForTriggerAvailableNow()
+    reader.fetcher.ends = [Offset({key(0): after(5)})]
+    reader.fetcher.there = {key(0): (after(9), 1)}
+    end = reader.latestOffset(offset(s0=after(1)))
+    assert end == offset(s0=after(5))
+    assert reader.latestOffset(end) == end
+
+
+def test_the_lag_is_reported_without_asking_anybody() -> None:
+    reader = Reader({key(0): START})
+    assert reader.reportLatestOffset() is None
+    reader.latestOffset()
+    assert reader.reportLatestOffset() == {"millisBehindLatest": {"orders": {"shardId-000000000000": 5}}}
+
+
+def test_a_reader_travels_to_tasks_without_what_it_runs() -> None:
+    reader = KinesisStreamReader(SourceOptions.parse({"manifest": "m.json"}), MANIFEST)
+    reader._client = threading.Lock()  # type: ignore[assignment]
+    again = pickle.loads(pickle.dumps(reader))
+    assert (again._client, again._runtime, again._options) == (None, None, reader._options)
+
+
+def test_a_checkpoint_that_is_not_ours_is_named() -> None:
+    with pytest.raises(ValueError, match="not a kinesis-efo offset"):
+        Reader({}).partitions({"seq": 1}, {"seq": 2})

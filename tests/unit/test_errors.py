@@ -1,0 +1,37 @@
+"""The tree of exceptions: what a user may catch."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from kinesis_efo import errors
+from kinesis_efo.errors import KinesisEfoError, OptionsError
+from kinesis_efo.fetcher.messages import pack_error, unpack_error
+
+ALL = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_every_error_is_ours_and_is_in_the_tree(kind: type[Exception]) -> None:
+    assert issubclass(kind, KinesisEfoError)
+    assert kind.__doc__
+    assert kind.__name__ in (errors.__doc__ or "")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not OptionsError])
+def test_errors_cross_the_wire_as_what_they_are(kind: type[Exception]) -> None:
+    again = unpack_error(pack_error(kind("what happened: ä")))  # type: ignore[arg-type]
+    assert (type(again), str(again)) == (kind, "what happened: ä")
+
+
+def test_an_error_nobody_understands_is_still_one() -> None:
+    assert "without saying why" in str(unpack_error(b"\x00garbage"))
+    assert str(unpack_error(b'{"kind":"SystemExit","message":"m"}')) == "m"
+
+
+def test_several_faults_survive_pickling() -> None:
+    again = pickle.loads(pickle.dumps(OptionsError(["one", "two"])))
+    assert (again.faults, str(again)) == (("one", "two"), "one\ntwo")

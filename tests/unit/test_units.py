@@ -1,0 +1,59 @@
+"""Sizes, durations and times as Spark's users write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.units import parse_duration, parse_size, parse_time
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("17", 17), ("1b", 1), ("64k", 1 << 16), ("64KB", 1 << 16), ("1KiB", 1024), (" 256 m ", 256 << 20),
+     ("1g", 1 << 30), ("2T", 2 << 40)],
+)  # fmt: skip
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "m", "-1m", "1.5g", "1e3", "256mm", "256 x", "1_000", "9" * 16])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("200", 200), ("200ms", 200), ("10s", 10_000), ("5m", 300_000), ("5 MIN", 300_000), ("1h", 3_600_000),
+     ("1d", 86_400_000)],
+)  # fmt: skip
+def test_durations(text: str, milliseconds: int) -> None:
+    assert parse_duration(text) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1.5s", "10 seconds", "1w", "ten"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("0", 0), ("1704067200123", 1704067200123), ("2024-01-01", 1704067200000), ("2024-01-01T00:00:00", 1704067200000),
+     ("2024-01-01T01:00:00+01:00", 1704067200000), ("2024-01-01T00:00:00.123Z", 1704067200123)],
+)  # fmt: skip
+def test_times(text: str, milliseconds: int) -> None:
+    assert parse_time(text) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "-5", "2024-13-01", "1" * 15, "1704067200.5"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        parse_time(text)
+
+
+@given(st.datetimes(timezones=st.timezones()))
+def test_a_time_survives_its_spelling(moment: object) -> None:
+    assert parse_time(moment.isoformat()) == round(moment.timestamp() * 1000)  # type: ignore[attr-defined]

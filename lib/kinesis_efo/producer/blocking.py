@@ -258,6 +258,9 @@ def _at_exit(producer: BlockingProducer) -> Any:
         left = reference()
         if left is None:
             return
+        if not left.metrics.outstanding_records:
+            left.abort()
+            return
         log.warning("the producer for %s was not closed; writing what is outstanding", left._producer.stream)
         left._give_up_after(EXIT_SECONDS)
         try:

@@ -5,7 +5,7 @@ Options and manifest are checked in `schema()`: that runs at `load()`, where an 
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import (
     BinaryType,
     LongType,
@@ -19,6 +19,7 @@ from kinesis_efo.aws import SyncClients
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, resolve_manifest
 from kinesis_efo.options import SourceOptions
+from kinesis_efo.spark.sink import KinesisBatchWriter, KinesisStreamWriter
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 
 NAME = "kinesis-efo"
@@ -75,6 +76,22 @@ class KinesisEfoSource(DataSource):
             )
         options, manifest = self._resolve()
         return KinesisStreamReader(options, manifest)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A writer for one streaming query; see `kinesis_efo.spark.sink`.
+
+        Raises:
+            ConfigurationError: Mode, columns, options or manifest are wrong.
+        """
+        return KinesisStreamWriter.of(self.options, schema, overwrite)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A writer for one batch; see `kinesis_efo.spark.sink`.
+
+        Raises:
+            ConfigurationError: Mode, columns, options or manifest are wrong.
+        """
+        return KinesisBatchWriter.of(self.options, schema, overwrite)
 
     def _resolve(self) -> tuple[SourceOptions, Manifest]:
         options = SourceOptions.parse(self.options)

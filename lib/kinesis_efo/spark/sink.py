@@ -1,0 +1,256 @@
+"""The sink `kinesis-efo`: DataFrames into Kinesis, streaming and batch. Relies on the blocking producer.
+
+At least once: a task reports success when Kinesis has acknowledged every record of its partition, and a task that is tried
+again writes its records again. To de-duplicate, put an id into the data that the query computes from its input (for rows of
+the source: `stream`, `shardId`, `sequenceNumber`, `subSequenceNumber`), and drop repeated ids in the consumer.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Self
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.producer import BlockingProducer, ProducerMetrics, RecordRefusedError
+from kinesis_efo.spark.sink_options import SinkOptions, Targets
+
+log = logging.getLogger(__name__)
+
+_COLUMNS = {
+    "data": ("binary or string", (BinaryType, StringType)),
+    "partitionKey": ("string", (StringType,)),
+    "explicitHashKey": ("string", (StringType,)),
+    "stream": ("string", (StringType,)),
+}
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task wrote: records and bytes that Kinesis has acknowledged, and records left out."""
+
+    records: int
+    bytes: int
+    refused: int
+
+
+def check_columns(schema: StructType) -> None:
+    """Compare a DataFrame's columns with what the sink takes.
+
+    Raises:
+        ConfigurationError: A column is missing, unknown, or has the wrong type; all of them are named.
+    """
+    faults = []
+    given = {field.name: field.dataType for field in schema}
+    if "data" not in given:
+        faults.append("column 'data' (binary or string) is missing")
+    for name, kind in given.items():
+        if name not in _COLUMNS:
+            faults.append(f"column '{name}' is not one of {', '.join(map(repr, _COLUMNS))}")
+        elif not isinstance(kind, _COLUMNS[name][1]):
+            faults.append(f"column '{name}' must be {_COLUMNS[name][0]}; got {kind.simpleString()}")
+    if len(given) != len(schema.fields):
+        faults.append(f"column names repeat: {', '.join(schema.fieldNames())}")
+    if faults:
+        raise ConfigurationError(f"kinesis-efo cannot write this DataFrame: {'; '.join(faults)}")
+
+
+class Writing:
+    """What batch and streaming writers share: one per task, in a Python worker.
+
+    Args:
+        options: The sink's.
+        targets: The streams.
+    """
+
+    def __init__(self, options: SinkOptions, targets: Targets) -> None:
+        self.options = options
+        self.targets = targets
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], schema: StructType, overwrite: bool) -> Self:
+        """A writer, its options and columns checked; on the driver, before anything is sent.
+
+        Raises:
+            ConfigurationError: Mode, columns, options or manifest are wrong.
+        """
+        if overwrite:
+            raise ConfigurationError("kinesis-efo can only append: use mode('append') or outputMode('append')")
+        check_columns(schema)
+        parsed = SinkOptions.parse(options)
+        return cls(parsed, Targets.of(parsed, named_by_rows="stream" in schema.fieldNames()))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write one partition; returns when all of it is acknowledged.
+
+        Raises:
+            WriteError: Something was not written.
+        """
+        with Producers(self.options, self.targets) as producers:
+            for batch in iterator:
+                producers.put(batch)
+            return producers.finish()
+
+
+class Shelf:
+    """Producers that wait in a Python worker for its next task: opening one costs calls that AWS limits per account.
+
+    Args:
+        seconds: Older ones are closed: a stream's limits may have changed.
+        most: How many are kept.
+    """
+
+    def __init__(self, seconds: float = 300.0, most: int = 8) -> None:
+        self._seconds = seconds
+        self._most = most
+        self._kept: dict[Hashable, tuple[BlockingProducer, float]] = {}
+
+    def take(self, target: str, options: SinkOptions) -> tuple[BlockingProducer, float]:
+        """An open producer with nothing outstanding, and when it was opened."""
+        kept = self._kept.pop((target, options), None)
+        if kept is not None and time.monotonic() - kept[1] < self._seconds:
+            return kept
+        if kept is not None:
+            kept[0].abort()
+        return BlockingProducer(target, settings=options.producer, aws=options.aws).open(), time.monotonic()
+
+    def keep(self, target: str, options: SinkOptions, producer: BlockingProducer, opened: float) -> None:
+        """Keep a producer with nothing outstanding for the next task."""
+        while len(self._kept) >= self._most:
+            self._kept.pop(next(iter(self._kept)))[0].abort()
+        self._kept[target, options] = producer, opened
+
+
+_shelf = Shelf()
+
+
+@dataclass
+class _InUse:
+    """A producer, and what it had written before this task."""
+
+    target: str
+    producer: BlockingProducer
+    opened: float
+    before: ProducerMetrics
+
+
+class Producers:
+    """The producers of one task, one per stream that its rows name. Opened when first needed."""
+
+    def __init__(self, options: SinkOptions, targets: Targets) -> None:
+        self._options = options
+        self._targets = targets
+        self._in_use: dict[str, _InUse] = {}
+        self._by_name: dict[str | None, BlockingProducer] = {}
+        self._random = Random()
+        self._rows = 0
+
+    def put(self, batch: pa.RecordBatch) -> None:
+        """Hand over a batch; waits while too much is outstanding."""
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        nothing: Sequence[Any] = [None] * batch.num_rows
+        keys, hash_keys, streams = (
+            columns.get(name, nothing) for name in ("partitionKey", "explicitHashKey", "stream")
+        )
+        bits = self._random.getrandbits
+        for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
+            if data is None:
+                raise RecordRefusedError(
+                    f"row {self._rows} of this task has null in column 'data'; filter such rows out"
+                )
+            producer = self._by_name.get(stream) or self._producer(stream)
+            producer.put(data, f"{bits(64):016x}" if key is None else key, hash_key)
+            self._rows += 1
+
+    def finish(self) -> Written:
+        """Wait for every acknowledgement."""
+        written = Written(0, 0, 0)
+        for used in self._in_use.values():
+            used.producer.flush()
+            metrics = used.producer.metrics
+            written.records += metrics.records_written - used.before.records_written
+            written.bytes += metrics.bytes_written - used.before.bytes_written
+            written.refused += metrics.records_refused - used.before.records_refused
+        for used in self._in_use.values():
+            _shelf.keep(used.target, self._options, used.producer, used.opened)
+        self._in_use.clear()
+        return written
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # None is left where the task finished. One that failed is tried again as a whole: the sooner the better.
+        for used in self._in_use.values():
+            used.producer.abort()
+
+    def _producer(self, name: str | None) -> BlockingProducer:
+        wanted = self._targets.default if name is None else name
+        if wanted is None:
+            raise RecordRefusedError(
+                f"row {self._rows} of this task has null in column 'stream', and there is no option 'stream' to go by"
+            )
+        arns = self._targets.arns
+        if arns is not None and wanted not in arns:
+            raise RecordRefusedError(
+                f"row {self._rows} of this task names stream {wanted!r}; "
+                f"{self._targets.source} has {', '.join(map(repr, sorted(arns)))}"
+            )
+        target = wanted if arns is None else arns[wanted]
+        if target not in self._in_use:
+            producer, opened = _shelf.take(target, self._options)
+            self._in_use[target] = _InUse(target, producer, opened, producer.metrics)
+        self._by_name[name] = self._in_use[target].producer
+        return self._by_name[name]
+
+
+class KinesisBatchWriter(Writing, DataSourceArrowWriter):
+    """`df.write.format("kinesis-efo").mode("append")`."""
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All tasks have written."""
+        _say_written("batch write", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Some tasks have failed for good."""
+        _say_aborted("batch write", messages)
+
+
+class KinesisStreamWriter(Writing, DataSourceStreamWriter, DataSourceArrowWriter):
+    """`df.writeStream.format("kinesis-efo")`. Spark 4.0 gives Arrow batches to what is an Arrow writer as well."""
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
+        """All tasks of a micro-batch have written."""
+        _say_written(f"micro-batch {batchId}", messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
+        """Some tasks of a micro-batch have failed for good."""
+        _say_aborted(f"micro-batch {batchId}", messages)
+
+
+def _say_written(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    done = [message for message in messages if isinstance(message, Written)]
+    records, size, refused = (
+        sum(getattr(message, name) for message in done) for name in ("records", "bytes", "refused")
+    )
+    log.info("%s: wrote %d records (%d bytes) to Kinesis", what, records, size)
+    if refused:
+        log.error("%s: left out %d records that can never be written (failOnError is off)", what, refused)
+
+
+def _say_aborted(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    done = [message for message in messages if isinstance(message, Written)]
+    log.warning(
+        "%s failed: %d of %d tasks had written %d records, which stay in Kinesis; a retry writes them again",
+        what,
+        len(done),
+        len(messages),
+        sum(message.records for message in done),
+    )

@@ -1,0 +1,319 @@
+"""DataFrames into Kinesis: through Spark, and a task's part of it alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession, functions
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError
+from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.producer import RecordRefusedError, StreamGoneError
+from kinesis_efo.spark.facade import register
+from kinesis_efo.spark.sink import KinesisBatchWriter, Shelf, Written
+from kinesis_efo.spark.sink_options import SINK_OPTIONS, SinkOptions, sink_option_table
+from tests.support.world import World
+
+MakeWorld = Callable[..., World]
+DATA = StructType([StructField("data", StringType())])
+
+
+def written_to(world: World, stream: str) -> list[dict[str, Any]]:
+    """All records of a stream."""
+    found: list[dict[str, Any]] = []
+    for shard in world.shards(stream):
+        iterator = world.kinesis.get_shard_iterator(
+            StreamName=world.streams[stream], ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        while True:
+            page = world.kinesis.get_records(ShardIterator=iterator, Limit=10_000)
+            found += page["Records"]
+            iterator = page.get("NextShardIterator")
+            if not iterator or not (page["Records"] or page["MillisBehindLatest"]):
+                break
+    return found
+
+
+def options_of(world: World, **more: str) -> dict[str, str]:
+    return {"manifest": str(world.manifest), "endpointUrl": world.aws.endpoint_url, **more}
+
+
+@pytest.mark.spark
+def test_a_batch_goes_to_the_streams_its_rows_name(spark: SparkSession, world: MakeWorld) -> None:
+    made = world({"orders": 2, "clicks": 1})
+    register(spark)
+    number = functions.col("id")
+    rows = spark.range(3_000, numPartitions=3).select(
+        functions.concat(functions.lit("d"), number).cast("binary").alias("data"),
+        functions.when(number % 2 == 0, functions.concat(functions.lit("k"), number)).alias("partitionKey"),
+        functions.when(number % 3 == 0, functions.lit("clicks")).alias("stream"),
+        functions.when(number == 1, functions.lit(str((1 << 128) - 1))).alias("explicitHashKey"),
+    )
+    rows.write.format("kinesis-efo").options(**options_of(made, stream="orders")).mode("append").save()
+    clicks = {record["Data"]: record["PartitionKey"] for record in written_to(made, "clicks")}
+    orders = {record["Data"]: record["PartitionKey"] for record in written_to(made, "orders")}
+    assert clicks.keys() == {f"d{number}".encode() for number in range(0, 3_000, 3)}
+    assert orders.keys() == {f"d{number}".encode() for number in range(3_000) if number % 3}
+    for found in (clicks, orders):
+        for data, key in found.items():
+            assert key == f"k{data[1:].decode()}" if int(data[1:]) % 2 == 0 else len(key) == 16
+    assert len(set(orders.values())) == len(orders), "random keys repeat"
+
+
+@pytest.mark.spark
+def test_a_streaming_query_writes_each_row_once_and_goes_on_after_a_restart(
+    spark: SparkSession, world: MakeWorld, tmp_path: Path
+) -> None:
+    made = world({"orders": 2})
+    register(spark)
+
+    def run(first: int) -> None:
+        spark.range(first, first + 500).select(functions.col("id").cast("string").alias("data")).write.mode(
+            "append"
+        ).parquet(str(tmp_path / "in"))
+        query = (
+            spark.readStream.schema(DATA)
+            .parquet(str(tmp_path / "in"))
+            .writeStream.format("kinesis-efo")
+            .options(**options_of(made, aggregate="false", linger="5ms"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+
+    run(0)
+    assert Counter(int(record["Data"]) for record in written_to(made, "orders")) == Counter(range(500))
+    run(500)
+    assert Counter(int(record["Data"]) for record in written_to(made, "orders")) == Counter(range(1_000))
+
+
+@pytest.mark.spark
+def test_what_is_wrong_reaches_the_user_before_anything_is_sent(spark: SparkSession, world: MakeWorld) -> None:
+    made = world()
+    register(spark)
+    rows = spark.range(10).select(functions.col("id").alias("data"))
+    with pytest.raises(Exception, match=r"column 'data' must be binary or string; got bigint"):
+        rows.write.format("kinesis-efo").options(**options_of(made)).mode("append").save()
+    good = rows.select(functions.col("data").cast("string"))
+    with pytest.raises(Exception, match=r"can only append"):
+        good.write.format("kinesis-efo").options(**options_of(made)).mode("overwrite").save()
+    with pytest.raises(Exception, match=r"sink has no option 'streem'; did you mean 'stream'\?"):
+        good.write.format("kinesis-efo").options(**options_of(made, streem="orders")).mode("append").save()
+    assert written_to(made, "orders") == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_task_killed_in_the_middle_is_tried_again_and_nothing_is_missing(
+    spark: SparkSession, world: MakeWorld, tmp_path: Path
+) -> None:
+    made = world({"orders": 2})
+    job = f"""
+        import os, signal
+        from pathlib import Path
+        from pyspark import TaskContext
+        from pyspark.sql import SparkSession, functions
+        from kinesis_efo.spark.facade import register
+
+        def dies_once(batches):
+            context = TaskContext.get()
+            for number, batch in enumerate(batches):
+                yield batch
+                # What came before is with the sink by now, and partly in Kinesis.
+                if number == 30 and context.partitionId() == 1 and context.attemptNumber() == 0:
+                    Path({str(tmp_path / "died")!r}).touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        spark = (SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false")
+                 .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+                 .config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1").getOrCreate())
+        register(spark)
+        rows = spark.range(10_000, numPartitions=2).select(functions.col("id").cast("string").alias("data"))
+        (rows.mapInArrow(dies_once, "data string").write.format("kinesis-efo").options(**{options_of(made, linger="1ms")!r})
+         .mode("append").save())
+    """
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(job)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    assert (tmp_path / "died").exists()
+    assert {int(record["Data"]) for record in written_to(made, "orders")} == set(range(10_000))
+
+
+# -- a task's part, without Spark around it --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
+    with LocalAws(settings=Settings(read_limit=False, write_limit=True)) as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("kinesis_efo.spark.sink._shelf", Shelf())
+        running.client("kinesis").create_stream(StreamName="orders", ShardCount=1)
+        yield running
+
+
+def task(schema: StructType = DATA, **options: str) -> KinesisBatchWriter:
+    return KinesisBatchWriter.of({"stream": "orders", **options}, schema, overwrite=False)
+
+
+def batches(*values: Sequence[str | bytes | None]) -> Iterator[pa.RecordBatch]:
+    for some in values:
+        yield pa.record_batch({"data": pa.array(some)})
+
+
+def count(aws: LocalAws) -> int:
+    client = aws.client("kinesis")
+    shard = client.list_shards(StreamName="orders")["Shards"][0]["ShardId"]
+    iterator = client.get_shard_iterator(StreamName="orders", ShardId=shard, ShardIteratorType="TRIM_HORIZON")
+    return len(client.get_records(ShardIterator=iterator["ShardIterator"], Limit=10_000)["Records"])
+
+
+def test_a_task_returns_when_everything_is_acknowledged_also_at_the_limit(aws: LocalAws) -> None:
+    message = task().write(batches(*[[str(number) for number in range(500)]] * 4))
+    assert count(aws) == 2_000
+    assert message == Written(2_000, 2_000 * 16 + 4 * (10 + 2 * 90 + 3 * 400), 0)
+
+
+def test_the_next_task_of_a_worker_finds_its_producer_open(aws: LocalAws) -> None:
+    for number in range(3):
+        message = task().write(batches(["x"] * (number + 1)))
+        assert message.records == number + 1
+    task(linger="10ms").write(batches(["x"]))
+    assert [call.operation for call in aws.kinesis.trace].count("ListShards") == 2
+
+
+def test_a_failed_task_leaves_no_producer_behind(aws: LocalAws) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from batches(["x"])
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        task().write(broken())
+    task().write(batches(["y"]))
+    assert [call.operation for call in aws.kinesis.trace].count("ListShards") == 2
+
+
+def test_a_stream_that_goes_away_fails_the_task(aws: LocalAws) -> None:
+    task().write(batches(["x"]))
+    aws.client("kinesis").delete_stream(StreamName="orders")
+    with pytest.raises(StreamGoneError, match="stream orders cannot be written to"):
+        task().write(batches(["x"]))
+
+
+def test_records_that_can_never_be_written_fail_the_task_or_are_left_out(aws: LocalAws) -> None:
+    rows = (["good"], ["x" * (1 << 20)], ["good"])
+    with pytest.raises(RecordRefusedError, match="larger than the 1048576 bytes that the stream takes"):
+        task().write(batches(*rows))
+    before = count(aws)
+    assert task(failOnError="false").write(batches(*rows)) == Written(2, 2 * (4 + 16), 1)
+    assert count(aws) == before + 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"data": ["x", None]}, "row 1 of this task has null in column 'data'"),
+        ({"data": ["x"], "stream": [None]}, "row 0 of this task has null in column 'stream'"),
+        ({"data": ["x"], "explicitHashKey": ["soon"], "stream": ["orders"]}, "got 'soon'"),
+        ({"data": ["x"], "partitionKey": [""], "stream": ["orders"]}, "a text of 1 to 256 characters"),
+    ],
+)
+def test_rows_that_make_no_record_are_named(aws: LocalAws, columns: dict[str, list[Any]], message: str) -> None:
+    schema = StructType([StructField(name, StringType()) for name in columns])
+    options = {} if "stream" in columns else {"stream": "orders"}
+    writer = KinesisBatchWriter.of(options, schema, overwrite=False)
+    batch = pa.record_batch({name: pa.array(values, pa.string()) for name, values in columns.items()})
+    with pytest.raises(RecordRefusedError, match=message):
+        writer.write(iter([batch]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            [("value", StringType())],
+            r"column 'data' \(binary or string\) is missing; column 'value' is not one of 'data'",
+        ),
+        ([("data", LongType())], "column 'data' must be binary or string; got bigint"),
+        ([("data", BinaryType()), ("stream", LongType())], "column 'stream' must be string; got bigint"),
+        ([("data", BinaryType()), ("data", BinaryType())], "column names repeat: data, data"),
+    ],
+)
+def test_columns_are_checked(fields: list[tuple[str, Any]], message: str) -> None:
+    schema = StructType([StructField(name, kind) for name, kind in fields])
+    with pytest.raises(ConfigurationError, match=message):
+        task(schema)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"linger": "soon"}, "option 'linger' must be a duration such as 100ms, up to 60s; got 'soon'"),
+        ({"linger": "61s"}, "option 'linger' must be a duration such as 100ms, up to 60s; got '61s'"),
+        ({"maxOutstandingRecords": "0"}, "must be a whole number of records, at least 1; got '0'"),
+        ({"maxOutstandingBytes": "lots"}, "must be a size such as 64m, at least 1k; got 'lots'"),
+        ({"ordered": "yes"}, "'ordered' must be true or false; got 'yes'"),
+        ({"backoff.baseMs": "0"}, "'backoff.baseMs' must be milliseconds, 1 to 2000; got '0'"),
+        ({"roleArn": "me"}, "'roleArn' must be the ARN of a role; got 'me'"),
+        ({"bufferBytes": "1m"}, "kinesis-efo sink has no option 'bufferBytes'"),
+    ],
+)
+def test_options_are_checked(options: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionsError) as caught:
+        SinkOptions.parse({"stream": "orders", **options})
+    assert message in str(caught.value)
+
+
+def test_all_wrong_options_are_named_together_and_good_ones_arrive() -> None:
+    with pytest.raises(OptionsError) as caught:
+        SinkOptions.parse({"linger": "x", "maxInFlight": "y", "z": "1"})
+    assert len(caught.value.faults) == 3
+    options = SinkOptions.parse(
+        {
+            "STREAM": "orders",
+            "checkpointLocation": "/c",
+            "maxoutstandingbytes": "2m",
+            "linger": "5ms",
+            "retryTimeout": "1m",
+        }
+    )
+    assert (options.stream, options.producer.max_outstanding_bytes) == ("orders", 2 << 20)
+    assert (options.producer.linger, options.producer.retry_timeout) == (0.005, 60.0)
+    for option in SINK_OPTIONS:
+        assert f"| `{option.name}` |" in sink_option_table()
+
+
+def test_the_target_must_be_known(world: MakeWorld) -> None:
+    made = world({"orders": 1, "clicks": 1})
+    with pytest.raises(OptionsError, match=r"needs option 'stream' or 'manifest', or a column 'stream'"):
+        KinesisBatchWriter.of({}, DATA, overwrite=False)
+    with pytest.raises(OptionsError, match=r"'stream' must be one of 'clicks', 'orders' \(manifest"):
+        KinesisBatchWriter.of(options_of(made), DATA, overwrite=False)
+    with pytest.raises(OptionsError, match=r"got 'order'"):
+        KinesisBatchWriter.of(options_of(made, stream="order"), DATA, overwrite=False)
+    with pytest.raises(ManifestError, match="there is no such file"):
+        KinesisBatchWriter.of({"manifest": "nowhere.json"}, DATA, overwrite=False)
+    with pytest.raises(ConfigurationError, match="must be a name or an ARN"):
+        KinesisBatchWriter.of({"stream": "a b"}, DATA, overwrite=False)
+    writer = KinesisBatchWriter.of(options_of(made, stream="orders"), DATA.add("stream", StringType()), overwrite=False)
+    batch = pa.record_batch({"data": ["x"], "stream": ["elsewhere"]})
+    with pytest.raises(RecordRefusedError, match=r"names stream 'elsewhere'; manifest .* has 'clicks', 'orders'"):
+        writer.write(iter([batch]))

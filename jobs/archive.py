@@ -61,13 +61,14 @@ def archive(
     }
     given = [f"{name}={value}" for name, value in named.items() if value is not None]
     options = pairs([*given, *(option or [])])
+    names = options.pop("streams", None)
     spark = SparkSession.builder.appName("kinesis-efo archive").getOrCreate()
     # Dates and hours of partitions are UTC wherever the job runs.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     try:
         with stop_signals(spark) as stopping:
             while True:
-                writer = parquet(read_stream(spark, **options), output, checkpoint)
+                writer = parquet(read_stream(spark, streams=names and names.split(","), **options), output, checkpoint)
                 timing = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger)
                 query = timing.start()
                 if await_stop(query, stopping) or not (available_now and generation_ended(query.lastProgress)):

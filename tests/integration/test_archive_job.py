@@ -1,0 +1,141 @@
+"""`jobs/archive.py` under `spark-submit`, as users run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from demo.output import committed
+from kinesis_efo.local import LocalAws, Settings
+from tests.support.world import World, make_world, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+class Job:
+    """The job in a process group of its own."""
+
+    def __init__(self, world: World, directory: Path, *arguments: str) -> None:
+        self.output = directory / "lake"
+        self.checkpoint = directory / "checkpoint"
+        self.log = directory / "job.log"
+        command = [
+            str(Path(sys.executable).parent / "spark-submit"),
+            "--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN",
+            str(ROOT / "jobs" / "archive.py"),
+            "--output", str(self.output), "--checkpoint", str(self.checkpoint),
+            "--starting-position", "TRIM_HORIZON", "--option", "leaseTimeout=2s", *arguments,
+        ]  # fmt: skip
+        if "--manifest" not in arguments:
+            command += ["--manifest", str(world.manifest)]
+        environment = {**os.environ, **world.aws.environment, "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        environment.pop("SPARK_HOME", None)
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def archived(self) -> list[bytes]:
+        """The payloads in the files that are committed."""
+        return [data for file in committed(self.output) for data in pq.ParquetFile(file).read()["data"].to_pylist()]
+
+    def wait_archived(self, count: int) -> None:
+        wait_until(lambda: self.process.poll() is not None or len(self.archived()) >= count, 150, "archived")
+        assert self.process.poll() is None, self.log.read_text()
+
+    def wait(self) -> int:
+        return self.process.wait(150)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            root = psutil.Process(self.process.pid)
+            for process in [root, *root.children(recursive=True)]:
+                process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with LocalAws(settings=Settings(consumer_creating_seconds=0.0, idle_event_seconds=0.5)) as aws:
+        yield make_world(aws, tmp_path, {"orders": 2, "clicks": 1})
+
+
+def _payloads(begin: int, end: int) -> list[tuple[str, bytes]]:
+    return [(f"k{number % 11}", f"payload {number}".encode()) for number in range(begin, end)]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("target", ["jvm", "group"])
+def test_sigterm_ends_it_after_its_micro_batch_with_the_leases_released(
+    world: World, tmp_path: Path, target: str
+) -> None:
+    world.put(_payloads(0, 2000))
+    world.put(_payloads(2000, 2500), "clicks")
+    job = Job(world, tmp_path, "--trigger", "0 seconds")
+    try:
+        job.wait_archived(2500)
+        # Only the JVM is signalled by an orchestrator; Ctrl-C and YARN signal everything.
+        world.put(_payloads(2500, 4000))
+        if target == "jvm":
+            os.kill(job.process.pid, signal.SIGTERM)
+        else:
+            os.killpg(job.process.pid, signal.SIGTERM)
+        assert job.wait() == 0, job.log.read_text()
+    finally:
+        job.kill()
+    wait_until(lambda: not any("leaseOwner" in row for row in world.leases().values()), 10, "leases released")
+    if target == "group":
+        return
+    # What the signal came too early for is read by the next run, and nothing is read twice.
+    second = Job(world, tmp_path, "--available-now")
+    try:
+        assert second.wait() == 0, second.log.read_text()
+    finally:
+        second.kill()
+    assert sorted(second.archived()) == sorted(data for _, data in _payloads(0, 4000))
+    parts = {file.relative_to(second.output).parts[0] for file in committed(second.output)}
+    assert parts == {"stream=orders", "stream=clicks"}
+    assert all(
+        re.search(r"/date=\d{4}-\d\d-\d\d/hour=\d\d/[^/]+\.parquet$", str(file)) for file in committed(second.output)
+    )
+
+
+@pytest.mark.timeout(400)
+def test_available_now_goes_through_every_generation_of_shards(world: World, tmp_path: Path) -> None:
+    world.put(_payloads(0, 500))
+    parent = world.shards()[0]
+    middle = int(parent["HashKeyRange"]["EndingHashKey"]) // 2
+    world.kinesis.split_shard(
+        StreamName=world.streams["orders"], ShardToSplit=parent["ShardId"], NewStartingHashKey=str(middle)
+    )
+    world.wait_active()
+    world.put(_payloads(500, 1000))
+    job = Job(world, tmp_path, "--available-now", "--streams", "orders")
+    try:
+        assert job.wait() == 0, job.log.read_text()
+    finally:
+        job.kill()
+    assert sorted(job.archived()) == sorted(data for _, data in _payloads(0, 1000))
+
+
+@pytest.mark.timeout(200)
+def test_a_failure_is_said_first_and_in_the_exit_code(world: World, tmp_path: Path) -> None:
+    job = Job(world, tmp_path, "--manifest", str(tmp_path / "no-such.json"))
+    try:
+        assert job.wait() == 1
+    finally:
+        job.kill()
+    said = next(line for line in job.log.read_text().splitlines() if line.startswith("archive failed"))
+    assert said.startswith("archive failed: ManifestError: manifest ")
+    assert "there is no such file" in said

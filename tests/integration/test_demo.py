@@ -1,0 +1,63 @@
+"""The demo itself, with few events: its exit code is what people believe."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from demo.ledger import compare, sentence
+from demo.output import committed, tally
+
+ROOT = Path(__file__).resolve().parents[2]
+EVENTS = 3000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_demo_passes_and_would_see_a_single_wrong_event(tmp_path: Path) -> None:
+    directory = tmp_path / "out"
+    command = [sys.executable, "-m", "demo", "--events", str(EVENTS), "--seconds", "8", "--directory", str(directory)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "CI": "true"}, capture_output=True, text=True, timeout=380, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (
+        f"EXACTLY ONCE: all {EVENTS:,} events are archived, none lost, none twice, with the job killed once"
+        in done.stdout
+    )
+    assert (directory / "backlog.png").read_bytes().startswith(b"\x89PNG")
+
+    # The same comparison, over an archive in which one file is tampered with.
+    lake = directory / "lake"
+    put = tally(lake)
+    assert sum(one.count for one in put.values()) == EVENTS
+    victim = max(committed(lake), key=lambda file: pq.ParquetFile(file).metadata.num_rows)
+    whole = pq.ParquetFile(victim).read()
+    for tampered, said in ((whole.slice(1), "1 lost"), (_doubled(whole), "1 too many"), (_altered(whole), "altered")):
+        pq.write_table(tampered, victim)
+        assert said in sentence(compare(put, tally(lake)), kills=1)
+
+
+def _doubled(table: pa.Table) -> pa.Table:
+    return pa.concat_tables([table, table.slice(0, 1)])
+
+
+def _altered(table: pa.Table) -> pa.Table:
+    data = table["data"].to_pylist()
+    data[0] = data[0][:-1] + b" }"
+    return table.set_column(table.schema.get_field_index("data"), "data", pa.array(data, pa.binary()))
+
+
+def test_a_directory_that_is_not_the_demo_s_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    command = [sys.executable, "-m", "demo", "--directory", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "holds something that is not the demo's" in done.stdout
+    assert (tmp_path / "precious").exists()

@@ -68,7 +68,7 @@ def load_environment(path: Path) -> Environment:
     shown = _shown(path)
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: bad UTF-8, impossible dates
         raise SettingsError(
             [Fault("", None, f"cannot be read as YAML: {' '.join(str(error).split())}", shown)]
         ) from None
@@ -93,6 +93,8 @@ class _UniqueKeys(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, f"{key!r} cannot be a key", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} is written twice", key_node.start_mark

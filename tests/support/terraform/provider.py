@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - gRPC gives the names
 """A stand-in for Terraform's AWS provider: real schemas, no AWS. Real Terraform talks to it over TF_REATTACH_PROVIDERS.
 
 Run as a script in an environment of its own (`tf`, `grpcio`, `msgpack`, `boto3`): schemas and socket are its arguments. It answers

@@ -241,6 +241,10 @@ def test_an_entry_with_a_fault_is_not_also_reported_as_unknown(write: Write) -> 
         ("- a", "must be a mapping with environment, region, streams, applications"),
         ("", "must be a mapping"),
         ("environment: !!python/object:os.system {}", "cannot be read as YAML"),
+        ("? [a, b]\n: c", "['a', 'b'] cannot be a key"),
+        ("environment: 2026-13-45", "cannot be read as YAML"),
+        ("environment: 'a\0b'", "cannot be read as YAML"),
+        ("a: " + "[" * 5000, "cannot be read as YAML"),
     ],
 )
 def test_what_is_no_environment_file_is_said_so(text: str, message: str, tmp_path: Path) -> None:

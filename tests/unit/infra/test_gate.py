@@ -80,5 +80,17 @@ def test_a_stack_that_declares_nothing_is_an_error(tmp_path: Path) -> None:
         scan_stacks(tmp_path)
 
 
+@pytest.mark.parametrize(("failed", "code"), [([], 0), (["CKV_AWS_43 Ensure: orders in dev"], 1)])
+def test_the_exit_code_says_whether_something_failed(
+    failed: list[str], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gate, "scan_stacks", lambda _: gate.Result(failed, {"dev": FLOOR}))
+    assert gate.main([str(tmp_path)]) == code
+
+
+def test_no_scan_is_no_success(tmp_path: Path) -> None:
+    assert gate.main([str(tmp_path)]) == 1
+
+
 def test_every_suppression_has_a_reason() -> None:
     assert all(len(reason) > 20 for reason in gate.SUPPRESSED.values())

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import typer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, date_format
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from kinesis_efo import read_stream
@@ -116,7 +117,7 @@ def pairs(texts: list[str]) -> dict[str, Any]:
     return found
 
 
-def generation_ended(progress: Any) -> bool:
+def generation_ended(progress: StreamingQueryProgress | None) -> bool:
     """Whether a run of Spark 4.0 with `catchUp` has come to the end of shards, so that their children are due.
 
     Such a run is one micro-batch, and children are never in the micro-batch that ends their parent. On 4.2 and newer one run
@@ -127,8 +128,9 @@ def generation_ended(progress: Any) -> bool:
     """
     if progress is None:
         return False
-    source = progress["sources"][0]
-    start, end = (json.loads(source[name] or "{}").get("streams", {}) for name in ("startOffset", "endOffset"))
+    # Only here are offsets JSON on every version: 4.0's own attributes hold them as Python writes dictionaries.
+    source = json.loads(progress.json)["sources"][0]
+    start, end = ((source[name] or {}).get("streams", {}) for name in ("startOffset", "endOffset"))
     shards = [{(stream, shard) for stream in offset for shard in offset[stream]} for offset in (start, end)]
     ended = any(position == "SHARD_END" for stream in end.values() for position in stream.values())
     return ended or (bool(start) and shards[0] != shards[1])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import typer
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from jobs.archive import generation_ended, pairs, reason
 
@@ -27,11 +29,12 @@ def test_an_option_given_twice_is_refused() -> None:
         pairs(["bufferBytes=64m", "BufferBytes=1g"])
 
 
-def _progress(start: dict[str, Any] | None, end: dict[str, Any]) -> dict[str, Any]:
-    def offset(streams: dict[str, Any]) -> str:
-        return json.dumps({"version": 1, "streams": streams})
+def _progress(start: dict[str, Any] | None, end: dict[str, Any]) -> StreamingQueryProgress:
+    def offset(streams: dict[str, Any]) -> dict[str, Any]:
+        return {"version": 1, "streams": streams}
 
-    return {"sources": [{"startOffset": None if start is None else offset(start), "endOffset": offset(end)}]}
+    source = {"startOffset": None if start is None else offset(start), "endOffset": offset(end)}
+    return cast(StreamingQueryProgress, SimpleNamespace(json=json.dumps({"sources": [source]})))
 
 
 @pytest.mark.parametrize(
@@ -65,4 +68,7 @@ def test_the_reason_is_ours_where_spark_wraps_it() -> None:
 
 
 def test_other_reasons_are_spark_s_own_first_words() -> None:
-    assert reason(RuntimeError("[PATH_NOT_FOUND] no path\n\nDriver stacktrace:\n...")) == "RuntimeError: [PATH_NOT_FOUND] no path"
+    assert (
+        reason(RuntimeError("[PATH_NOT_FOUND] no path\n\nDriver stacktrace:\n..."))
+        == "RuntimeError: [PATH_NOT_FOUND] no path"
+    )

@@ -186,8 +186,9 @@ class BlockingProducer:
 
     def _drain(self) -> None:
         self._draining = False
-        while self._inbox:
-            self._producer.engine.accept(self._inbox.popleft())
+        # Those that come meanwhile call again.
+        arrived = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        self._producer.engine.accept(*arrived)
         self._producer.engine.pump_if_full()
 
     def _give_up_after(self, seconds: float) -> None:

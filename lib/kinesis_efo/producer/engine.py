@@ -112,13 +112,15 @@ class Engine:
 
     # -- on the loop's thread --------------------------------------------------------------------------------------
 
-    def accept(self, record: Record) -> None:
-        """Take a record that has its room."""
-        record.epoch = self._epoch
-        self._epoch.count += 1
-        self._outbox.add(record)
-        self._unpumped_records += 1
-        self._unpumped_bytes += record.size
+    def accept(self, *records: Record) -> None:
+        """Take records that have their room."""
+        epoch, add = self._epoch, self._outbox.add
+        for record in records:
+            record.epoch = epoch
+            add(record)
+        epoch.count += len(records)
+        self._unpumped_records += len(records)
+        self._unpumped_bytes += sum([record.size for record in records])
         if self._timer is None:
             self._arm(self._settings.linger)
 
@@ -222,12 +224,9 @@ class Engine:
             except Exception as error:
                 settled = self._outbox.fault(request, judge(error), self._clock.monotonic())
             else:
-                fell = {
-                    result.shard
-                    for parcel, result in zip(request.parcels, results, strict=True)
-                    if result.shard and len(parcel.records) > 1
-                }
-                unknown = not all(map(self._outbox.shards.knows, fell))
+                # An aggregate counts only where readers take it, which the map of the answer tells, not of the prediction.
+                fell = {result.shard for result in results} if self._settings.aggregate else set()
+                unknown = not all(shard is None or self._outbox.shards.knows(shard) for shard in fell)
                 if unknown:
                     await self._refresh()
                 settled = self._outbox.settle(request, results, self._clock.monotonic())
@@ -242,10 +241,8 @@ class Engine:
         if settled.acknowledged:
             self._stall.progress()
             self._counts.records_written += len(settled.acknowledged)
-            add_latency = self._counts.latency.add
-            for record in settled.acknowledged:
-                self._counts.bytes_written += record.size
-                add_latency(now - record.put_at)
+            self._counts.bytes_written += sum([record.size for record in settled.acknowledged])
+            self._counts.latency.add([now - record.put_at for record in settled.acknowledged])
             self._release(settled.acknowledged)
         if settled.retried:
             self._counts.retries.update(settled.retried)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 _BUCKETS = 40
@@ -21,13 +21,18 @@ class Latency:
         self.total = 0.0
         self.longest = 0.0
 
-    def add(self, seconds: float) -> None:
-        """Count one record."""
-        # bit_length of the square, in milliseconds, is twice the logarithm: no math.log per record.
-        self._counts[min(int(seconds * seconds * 1e6).bit_length(), _BUCKETS - 1)] += 1
-        self.count += 1
-        self.total += seconds
-        self.longest = max(self.longest, seconds)
+    def add(self, seconds: Sequence[float]) -> None:
+        """Count some records."""
+        if not seconds:
+            return
+        counts = self._counts
+        for one in seconds:
+            # bit_length of the square, in milliseconds, is twice the logarithm: no math.log per record.
+            power = int(one * one * 1e6).bit_length()
+            counts[power if power < _BUCKETS else -1] += 1
+        self.count += len(seconds)
+        self.total += sum(seconds)
+        self.longest = max(self.longest, *seconds)
 
     def quantile(self, share: float) -> float:
         """An upper bound, in seconds, that this share of the records stayed under; 0.0 where there are none."""

@@ -112,7 +112,9 @@ class Outbox:
 
     def add(self, record: Record) -> None:
         """Take a record to be sent."""
-        self._lanes[self._map.shard_of(record.hash)].queue.append(record)
+        # A shard's place on the ring never changes: where it is still open, the prediction holds.
+        lane = self._lanes.get(record.shard) or self._lanes[self._map.shard_of(record.hash)]
+        lane.queue.append(record)
 
     def adopt(self, shards: ShardMap) -> None:
         """Route by another shard map. With order kept, once nothing is in flight: the old map's answers come first."""
@@ -157,8 +159,11 @@ class Outbox:
         settled = Settled()
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             lane = news[shard]
-            if result.code is None:
-                self._taken(parcel, shard, result.shard or shard, lane, settled)
+            if result.code is None and result.shard == shard:
+                lane.taken += 1
+                settled.acknowledged += parcel.records
+            elif result.code is None:
+                self._taken_elsewhere(parcel, shard, result.shard or shard, lane, settled)
             else:
                 self._refused(parcel, judge_code(result.code, result.message or ""), lane, settled, now)
         for shard, lane_news in news.items():
@@ -231,16 +236,15 @@ class Outbox:
         for target, its_records in by_lane.items():
             self._lanes[target].queue.give_back(its_records)
 
-    def _taken(self, parcel: Parcel, predicted: str, actual: str, news: _LaneNews, settled: Settled) -> None:
-        if actual != predicted:
-            settled.misrouted = True
-            shards = self.shards
-            if len(parcel.records) > 1 and not all(shards.covers(actual, record.hash) for record in parcel.records):
-                # KCL and our reader drop an aggregate that holds a record of another shard: not written, then.
-                settled.retried[WRONG_SHARD] += 1
-                news.again += parcel.records
-                news.cause = news.cause or f"{WRONG_SHARD}: an aggregate for {predicted} fell into {actual}"
-                return
+    def _taken_elsewhere(self, parcel: Parcel, predicted: str, actual: str, news: _LaneNews, settled: Settled) -> None:
+        settled.misrouted |= actual != predicted
+        shards = self.shards
+        if len(parcel.records) > 1 and not all(shards.covers(actual, record.hash) for record in parcel.records):
+            # KCL and our reader drop an aggregate that holds a record of another shard: not written, then.
+            settled.retried[WRONG_SHARD] += 1
+            news.again += parcel.records
+            news.cause = news.cause or f"{WRONG_SHARD}: an aggregate for {predicted} fell into {actual}"
+            return
         news.taken += 1
         settled.acknowledged += parcel.records
 

@@ -8,10 +8,10 @@ from hashlib import md5
 from typing import Protocol
 
 from kinesis_efo.producer.errors import RecordRefusedError
+from kinesis_efo.producer.routing import MAX_HASH
 
 Data = bytes | bytearray | memoryview | str
 MAX_KEY_CHARACTERS = 256
-MAX_HASH = (1 << 128) - 1
 
 
 class Epoch:

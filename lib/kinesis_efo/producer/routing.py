@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from kinesis_efo.producer.errors import WriteError
 
+MAX_HASH = (1 << 128) - 1
+"""The end of the ring of hash keys."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShardRange:
@@ -41,7 +44,8 @@ class ShardMap:
         takers = sorted((shard for shard in self._all.values() if shard.open), key=lambda shard: shard.end)
         if not takers:
             raise WriteError(f"the stream has no open shard; ListShards names {sorted(self._all) or 'none at all'}")
-        self._ends = [shard.end for shard in takers]
+        # The last one takes all above it: no place on the ring is without a shard, whatever ListShards left out.
+        self._ends = [*(shard.end for shard in takers[:-1]), MAX_HASH]
         self._ids = [shard.id for shard in takers]
 
     @property
@@ -51,7 +55,7 @@ class ShardMap:
 
     def shard_of(self, ring: int) -> str:
         """The open shard for a place on the ring of hash keys."""
-        return self._ids[min(bisect_left(self._ends, ring), len(self._ids) - 1)]
+        return self._ids[bisect_left(self._ends, ring)]
 
     def knows(self, shard: str) -> bool:
         """Whether ListShards named the shard, open or closed."""

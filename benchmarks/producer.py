@@ -1,0 +1,217 @@
+"""The producer against boto3 on the same server: throughput, CPU, and what back-pressure costs at the limit.
+
+The server runs in a process of its own; CPU is the writer's process only. Every way writes the same records into a stream of
+its own; the ways take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from benchmarks.figures import Figure, Goal
+from benchmarks.machine import AwsProcess
+from kinesis_efo.local import LocalAws, NoFaults, Request, Settings
+from kinesis_efo.options import AwsSettings
+from kinesis_efo.producer import BlockingProducer, ProducerSettings
+
+ROUNDS = 3
+SHARDS = 4
+THREADS = 8
+SIZES = {100: 50_000, 1_000: 25_000}
+ANSWER_SECONDS = 0.01  # what a PutRecords takes at the least between a host and Kinesis in the same region
+LIMITED = 12_000  # records of 500 bytes for two shards of 1,000 records/s, and 1,000 at once each: 5 s
+HALF = 1 << 127
+_names = (f"benchmark-{number}" for number in itertools.count())
+
+
+@dataclass
+class Target:
+    """A server and how to reach it."""
+
+    aws: LocalAws
+    client: Any
+
+    def stream(self, shards: int) -> str:
+        """A new stream."""
+        name = next(_names)
+        self.client.create_stream(StreamName=name, ShardCount=shards)
+        return name
+
+    def settings(self) -> AwsSettings:
+        """For a producer."""
+        return AwsSettings(region=self.aws.settings.region, endpoint_url=self.aws.endpoint_url)
+
+
+class DistantAws(AwsProcess):
+    """The local AWS at a distance. On loopback a loop waits for nobody, and there is nothing for a producer to overlap."""
+
+    def start(self) -> AwsProcess:
+        """See `LocalAws`."""
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve_at_a_distance, args=(theirs, self.settings), daemon=True)
+        self._process.start()
+        theirs.close()
+        if not self._pipe.poll(60):
+            raise RuntimeError("the local AWS did not start within 60 s")
+        self._port = self._pipe.recv()
+        return self
+
+
+def _serve_at_a_distance(ready: Connection, settings: Settings) -> None:
+    with LocalAws(settings=settings, faults=Distance()) as aws:
+        ready.send(aws.port)
+        with contextlib.suppress(EOFError):
+            ready.recv()
+
+
+class Distance(NoFaults):
+    """Every PutRecords takes its time."""
+
+    async def before(self, request: Request) -> None:
+        """See `Faults`."""
+        if request.operation == "PutRecords":
+            await asyncio.sleep(ANSWER_SECONDS)
+
+
+Write = Callable[[bytes, int], None]
+Way = Callable[[Target, str], AbstractContextManager[Write]]
+
+
+def run() -> list[Figure]:
+    """All figures."""
+    figures = []
+    for kind, where in ((AwsProcess, "loopback"), (DistantAws, f"{ANSWER_SECONDS * 1_000:g} ms away")):
+        with kind(settings=Settings()) as aws:
+            for size, count in SIZES.items():
+                figures += _throughput(Target(aws, aws.client("kinesis")), f"{size} B records, {where}", size, count)
+    with AwsProcess(settings=Settings(write_limit=True)) as aws:
+        figures.append(_at_the_limit(Target(aws, aws.client("kinesis"))))
+    return figures
+
+
+def _throughput(target: Target, case: str, size: int, count: int) -> list[Figure]:
+    ways: dict[str, Way] = {
+        "boto3 loop": _loop,
+        f"boto3, {THREADS} threads": _pool,
+        "producer": _producer,
+        "producer, aggregating": _aggregating,
+    }
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    costs: dict[str, list[float]] = {name: [] for name in ways}
+    data = b"x" * size
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            stream = target.stream(SHARDS)
+            # Clients are made before, for all of them.
+            with way(target, stream) as write:
+                wall, cpu = time.perf_counter(), time.process_time()
+                write(data, count)
+                rates[name].append(count / (time.perf_counter() - wall) / 1_000)
+                costs[name].append((time.process_time() - cpu) / count * 1e6)
+            target.client.delete_stream(StreamName=stream)
+    loop, pool = (Figure(case, f"{name}: throughput", "1,000 records/s", tuple(rates[name])) for name in list(ways)[:2])
+    pool_cost = Figure(case, f"boto3, {THREADS} threads: CPU", "µs/record", tuple(costs[f"boto3, {THREADS} threads"]))
+    figures = [loop, Figure.against(loop, case, pool.what, list(pool.runs))]
+    figures.append(Figure.against(loop, case, "producer: throughput", rates["producer"], Goal(3, of_ratio=True)))
+    figures.append(
+        Figure.against(pool, case, "producer: throughput, to the pool", rates["producer"], Goal(1, of_ratio=True))
+    )
+    figures.append(Figure.against(loop, case, "producer, aggregating: throughput", rates["producer, aggregating"]))
+    figures.append(pool_cost)
+    figures.append(
+        Figure.against(pool_cost, case, "producer: CPU", costs["producer"], Goal(0.5, least=False, of_ratio=True))
+    )
+    figures.append(Figure.against(pool_cost, case, "producer, aggregating: CPU", costs["producer, aggregating"]))
+    return figures
+
+
+def _at_the_limit(target: Target) -> Figure:
+    ideal = (LIMITED - 2_000) / 2_000
+    runs = []
+    for _ in range(ROUNDS):
+        with BlockingProducer(target.stream(2), aws=target.settings()) as producer:
+            begin = time.perf_counter()
+            for number in range(LIMITED):
+                producer.put(b"x" * 500, str(number), (number % 2) * HALF)
+            producer.flush()
+            runs.append((time.perf_counter() - begin) / ideal)
+    return Figure(
+        "1,000 records/s per shard", "producer: time to the ideal", "x", tuple(runs), goal=Goal(1.05, least=False)
+    )
+
+
+def _batches(data: bytes, count: int) -> Iterator[list[dict[str, Any]]]:
+    for first in range(0, count, 500):
+        yield [{"Data": data, "PartitionKey": str(number)} for number in range(first, min(first + 500, count))]
+
+
+@contextmanager
+def _loop(target: Target, stream: str) -> Iterator[Write]:
+    def write(data: bytes, count: int) -> None:
+        for batch in _batches(data, count):
+            _put(target.client, stream, batch)
+
+    yield write
+
+
+@contextmanager
+def _pool(target: Target, stream: str) -> Iterator[Write]:
+    with ThreadPoolExecutor(THREADS) as pool:
+
+        def write(data: bytes, count: int) -> None:
+            for done in pool.map(lambda batch: _put(target.client, stream, batch), _batches(data, count)):
+                assert done
+
+        yield write
+
+
+def _put(client: Any, stream: str, batch: list[dict[str, Any]]) -> bool:
+    answer = client.put_records(StreamName=stream, Records=batch)
+    assert answer["FailedRecordCount"] == 0
+    return True
+
+
+def _producer(target: Target, stream: str) -> AbstractContextManager[Write]:
+    return _produce(target, stream, ProducerSettings())
+
+
+def _aggregating(target: Target, stream: str) -> AbstractContextManager[Write]:
+    return _produce(target, stream, ProducerSettings(aggregate=True))
+
+
+@contextmanager
+def _produce(target: Target, stream: str, settings: ProducerSettings) -> Iterator[Write]:
+    with BlockingProducer(stream, settings=settings, aws=target.settings()) as producer:
+
+        def write(data: bytes, count: int) -> None:
+            for number in range(count):
+                producer.put(data, str(number))
+            producer.flush()
+            assert producer.metrics.records_written == count
+
+        yield write
+
+
+if __name__ == "__main__":
+    import os
+
+    from benchmarks.machine import CREDENTIALS
+
+    os.environ.update(CREDENTIALS)
+    for figure in run():
+        shown = figure.as_dict()
+        ratio = f"{shown['ratio']:.2f}x" if shown["ratio"] else ""
+        print(
+            f"{figure.case:26} {figure.what:40} {shown['median']:10.2f} {figure.unit:16} {ratio:8} {figure.goal or ''} {figure.met}"
+        )

@@ -133,15 +133,19 @@ def test_an_unknown_option_that_is_like_none() -> None:
 
 def test_registration_at_run_time_is_refused_with_the_way_to_do_it() -> None:
     assert faults(manifest="m", registration="lazy") == (
-        "kinesis-efo option 'registration' must be none: this library never registers consumers at run time. "
-        "Declare the consumer in infra/environments/<environment>.yaml and run `cdktf deploy`; got 'lazy'",
+        (
+            "kinesis-efo option 'registration' must be none: this library never registers consumers at run time. "
+            "Declare the consumer in infra/environments/<environment>.yaml and run `cdktf deploy`; got 'lazy'"
+        ),
     )
 
 
 def test_nothing_to_read_from() -> None:
     assert faults() == (
-        "kinesis-efo needs option 'manifest' (a path, ssm:///name or s3://bucket/key), or 'streamArn', 'consumerArn' and "
-        "'leaseTable'",
+        (
+            "kinesis-efo needs option 'manifest' (a path, ssm:///name or s3://bucket/key), or 'streamArn', 'consumerArn' and "
+            "'leaseTable'"
+        ),
     )
     assert faults(streamArn=STREAM) == (
         "kinesis-efo needs option 'manifest', or 'consumerArn' and 'leaseTable' besides 'streamArn'",

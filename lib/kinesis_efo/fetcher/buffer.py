@@ -62,7 +62,6 @@ class ShardBuffer:
         self._bytes_through = [0]
         self._records_through = [0]
         self._gone = 0
-        self._lowest: int | None = None
         self._wanted = start
         self._cursors: set[Cursor] = set()
         self._closed = False
@@ -100,8 +99,6 @@ class ShardBuffer:
         if self.end.kind is PositionKind.AFTER:
             # Positions only grow, whatever an idle event says: an offset must never step back.
             end = max(end, self.end.value)
-        if self._lowest is None:
-            self._lowest = end
         if not size and len(self) and self._payloads[-1] is None:
             # An idle shard says every few seconds that nothing came: one entry holds how far that goes.
             self._ends[-1] = end
@@ -132,10 +129,9 @@ class ShardBuffer:
             return True
         if position.kind is not PositionKind.AFTER:
             return False
-        if self.start.kind is PositionKind.AFTER:
-            return position.value >= self.start.value
-        # A time or the horizon cannot be compared with a sequence number, but what was read from there can.
-        return self._lowest is not None and position.value >= self._lowest
+        # Every number that a query knows of a shard was read from its start. Two readers far apart can therefore share the
+        # buffer of the one behind; if each started one of its own, they would take it from each other for ever.
+        return self.start.kind is not PositionKind.AFTER or position.value >= self.start.value
 
     def want(self, position: Position) -> None:
         """Note where the driver's plan ends: a poll that finds nothing behind it is waiting for more."""

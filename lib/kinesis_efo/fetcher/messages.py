@@ -5,6 +5,8 @@ JSON by msgspec inside Arrow Flight actions and tickets. Relies on positions and
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +18,12 @@ from kinesis_efo.positions import Position, ShardKey, ShardRange
 
 PAYLOAD_SCHEMA: Final = pa.schema([pa.field("payload", pa.binary(), nullable=False)])
 """A `get` streams the JSON payloads of SubscribeToShard events as they came, one per row."""
+
+UNCOPIED_BYTES: Final = 64 << 10
+"""A payload of so many bytes is worth a batch of its own: to send one costs as much as to copy this."""
+
+TOGETHER_BYTES: Final = 1 << 20
+"""Smaller payloads are sent about so many bytes at a time: what fits into the processor's cache goes fastest."""
 
 _HASH_RANGE: Final = b"hashRange"
 
@@ -124,6 +132,27 @@ def payload_schema(hash_range: tuple[int, int] | None) -> pa.Schema:
     if hash_range is None:
         return PAYLOAD_SCHEMA
     return PAYLOAD_SCHEMA.with_metadata({_HASH_RANGE: f"{hash_range[0]}-{hash_range[1]}"})
+
+
+def payload_batches(payloads: Iterable[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Payloads as batches to send, in order: large ones alone and uncopied, small ones together."""
+    small: list[bytes] = []
+    size = 0
+    for payload in payloads:
+        if len(payload) >= UNCOPIED_BYTES:
+            if small:
+                yield pa.record_batch([pa.array(small, pa.binary())], schema=schema)
+                small, size = [], 0
+            buffers = [None, pa.py_buffer(struct.pack("=ii", 0, len(payload))), pa.py_buffer(payload)]
+            yield pa.record_batch([pa.Array.from_buffers(pa.binary(), 1, buffers)], schema=schema)
+            continue
+        small.append(payload)
+        size += len(payload)
+        if size >= TOGETHER_BYTES:
+            yield pa.record_batch([pa.array(small, pa.binary())], schema=schema)
+            small, size = [], 0
+    if small:
+        yield pa.record_batch([pa.array(small, pa.binary())], schema=schema)
 
 
 def hash_range_of(schema: pa.Schema) -> tuple[int, int] | None:

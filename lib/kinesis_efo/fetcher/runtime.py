@@ -24,6 +24,7 @@ from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.fetcher.start import start_offset
 from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.fetcher.worker import Fetcher, FetcherSettings
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport
 from kinesis_efo.leases.row import LeaseKeys
@@ -49,15 +50,25 @@ class FetcherRuntime:
         options: What the query said.
         host: Address to bind to.
         clock: Time.
+        limits: Kinesis' times; tests shorten them.
     """
 
-    def __init__(self, manifest: Manifest, options: SourceOptions, host: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        options: SourceOptions,
+        host: str,
+        *,
+        clock: Clock | None = None,
+        limits: Limits = KINESIS_LIMITS,
+    ) -> None:
         self.secret: Final = secrets.token_urlsafe(32)
         self.location = ""
         self._manifest = manifest
         self._options = options
         self._host = host
         self._clock = clock or SystemClock()
+        self._limits = limits
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kinesis-efo fetcher", daemon=True)
         self._stack = AsyncExitStack()
@@ -116,7 +127,9 @@ class FetcherRuntime:
         dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout, _LEASE_REQUESTS)))
         transport = BotoTransport(subscriptions)
         self._streams = {
-            name: StreamAccess(ref, transport, Topology(control), options.retry, manifest.source, self._clock)
+            name: StreamAccess(
+                ref, transport, Topology(control), options.retry, manifest.source, self._clock, self._limits
+            )
             for name, ref in manifest.streams.items()
         }
         self._table = LeaseTable(

@@ -25,6 +25,7 @@ from kinesis_efo.fetcher.messages import (
     TipsReply,
     TipsRequest,
     pack_error,
+    payload_batches,
     payload_schema,
 )
 from kinesis_efo.positions import ShardKey, ShardRange
@@ -94,7 +95,7 @@ class FetcherService(flight.FlightServerBase):  # type: ignore[misc]
         reader = self._fetcher.read(wanted)
         try:
             while (payloads := self._run(context, _next(reader))) is not None:
-                yield pa.record_batch([pa.array(payloads, pa.binary())], schema=schema)
+                yield from payload_batches(payloads, schema)
         finally:
             self._run(None, _close(reader))
 

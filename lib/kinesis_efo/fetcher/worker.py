@@ -16,7 +16,13 @@ from functools import partial
 from typing import Any, Final
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError, TableUnavailableError
+from kinesis_efo.errors import (
+    FetcherError,
+    FetcherUnreachableError,
+    KinesisEfoError,
+    LeaseLostError,
+    TableUnavailableError,
+)
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.messages import (
@@ -109,7 +115,9 @@ class Fetcher:
         self._spawn(self._watch_leases)
 
     async def stop(self) -> None:
-        """Stop fetching, write the last checkpoints and release the leases."""
+        """Stop fetching, write the last checkpoints and release the leases. Calls that wait are refused."""
+        self._failure = self._failure or FetcherUnreachableError("the fetcher has stopped: its query has ended")
+        self._wake_all()
         closing = [task for feed in self._feeds.values() if (task := feed.close())]
         for task in self._tasks:
             task.cancel()
@@ -301,10 +309,11 @@ class Fetcher:
         if self._failure is None:
             self._failure = error
             log.error("%s", error)
-        self._held.notify()
-        for feed in self._feeds.values():
-            feed.news.notify()
-        self.arrived()
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for signal in (self._held, self._news, *(feed.news for feed in self._feeds.values())):
+            signal.notify()
 
     def _still_read(self) -> dict[ShardKey, Position]:
         return {key: position for key, position in self._wanted.items() if self._reading[key]}

@@ -115,6 +115,23 @@ def test_a_given_consumer_is_taken_as_it_is(synth: Synth) -> None:
     )
 
 
+def test_a_given_consumer_is_watched_under_its_own_name(synth: Synth) -> None:
+    consumer = f"{ADOPTED}/consumer/before:1700000000"
+    stack = synth(streams={"orders": {"existing_arn": ADOPTED, "consumers": {"lake": consumer}}})
+    lag = stack["resource"]["aws_cloudwatch_metric_alarm"]["orders_lake_lag"]
+    assert lag["dimensions"] == {"StreamName": "payments", "ConsumerName": "before"}
+    assert '"ConsumerName", "before"' in stack["resource"]["aws_cloudwatch_dashboard"]["applications"]["dashboard_body"]
+
+
+def test_the_dashboard_leaves_out_what_is_measured_elsewhere(synth: Synth) -> None:
+    streams = {"orders": {"existing_arn": FOREIGN, "consumers": {"lake": f"{FOREIGN}/consumer/lake:1"}}, "clicks": {}}
+    stack = synth(streams=streams, applications=apps() | {"pond": {"streams": ["clicks"]}})
+    body = stack["resource"]["aws_cloudwatch_dashboard"]["applications"]["dashboard_body"]
+    assert "pond: milliseconds behind" in body
+    assert "lake: milliseconds behind" not in body
+    assert '"events"' not in body
+
+
 def test_consumers_are_called_as_their_application(synth: Synth) -> None:
     stack = synth(applications=apps(name="Lake.v2"))
     assert stack["resource"]["aws_kinesis_stream_consumer"]["orders_lake"]["name"] == "Lake.v2"
@@ -483,6 +500,10 @@ def test_state_is_in_s3_with_native_locks_and_the_provider_in_one_account(synth:
     (provider,) = stack["provider"]["aws"]
     assert provider["allowed_account_ids"] == ["111122223333"]
     assert provider["default_tags"] == [{"tags": {"environment": "test", "managed-by": "kinesis-efo", "owner": "us"}}]
+
+
+def test_a_terraform_without_native_locks_is_refused(synth: Synth) -> None:
+    assert synth()["terraform"]["required_version"] == ">= 1.10"
 
 
 def test_outputs_say_where_things_are(synth: Synth) -> None:

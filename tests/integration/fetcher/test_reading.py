@@ -1,0 +1,414 @@
+"""A fetcher over real HTTP and real Flight: ranges, repetition, leases, resharding, what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import pytest
+
+from kinesis_efo.errors import (
+    AlreadyRunningError,
+    ConsumerNotFoundError,
+    FetcherError,
+    FetcherRefusedError,
+    FetcherUnreachableError,
+    LeaseLostError,
+    LeaseTableError,
+    StreamNotFoundError,
+)
+from kinesis_efo.fetcher.client import FetcherClient
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from tests.support.fetching import Row, prepare, reading
+from tests.support.world import World, wait_until
+
+MakeWorld = Callable[..., World]
+
+
+def numbered(count: int, size: int = 0, keys: int = 7, first: int = 0) -> list[tuple[str, bytes]]:
+    return [(f"k{n % keys}", f"{n:08d}".encode().ljust(size)) for n in range(first, first + count)]
+
+
+def in_order(rows: Iterable[Row]) -> None:
+    """Per partition key, in the order in which they were put."""
+    last: dict[tuple[str, str | None], tuple[int, bytes]] = {}
+    for row in rows:
+        key = (row.stream, row.key)
+        assert last.get(key, (0, b"")) < (row.sequence, row.data[:8])
+        last[key] = (row.sequence, row.data[:8])
+
+
+def test_poll_get_commit(world: MakeWorld) -> None:
+    w = world({"orders": 2, "clicks": 1})
+    put = numbered(1000)
+    w.put(put)
+    w.put(put, "clicks")
+    with reading(w) as r:
+        rows = r.until(2000)
+        assert sorted(row.data for row in rows) == sorted(2 * [data for _, data in put])
+        in_order(rows)
+        w.put(numbered(10, first=1000))
+        assert len(r.until(2010)) == 2010
+        before, after = r.batches[-1]
+        again = [row for wanted in before.ranges_to(after) for row in r.read(wanted)]
+        assert again == r.rows[-len(again) :]
+    wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 10)
+
+
+def test_every_batch_can_be_read_again_after_a_commit(world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(300, size=1000))
+    with reading(w) as r:
+        r.until(300, max_records=50)
+        r.client.commit(r.offset)
+        calls = w.aws.kinesis.calls("SubscribeToShard")
+        for before, after in r.batches:
+            for wanted in before.ranges_to(after):
+                rows = r.read(wanted)
+                assert rows == [row for row in r.rows if _within(row, wanted)]
+        assert w.aws.kinesis.calls("SubscribeToShard") > calls, "they were gone from the buffer"
+        w.put(numbered(1, first=300))
+        r.until(301)
+
+
+def test_two_readers_of_one_range_get_the_same(world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(2000, size=2000))
+    with reading(w, bufferBytes="1m") as r:
+        key = ShardKey("orders", "shardId-000000000000")
+        last = int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"z")["SequenceNumber"])
+        whole = ShardRange(key, TRIM_HORIZON, Position.after(last))
+        with ThreadPoolExecutor(2) as pool:
+
+            def attempt() -> list[Row]:
+                with FetcherClient(r.runtime.location, r.runtime.secret) as client:
+                    return r.read(whole, client)
+
+            one, other = [future.result(60) for future in [pool.submit(attempt), pool.submit(attempt)]]
+        assert one == other
+        assert [row.data[:8] for row in one] == [data[:8] for _, data in numbered(2000)] + [b"z"]
+
+
+def test_a_budget_far_smaller_than_the_ranges(world: MakeWorld) -> None:
+    """The ranges come from a log that was written with another budget: 12 MB through 1 MB."""
+    w = world({"orders": 3})
+    put = numbered(6000, size=2000)
+    w.put(put)
+    with reading(w) as r:
+        r.until(6000)
+        end = r.offset
+    with reading(w, at=Offset(dict.fromkeys(end, TRIM_HORIZON)), bufferBytes="1m") as r:
+        ranges = r.offset.ranges_to(end)
+        with ThreadPoolExecutor(3) as pool:
+
+            def attempt(wanted: ShardRange) -> list[Row]:
+                with FetcherClient(r.runtime.location, r.runtime.secret) as client:
+                    return r.read(wanted, client)
+
+            rows = [row for rows in pool.map(attempt, ranges) for row in rows]
+        assert sorted(row.data for row in rows) == sorted(data for _, data in put)
+        r.offset = end
+        w.put(numbered(1, first=6000))
+        assert len(r.until(1)) == 1
+
+
+def test_a_reader_that_goes_away_does_not_hold_up_the_next(world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(3000, size=2000))
+    with reading(w, bufferBytes="1m") as r:
+        last = int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"z")["SequenceNumber"])
+        whole = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(last))
+        with FetcherClient(r.runtime.location, r.runtime.secret) as impatient:
+            _, payloads = impatient.get(whole)
+            next(payloads)
+            payloads.close()  # type: ignore[attr-defined]
+        assert len(r.read(whole)) == 3001
+
+
+def test_two_readers_far_apart_do_not_take_the_buffer_from_each_other(world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(3000, size=2000))
+    with reading(w, bufferBytes="1m") as r:
+        last = int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"z")["SequenceNumber"])
+        whole = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(last))
+        with FetcherClient(r.runtime.location, r.runtime.secret) as ahead:
+            _, payloads = ahead.get(whole)
+            first = next(payloads)
+            with ThreadPoolExecutor(1) as pool:
+                behind = pool.submit(r.read, whole)
+                rest = sum(1 for _ in payloads)
+                assert len(behind.result(60)) == 3001
+        assert first
+        assert rest >= 6
+
+
+def test_order_across_a_split_and_a_merge_and_a_restart(world: MakeWorld) -> None:
+    w = world()
+    name = w.streams["orders"]
+    put: list[tuple[str, bytes]] = []
+
+    def more(count: int) -> None:
+        records = numbered(count, keys=20, first=len(put))
+        put.extend(records)
+        w.put(records)
+
+    more(200)
+    with reading(w) as r:
+        r.until(50, max_records=50)
+        w.kinesis.split_shard(StreamName=name, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**127))
+        w.wait_active()
+        more(200)
+        r.until(120, max_records=30)
+        offset, rows = r.offset, r.rows
+    assert "shardId-000000000000" in {key.shard for key in offset}, "the parent is not read to its end yet"
+    w.kinesis.merge_shards(
+        StreamName=name, ShardToMerge="shardId-000000000001", AdjacentShardToMerge="shardId-000000000002"
+    )
+    w.wait_active()
+    more(200)
+    with reading(w, at=offset) as r:
+        r.rows = rows
+        r.until(600, max_records=40)
+        in_order(r.rows)
+        assert [row.data for row in sorted(r.rows, key=lambda row: row.data)] == [data for _, data in put]
+        for before, after in r.batches:
+            for key in after:
+                if key not in before:
+                    parents = {
+                        s.get(p)
+                        for s in w.shards()
+                        if s["ShardId"] == key.shard
+                        for p in ("ParentShardId", "AdjacentParentShardId")
+                    }
+                    assert all(after.get(ShardKey("orders", p), SHARD_END).is_end for p in parents if p)
+                    assert after[key] == TRIM_HORIZON, "children come in a later batch than their parents' ends"
+        wait_until(lambda: (r.batch(), list(r.offset))[1] == [ShardKey("orders", "shardId-000000000003")], 20)
+    leases = w.leases()
+    assert leases["shardId-000000000001"]["checkpoint"]["S"] == "SHARD_END"
+    assert leases["shardId-000000000001"]["childShardIds"]["SS"] == ["shardId-000000000003"]
+
+
+def test_a_second_run_is_refused_and_the_first_goes_on(world: MakeWorld) -> None:
+    w = world({"orders": 2})
+    w.put(numbered(10))
+    # Long enough that nothing is lost where this machine is slow.
+    with reading(w, leaseTimeout="4s") as first:
+        first.until(10)
+        opened = w.aws.kinesis.calls("SubscribeToShard")
+        with reading(w, leaseTimeout="4s") as second:
+            with pytest.raises(
+                AlreadyRunningError, match=r"application lake is already read by .*:\d+:.* last seen \d+ s ago"
+            ) as caught:
+                second.until(1, seconds=30)
+            assert "stop that query, or give this one an application of its own" in str(caught.value)
+        assert w.aws.kinesis.calls("SubscribeToShard") == opened, "the second one must not subscribe"
+        w.put(numbered(10, first=10))
+        assert len(first.until(20)) == 20
+
+
+def test_a_second_run_asking_for_tips_does_not_disturb_either(world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(10))
+    with reading(w) as first:
+        first.until(10)
+        with reading(w) as second, pytest.raises(AlreadyRunningError):
+            wait_until(lambda: second.client.tips(second.offset, timeout=0.2), 30)
+        w.put(numbered(10, first=10))
+        assert len(first.until(20)) == 20
+
+
+def test_a_released_lease_is_taken_at_once_and_a_crashed_ones_after_its_timeout(world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(10))
+    with reading(w) as first:
+        first.until(10)
+        offset = first.offset
+    w.dynamodb.update_item(
+        TableName=w.lease_table,
+        Key={"leaseKey": {"S": "shardId-000000000000"}},
+        UpdateExpression="SET leaseOwner = :crashed",
+        ExpressionAttributeValues={":crashed": {"S": "host:1:crashed"}},
+    )
+    w.put(numbered(10, first=10))
+    with reading(w, at=offset) as second:
+        assert len(second.until(10)) == 10
+
+
+def test_a_lost_lease_ends_the_query_and_its_subscription(world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(10))
+    with reading(w) as r:
+        r.until(10)
+        w.dynamodb.update_item(
+            TableName=w.lease_table,
+            Key={"leaseKey": {"S": "shardId-000000000000"}},
+            UpdateExpression="SET leaseOwner = :thief ADD leaseCounter :one",
+            ExpressionAttributeValues={":thief": {"S": "thief"}, ":one": {"N": "1"}},
+        )
+        with pytest.raises(LeaseLostError, match="thief took lease shardId-000000000000 while this query was reading"):
+            wait_until(lambda: r.batch() and False, 20)
+        wait_until(lambda: not w.aws.kinesis.subscriptions or _open(w) == 0, 10)
+
+
+def test_a_missing_lease_table_is_named_with_who_declares_it(world: MakeWorld) -> None:
+    w = world()
+    w.dynamodb.delete_table(TableName=w.lease_table)
+    with (
+        pytest.raises(LeaseTableError, match=f"(?s){w.lease_table}.*application 'lake'.*manifest {w.manifest}"),
+        reading(w),
+    ):
+        pass
+
+
+def test_a_lease_table_with_another_key_is_refused(world: MakeWorld) -> None:
+    w = world()
+    w.dynamodb.delete_table(TableName=w.lease_table)
+    w.dynamodb.create_table(
+        TableName=w.lease_table,
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    with pytest.raises(LeaseTableError, match=rf"(?s){w.lease_table}.*leaseKey"), reading(w):
+        pass
+
+
+def test_a_wrong_secret_is_refused(world: MakeWorld) -> None:
+    w = world()
+    with reading(w) as r, FetcherClient(r.runtime.location, "guessed") as other:
+        with pytest.raises(FetcherRefusedError, match="does not know this run's secret: it belongs to another run"):
+            other.poll(r.offset, max_bytes=1, max_records=1, timeout=0.1)
+        with pytest.raises(FetcherRefusedError):
+            other.get(ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, SHARD_END))
+        with pytest.raises(FetcherRefusedError):
+            other.commit(r.offset)
+
+
+def test_a_fetcher_that_is_gone_is_named(world: MakeWorld) -> None:
+    with reading(world()) as r:
+        offset, location, secret = r.offset, r.runtime.location, r.runtime.secret
+    unreachable = pytest.raises(FetcherUnreachableError, match=f"no fetcher answers at {location}")
+    with FetcherClient(location, secret) as client, unreachable:
+        client.commit(offset)
+
+
+def test_a_consumer_deleted_while_reading_fails_the_next_poll(world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(10))
+    with reading(w) as r:
+        r.until(10)
+        arn = w.consumers["orders"]
+        w.kinesis.deregister_stream_consumer(ConsumerARN=arn)
+        with pytest.raises(ConsumerNotFoundError) as caught:
+            r.poll(timeout=20.0)
+    message = str(caught.value)
+    assert f"consumer {arn} does not exist (any more); its ARN came from {w.manifest}" in message
+    assert "deploy (`cdktf deploy`)" in message
+
+
+def test_a_stream_deleted_while_reading(world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(10))
+    with reading(w) as r:
+        r.until(10)
+        w.kinesis.delete_stream(StreamName=w.streams["orders"], EnforceConsumerDeletion=True)
+        with pytest.raises((StreamNotFoundError, ConsumerNotFoundError), match=r"does not exist \(any more\)"):
+            r.poll(timeout=20.0)
+
+
+def test_a_stream_that_was_never_deployed(world: MakeWorld) -> None:
+    w = world()
+    w.manifest.write_text(w.manifest.read_text().replace(w.streams["orders"], "nowhere"))
+    with (
+        pytest.raises(
+            StreamNotFoundError, match=r"nowhere .*does not exist.*Was it deployed to this account and region\?"
+        ),
+        reading(w),
+    ):
+        pass
+
+
+def test_tips_are_where_the_streams_end_now(world: MakeWorld) -> None:
+    w = world({"orders": 2})
+    w.put(numbered(100))
+    with reading(w) as r:
+        tips = wait_until(lambda: r.client.tips(r.offset, timeout=0.2), 30)
+        w.put(numbered(100, first=100))
+        before = [row for wanted in r.offset.ranges_to(tips) for row in r.read(wanted)]
+        assert sorted(row.data for row in before) == [data for _, data in numbered(100)]
+        r.offset = tips
+        assert sorted(row.data for row in r.until(100)) == [data for _, data in numbered(100, first=100)]
+
+
+def test_stopping_is_quick_also_while_somebody_waits(world: MakeWorld) -> None:
+    w = world()
+    runtime = prepare(w)
+    runtime.start()
+    offset = runtime.initial_offset(runtime._options.start)
+    outcome: list[BaseException] = []
+
+    def wait_long() -> None:
+        with FetcherClient(runtime.location, runtime.secret) as client:
+            try:
+                client.poll(offset, max_bytes=1, max_records=1, timeout=60)
+            except FetcherError as error:
+                outcome.append(error)
+
+    waiting = threading.Thread(target=wait_long)
+    waiting.start()
+    wait_until(lambda: _open(w) == 1, 20)
+    runtime.stop()
+    waiting.join(5)
+    assert not waiting.is_alive()
+    assert outcome and isinstance(outcome[0], FetcherUnreachableError)
+    assert all("leaseOwner" not in row for row in w.leases().values())
+    wait_until(lambda: _open(w) == 0, 10)
+
+
+def test_starting_where_a_kcl_application_stopped(world: MakeWorld) -> None:
+    w = world()
+    numbers = [
+        int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=data)["SequenceNumber"])
+        for _, data in numbered(10)
+    ]
+    w.dynamodb.put_item(
+        TableName=w.lease_table,
+        Item={
+            "leaseKey": {"S": "shardId-000000000000"},
+            "leaseCounter": {"N": "7"},
+            "checkpoint": {"S": str(numbers[3])},
+            "checkpointSubSequenceNumber": {"N": "0"},
+            "ownerSwitchesSinceCheckpoint": {"N": "0"},
+        },
+    )
+    with reading(w, startingPosition="LEASES") as r:
+        assert [row.sequence for row in r.until(6)] == numbers[4:]
+
+
+def test_starting_from_leases_that_are_not_there(world: MakeWorld) -> None:
+    w = world()
+    message = r"'startingPosition' is LEASES, but .* has no readable rows for stream 'orders'"
+    with pytest.raises(LeaseTableError, match=message), reading(w, startingPosition="LEASES"):
+        pass
+
+
+def test_offsets_only_grow_and_ranges_touch(world: MakeWorld) -> None:
+    w = world({"orders": 4})
+    with reading(w, startingPosition="LATEST") as r:
+        for part in range(5):
+            w.put(numbered(50, first=50 * part))
+            r.until(50 * (part + 1))
+        assert all(before[1] == after[0] for before, after in pairwise(r.batches))
+        assert all(end[key].reaches(start[key]) for start, end in r.batches for key in end)
+        assert json.loads(r.offset.to_json())["version"] == 1
+
+
+def _within(row: Row, wanted: ShardRange) -> bool:
+    return wanted.after.value < row.sequence <= wanted.through.value
+
+
+def _open(w: World) -> int:
+    return sum(s.consumer.stream.name in w.streams.values() for s in w.aws.kinesis.subscriptions)

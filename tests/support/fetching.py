@@ -1,0 +1,102 @@
+"""A real fetcher with its client, without Spark: does what the stream reader and its tasks would do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from kinesis_efo.aws import SyncClients
+from kinesis_efo.fetcher.client import FetcherClient
+from kinesis_efo.fetcher.runtime import FetcherRuntime
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.recovery import Limits
+from kinesis_efo.manifest import resolve_manifest
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from tests.support.world import World
+
+QUICK = Limits(between_calls=0.02, after_success=0.02, full=1.0)
+NO_LIMIT = 1 << 60
+
+
+class Row(NamedTuple):
+    """What tests look at of a row."""
+
+    stream: str
+    shard: str
+    sequence: int
+    key: str | None
+    data: bytes
+
+
+class Reading:
+    """A runtime, a client, and where the query is."""
+
+    def __init__(self, runtime: FetcherRuntime, client: FetcherClient, offset: Offset) -> None:
+        self.runtime = runtime
+        self.client = client
+        self.offset = offset
+        self.rows: list[Row] = []
+        self.batches: list[tuple[Offset, Offset]] = []
+
+    def poll(self, max_bytes: int = NO_LIMIT, max_records: int = NO_LIMIT, timeout: float = 0.2) -> Offset:
+        """How far the next micro-batch goes."""
+        reply = self.client.poll(self.offset, max_bytes=max_bytes, max_records=max_records, timeout=timeout)
+        moved = dict(self.offset)
+        moved.update({ShardKey(s.stream, s.shard): Position.parse(s.through) for s in reply.shards})
+        moved.update({ShardKey(*key): TRIM_HORIZON for key in reply.starting})
+        for key in reply.finished:
+            del moved[ShardKey(*key)]
+        return Offset(moved)
+
+    def read(self, wanted: ShardRange, client: FetcherClient | None = None) -> list[Row]:
+        """The rows of a range."""
+        hash_range, payloads = (client or self.client).get(wanted)
+        rows = []
+        for batch in decode(payloads, *wanted, deaggregate=True, hash_range=hash_range):
+            rows += [
+                Row(r["stream"], r["shardId"], int(r["sequenceNumber"]), r["partitionKey"], r["data"])
+                for r in batch.to_pylist()
+            ]
+        return rows
+
+    def batch(self, commit: bool = True, **limits: Any) -> list[Row]:
+        """One micro-batch: planned, read, and what lay before it committed, as Spark does."""
+        end = self.poll(**limits)
+        if commit and self.batches:
+            self.client.commit(self.offset)
+        rows = [row for wanted in self.offset.ranges_to(end) for row in self.read(wanted)]
+        self.batches.append((self.offset, end))
+        self.offset = end
+        self.rows += rows
+        return rows
+
+    def until(self, rows: int, seconds: float = 60.0, **limits: Any) -> list[Row]:
+        """Micro-batches until so many rows were read in all."""
+        deadline = time.monotonic() + seconds
+        while len(self.rows) < rows:
+            assert time.monotonic() < deadline, f"{len(self.rows)} of {rows} rows after {seconds} s"
+            self.batch(**limits)
+        return self.rows
+
+
+def prepare(world: World, *, limits: Limits = QUICK, **options: str) -> FetcherRuntime:
+    """A runtime, not started."""
+    text = {**world.options, "startingPosition": "TRIM_HORIZON", "leaseTimeout": "1s", **options}
+    parsed = SourceOptions.parse(text)
+    manifest = resolve_manifest(parsed, SyncClients(parsed.aws))
+    return FetcherRuntime(manifest, parsed, "127.0.0.1", limits=limits)
+
+
+@contextmanager
+def reading(world: World, *, at: Offset | None = None, limits: Limits = QUICK, **options: str) -> Iterator[Reading]:
+    """A started fetcher of a world, read from an offset or from the start that the options say."""
+    runtime = prepare(world, limits=limits, **options)
+    runtime.start()
+    try:
+        with FetcherClient(runtime.location, runtime.secret) as client:
+            yield Reading(runtime, client, at or runtime.initial_offset(runtime._options.start))
+    finally:
+        runtime.stop()

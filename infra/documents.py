@@ -240,7 +240,7 @@ def literal_consumer_arn(environment: Environment, stream_key: str, key: str) ->
     stream = environment.streams[stream_key]
     if isinstance(stream, AdoptedStream) and key in stream.consumers:
         return stream.consumers[key]
-    name = names.application_name(key, environment.applications[key])
+    name = names.consumer_name(environment, stream_key, key)
     return f"{names.stream_arn(environment, stream_key)}/consumer/{name}:{'0' * 10}"
 
 

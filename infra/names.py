@@ -64,6 +64,19 @@ def application_name(key: str, application: Application) -> str:
     return application.name or key
 
 
+def consumer_name(environment: Environment, stream_key: str, application_key: str) -> str:
+    """Name of an application's consumer on a stream: the application's, or that of the consumer it was given."""
+    stream = environment.streams[stream_key]
+    if isinstance(stream, AdoptedStream) and application_key in stream.consumers:
+        return stream.consumers[application_key].rpartition("/")[2].partition(":")[0]
+    return application_name(application_key, environment.applications[application_key])
+
+
+def is_ours(environment: Environment, stream_key: str) -> bool:
+    """Whether a stream is in the environment's account, declared or adopted: where its metrics are."""
+    return parse_arn(stream_arn(environment, stream_key)).account == environment.account_id
+
+
 def lease_table_name(environment: Environment, key: str) -> str:
     """Name of an application's lease table."""
     application = environment.applications[key]
@@ -170,7 +183,7 @@ def identities(environment: Environment) -> Iterator[Identity]:
             if stream.key == "own":
                 yield identity("aws_kms_key", place(key, stream), stream_name(environment, key))
     for stream_key, key in declared_consumers(environment):
-        name = f"{stream_name(environment, stream_key)}/{application_name(key, environment.applications[key])}"
+        name = f"{stream_name(environment, stream_key)}/{consumer_name(environment, stream_key, key)}"
         yield identity("aws_kinesis_stream_consumer", consumer_place(environment, stream_key, key), name)
     for key, application in environment.applications.items():
         if not isinstance(application.access, OtherAccount):

@@ -17,7 +17,7 @@ from infra.cdk import (
 from infra.constructs.base import put
 from infra.constructs.stream import FanOutStream
 from infra.constructs.table import LeaseTable
-from infra.settings import AdoptedStream, Environment
+from infra.settings import Environment, OwnStream
 
 LAG = "SubscribeToShardEvent.MillisBehindLatest"
 RATE_EXCEEDED = "SubscribeToShard.RateExceeded"
@@ -47,10 +47,9 @@ class Alarms(Construct):
     def watch_stream(self, key: str, stream: FanOutStream) -> None:
         """Watch a stream's consumers, and its writes if it is ours. CloudWatch has no metrics of other accounts' streams."""
         settings = self._environment.streams[key]
-        if isinstance(settings, AdoptedStream):
-            if names.parse_arn(settings.existing_arn).account != self._environment.account_id:
-                return
-        else:
+        if not names.is_ours(self._environment, key):
+            return
+        if isinstance(settings, OwnStream):
             self._writes_throttled(names.place(key, settings), key, stream)
         for application in stream.consumers:
             self._consumer(key, stream, application)
@@ -94,13 +93,14 @@ class Alarms(Construct):
     def _consumer(self, key: str, stream: FanOutStream, application: str) -> None:
         settings = self._environment.applications[application]
         place = names.consumer_place(self._environment, key, application)
-        consumer = names.application_name(application, settings)
+        consumer = names.consumer_name(self._environment, key, application)
+        reader = names.application_name(application, settings)
         name = names.stream_name(self._environment, key)
         dimensions = {"StreamName": stream.name, "ConsumerName": consumer}
         lag = self._alarm(
             place.join("lag"),
-            name=self._name(consumer, f"{name}/lag"),
-            description=f"{consumer} is more than {settings.lag_threshold_seconds} s behind on {name}"
+            name=self._name(reader, f"{name}/lag"),
+            description=f"{reader} is more than {settings.lag_threshold_seconds} s behind on {name}"
             + (", or reads nothing at all." if settings.continuous else "."),
             metric=LAG,
             statistic="Maximum",
@@ -114,8 +114,8 @@ class Alarms(Construct):
         self._lag_arns.append(lag.arn)
         self._alarm(
             place.join("rate"),
-            name=self._name(consumer, f"{name}/subscribe-refused"),
-            description=f"Subscriptions of {consumer} on {name} keep being refused: is something else using its consumer?",
+            name=self._name(reader, f"{name}/subscribe-refused"),
+            description=f"Subscriptions of {reader} on {name} keep being refused: is something else using its consumer?",
             metric=RATE_EXCEEDED,
             statistic="Sum",
             threshold=TAKEOVERS,

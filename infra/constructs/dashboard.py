@@ -35,8 +35,9 @@ class Dashboard(Construct):
             state = {"title": "Is each application keeping up?", "alarms": list(alarms.lag_arns)}
             widgets.append({"type": "alarm", "x": 0, "y": 0, "width": _WIDTH, "height": 3, "properties": state})
         top = 3
-        rows = [self._application(key) for key in environment.applications] + [self._writers()]
-        for row in rows:
+        for row in [*map(self._application, environment.applications), self._writers()]:
+            if not row[0]["metrics"]:
+                continue
             width = _WIDTH // len(row)
             widgets += [
                 {
@@ -60,20 +61,18 @@ class Dashboard(Construct):
 
     def _application(self, key: str) -> list[dict[str, Any]]:
         settings = self._environment.applications[key]
-        consumer = names.application_name(key, settings)
+        # Metrics of a stream in another account are there.
+        streams = [each for each in settings.streams if names.is_ours(self._environment, each)]
 
         def per_stream(metric: str) -> list[list[Any]]:
             return [
                 [
-                    "AWS/Kinesis",
-                    metric,
-                    "StreamName",
-                    self._streams[each].name,
+                    *self._metric(metric, each),
                     "ConsumerName",
-                    consumer,
+                    names.consumer_name(self._environment, each, key),
                     {"label": each},
                 ]
-                for each in settings.streams
+                for each in streams
             ]
 
         limit = {"horizontal": [{"label": "alarm", "value": settings.lag_threshold_seconds * 1000}]}
@@ -84,16 +83,18 @@ class Dashboard(Construct):
         ]
 
     def _writers(self) -> list[dict[str, Any]]:
+        ours = [key for key in self._streams if names.is_ours(self._environment, key)]
+
         def of_streams(metric: str) -> list[list[Any]]:
-            return [
-                ["AWS/Kinesis", metric, "StreamName", stream.name, {"label": key}]
-                for key, stream in self._streams.items()
-            ]
+            return [[*self._metric(metric, key), {"label": key}] for key in ours]
 
         return [
             self._widget("bytes written", of_streams("IncomingBytes"), "Sum"),
             self._widget("writes throttled", of_streams(WRITES_THROTTLED), "Sum"),
         ]
+
+    def _metric(self, metric: str, key: str) -> list[Any]:
+        return ["AWS/Kinesis", metric, "StreamName", self._streams[key].name]
 
     def _widget(self, title: str, metrics: list[list[Any]], statistic: str) -> dict[str, Any]:
         return {

@@ -114,7 +114,7 @@ class FanOutStream(Construct):
         consumer = KinesisStreamConsumer(
             self,
             f"consumer-{application}",
-            name=names.application_name(application, self._readers[application]),
+            name=names.consumer_name(self._environment, self._key, application),
             stream_arn=self._arn,
             lifecycle=keep(self._environment),
         )

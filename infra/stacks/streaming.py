@@ -107,6 +107,7 @@ class StreamingStack(TerraformStack):
         )
         # Terraform's own lock file in S3 (1.10 and later); CDKTF 0.21 has no typed property for it.
         self.add_override("terraform.backend.s3.use_lockfile", True)
+        self.add_override("terraform.required_version", ">= 1.10")
         AwsProvider(
             self,
             "aws",

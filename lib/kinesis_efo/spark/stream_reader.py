@@ -12,13 +12,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from itertools import starmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.fetcher.messages import PollReply
-from kinesis_efo.fetcher.runtime import FetcherRuntime
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
@@ -28,6 +27,9 @@ from kinesis_efo.spark.compat import ReadAllAvailable, StreamReaderBase, read_li
 from kinesis_efo.spark.host import fetcher_host
 from kinesis_efo.spark.lifecycle import end_with_spark
 from kinesis_efo.spark.partitions import FetcherAddress, KinesisPartition, coalesce, streams_with_generations
+
+if TYPE_CHECKING:
+    from kinesis_efo.fetcher.runtime import FetcherRuntime
 
 _NO_LIMIT = 1 << 62
 
@@ -162,6 +164,9 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _started(self) -> FetcherRuntime:
         if self._runtime is None:
+            # Tasks import this module, too, and the AWS SDK alone would hold each new worker up for 0.3 s.
+            from kinesis_efo.fetcher.runtime import FetcherRuntime
+
             runtime = FetcherRuntime(self._manifest, self._options, fetcher_host(self._options.fetcher_host))
             self._asked_to_end = end_with_spark()
             runtime.start()

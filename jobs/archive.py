@@ -12,7 +12,6 @@ SIGTERM and SIGINT end the job after its running micro-batch, with the leases re
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import traceback
@@ -21,7 +20,6 @@ from typing import Annotated, Any
 import typer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, date_format
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from kinesis_efo import read_stream
@@ -68,12 +66,10 @@ def archive(
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     try:
         with stop_signals(spark) as stopping:
-            while True:
-                writer = parquet(read_stream(spark, streams=names and names.split(","), **options), output, checkpoint)
-                timing = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger)
-                query = timing.start()
-                if await_stop(query, stopping) or not (available_now and generation_ended(query.lastProgress)):
-                    break
+            frame = read_stream(spark, streams=names and names.split(","), **options)
+            writer = parquet(frame, output, checkpoint)
+            timing = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger)
+            await_stop(timing.start(), stopping)
     except Exception as error:
         # What failed comes first; Spark's own account of it is pages long.
         typer.echo(f"archive failed: {reason(error)}", err=True)
@@ -115,25 +111,6 @@ def pairs(texts: list[str]) -> dict[str, Any]:
             raise typer.BadParameter(f"option {name} is given twice: {found[before]!r} and {value!r}")
         found[name] = value
     return found
-
-
-def generation_ended(progress: StreamingQueryProgress | None) -> bool:
-    """Whether a run of Spark 4.0 with `catchUp` has come to the end of shards, so that their children are due.
-
-    Such a run is one micro-batch, and children are never in the micro-batch that ends their parent. On 4.2 and newer one run
-    goes through as many as it takes.
-
-    Args:
-        progress: The last progress of the query; None where it had nothing to do.
-    """
-    if progress is None:
-        return False
-    # Only here are offsets JSON on every version: 4.0's own attributes hold them as Python writes dictionaries.
-    source = json.loads(progress.json)["sources"][0]
-    start, end = ((source[name] or {}).get("streams", {}) for name in ("startOffset", "endOffset"))
-    shards = [{(stream, shard) for stream in offset for shard in offset[stream]} for offset in (start, end)]
-    ended = any(position == "SHARD_END" for stream in end.values() for position in stream.values())
-    return ended or (bool(start) and shards[0] != shards[1])
 
 
 def reason(error: Exception) -> str:

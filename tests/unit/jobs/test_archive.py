@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from types import SimpleNamespace
-from typing import Any, cast
-
 import pytest
 import typer
-from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from jobs.archive import generation_ended, pairs, reason
+from jobs.archive import pairs, reason
 
 
 def test_options_may_hold_equals_signs() -> None:
@@ -27,33 +22,6 @@ def test_an_option_without_name_or_value_is_refused(text: str) -> None:
 def test_an_option_given_twice_is_refused() -> None:
     with pytest.raises(typer.BadParameter, match="given twice: '64m' and '1g'"):
         pairs(["bufferBytes=64m", "BufferBytes=1g"])
-
-
-def _progress(start: dict[str, Any] | None, end: dict[str, Any]) -> StreamingQueryProgress:
-    def offset(streams: dict[str, Any]) -> dict[str, Any]:
-        return {"version": 1, "streams": streams}
-
-    source = {"startOffset": None if start is None else offset(start), "endOffset": offset(end)}
-    return cast(StreamingQueryProgress, SimpleNamespace(json=json.dumps({"sources": [source]})))
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "ended"),
-    [
-        ({"a": {"0": "AFTER:1"}}, {"a": {"0": "AFTER:9"}}, False),
-        ({"a": {"0": "AFTER:1"}}, {"a": {"0": "SHARD_END"}}, True),
-        ({"a": {"0": "SHARD_END"}}, {"a": {"1": "TRIM_HORIZON", "2": "TRIM_HORIZON"}}, True),
-        ({"a": {"0": "AFTER:1"}, "b": {"0": "AFTER:1"}}, {"a": {"0": "AFTER:1"}, "b": {"0": "SHARD_END"}}, True),
-        (None, {"a": {"0": "AFTER:9"}}, False),
-        (None, {"a": {"0": "SHARD_END"}}, True),
-    ],
-)
-def test_another_run_is_due_where_shards_ended(start: dict[str, Any] | None, end: dict[str, Any], ended: bool) -> None:
-    assert generation_ended(_progress(start, end)) is ended
-
-
-def test_no_progress_means_nothing_was_there() -> None:
-    assert not generation_ended(None)
 
 
 def test_the_reason_is_ours_where_spark_wraps_it() -> None:

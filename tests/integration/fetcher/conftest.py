@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.local import LocalAws, NoFaults, Request, Settings
+from kinesis_efo.local.faults import Step
 from tests.support.world import World, make_world
 
 QUICK: dict[str, Any] = {
@@ -51,16 +52,34 @@ def world(local_aws: LocalAws, tmp_path: Path) -> Callable[..., World]:
     return make
 
 
-@pytest.fixture
-def faulty(tmp_path: Path) -> Iterator[Callable[..., World]]:
-    """Makes a world on a local AWS of its own that misbehaves; settings by keyword."""
-    started: list[LocalAws] = []
+class Switch(NoFaults):
+    """Misbehaves as the test that runs just now says."""
 
-    def make(faults: Any, streams: Any = ("orders",), create: dict[str, Any] | None = None, **settings: Any) -> World:
-        aws = LocalAws(settings=Settings(**{**QUICK, **settings}), faults=faults).start()
-        started.append(aws)
-        return make_world(aws, tmp_path, streams, **(create or {}))
+    faults: Any = NoFaults()
+
+    async def before(self, request: Request) -> None:
+        await self.faults.before(request)
+
+    def frame(self, subscription: Any, frame: bytes) -> Iterable[Step]:
+        return self.faults.frame(subscription, frame)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="package")
+def faulty_aws() -> Iterator[tuple[LocalAws, Switch]]:
+    switch = Switch()
+    with LocalAws(settings=Settings(**QUICK, max_event_records=10), faults=switch) as aws:
+        yield aws, switch
+
+
+@pytest.fixture
+def faulty(faulty_aws: tuple[LocalAws, Switch], tmp_path: Path) -> Iterator[Callable[..., World]]:
+    """Makes a world on a local AWS that misbehaves; events carry 10 records."""
+    aws, switch = faulty_aws
+
+    def make(faults: Any, streams: Any = ("orders",), **create: Any) -> World:
+        world = make_world(aws, tmp_path, streams, **create)
+        switch.faults = faults
+        return world
 
     yield make
-    for aws in started:
-        aws.stop()
+    switch.faults = NoFaults()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -61,22 +63,19 @@ def oversized(frame: bytes) -> Iterable[Step]:
 
 def announced(size: int) -> Change:
     """A prelude with a right checksum that announces too much."""
-    import struct
-    import zlib
-
     prelude = struct.pack("!II", size, 0)
-    return lambda frame: [prelude + struct.pack("!I", zlib.crc32(prelude)) + b"x" * 100]
+    return lambda _: [prelude + struct.pack("!I", zlib.crc32(prelude)) + b"x" * 100]
 
 
 BROKEN = {
     "a flipped bit": (flipped, "a frame of \\d+ bytes has checksum 0x[0-9a-f]+, but its bytes give 0x[0-9a-f]+"),
     "half a frame": (half, r"the stream ended inside a frame, after \d+ of \d+ bytes"),
-    "half a frame, cut off": (lambda frame: [frame[:50], Close()], ""),
-    "a reset": (lambda frame: [Reset()], ""),
-    "garbage": (lambda frame: [b"\x00" * 200], "a frame's prelude has checksum 0x00000000"),
+    "half a frame, cut off": (lambda frame: [frame[:50], Close()], r"the stream ended inside|payload|[Dd]isconnect"),
+    "a reset": (lambda _: [Reset()], r"[Rr]eset|payload|[Dd]isconnect"),
+    "garbage": (lambda _: [b"\x00" * 200], "a frame's prelude has checksum 0x00000000"),
     "a length that was changed": (oversized, "a frame's prelude has checksum"),
     "a frame of 30 MB": (announced(30 << 20), f"a frame says it has {30 << 20} bytes; between 16 and {MAX_FRAME} are possible"),
-    "no JSON": (rewritten(lambda event: b"not json"), "an event of 8 bytes cannot be read: .*it begins with b'not json'"),
+    "no JSON": (rewritten(lambda _: b"not json"), "an event of 8 bytes cannot be read: .*it begins with b'not json'"),
     "neither end nor continuation": (
         rewritten(lambda event: event.update(ContinuationSequenceNumber=None)),
         "neither a continuation nor child shards",
@@ -90,7 +89,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_breaks_twice_is_read_again(name: str, faulty: Callable[..., World]) -> None:
-    w = faulty(Broken(BROKEN[name][0], times=2), max_event_records=10)
+    w = faulty(Broken(BROKEN[name][0], times=2))
     w.put((f"k{n}", f"{n:03d}".encode()) for n in range(100))
     with reading(w, **FEW_RETRIES) as r:
         rows = r.until(100)
@@ -116,7 +115,7 @@ def test_a_frame_of_20_mb_is_read(faulty: Callable[..., World]) -> None:
 
 
 def test_records_of_no_bytes_and_of_10_mib(faulty: Callable[..., World]) -> None:
-    w = faulty(NoFaults(), create={"MaxRecordSizeInKiB": 10240})
+    w = faulty(NoFaults(), MaxRecordSizeInKiB=10240)
     large = bytes(range(256)) * (10 << 12)
     large = large[: (10 << 20) - 10]
     for data in (b"", large, b"", b"x"):

@@ -29,20 +29,21 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, 
         yield environment
 
 
+def write_environment(directory: Path, **changes: Any) -> Environment:
+    """Write an environment file and load it; a protected one is accepted."""
+    document = {**HEAD, "streams": {"orders": {}}, "applications": {"lake": {"streams": ["orders"]}}, **changes}
+    path = directory / f"{document['environment']}.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    environment = load_environment(path)
+    if environment.protected:
+        ledger.accept(directory, environment)
+    return environment
+
+
 @pytest.fixture
 def declare(tmp_path: Path) -> Callable[..., Environment]:
-    """Writes an environment file and loads it; a protected one is accepted."""
-
-    def declarer(**changes: Any) -> Environment:
-        document = {**HEAD, "streams": {"orders": {}}, "applications": {"lake": {"streams": ["orders"]}}, **changes}
-        path = tmp_path / f"{document['environment']}.yaml"
-        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-        environment = load_environment(path)
-        if environment.protected:
-            ledger.accept(tmp_path, environment)
-        return environment
-
-    return declarer
+    """Writes an environment file and loads it."""
+    return lambda **changes: write_environment(tmp_path, **changes)
 
 
 @pytest.fixture

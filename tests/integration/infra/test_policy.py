@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,7 +16,6 @@ from botocore.exceptions import ClientError
 from moto.server import ThreadedMotoServer
 
 from infra.app import synthesize
-from infra.settings import Environment
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.topology import Topology
@@ -27,6 +25,7 @@ from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.positions import TRIM_HORIZON, Position
+from tests.integration.infra.conftest import write_environment
 from tests.support.iam import Enforced, many
 from tests.support.terraform.harness import Terraform
 
@@ -57,20 +56,28 @@ class World:
         return AwsSettings(region=REGION, endpoint_url=self.aws.endpoint_url)
 
 
-@pytest.fixture
-def world(
-    declare: Callable[..., Environment], provider: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
-    environment = declare(account_id=ACCOUNT, streams={"orders": {"mode": "provisioned", "shards": 2}})
+@pytest.fixture(scope="module")
+def declared(provider: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """An environment that Terraform applied to local AWS, once for all tests here."""
+    directory = tmp_path_factory.mktemp("policy")
+    environment = write_environment(
+        directory, account_id=ACCOUNT, streams={"orders": {"mode": "provisioned", "shards": 2}}
+    )
     gate = Enforced(REGION, ACCOUNT)
-    settings = Settings(region=REGION, account_id=ACCOUNT, consumer_creating_seconds=0, idle_event_seconds=0.2)
+    settings = Settings(
+        region=REGION,
+        account_id=ACCOUNT,
+        consumer_creating_seconds=0,
+        idle_event_seconds=0.2,
+        # One test after the other subscribes to the same shards.
+        resubscribe_seconds=0,
+        subscribe_interval_seconds=0,
+    )
     with LocalAws(settings=settings, faults=gate) as aws:
-        out = synthesize([environment], tmp_path, outdir=tmp_path / "local", local_endpoint=aws.endpoint_url)
+        out = synthesize([environment], directory, outdir=directory / "local", local_endpoint=aws.endpoint_url)
         terraform = Terraform(out / "stacks" / "kinesis-efo-test", provider)
         terraform.apply()
         state = terraform.state()
-        for name, value in aws.environment.items():
-            monkeypatch.setenv(name, value)
         stream = state["aws_kinesis_stream.orders"]["arn"]
         own, shared = state["aws_kms_key.orders"]["arn"], state["aws_kms_key.environment_key"]["arn"]
         keys = {
@@ -80,6 +87,18 @@ def world(
         }
         aws.client("kinesis").put_record(StreamARN=stream, PartitionKey="k", Data=b"event")
         yield World(aws, state["aws_iam_policy.lake"]["policy"], keys, gate)
+
+
+@pytest.fixture
+def world(declared: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The environment with an empty lease table, and nothing enforced yet."""
+    declared.gate.statements = None
+    for name, value in declared.aws.environment.items():
+        monkeypatch.setenv(name, value)
+    dynamodb = declared.aws.client("dynamodb")
+    for item in dynamodb.scan(TableName="kinesis-efo-test-lake")["Items"]:
+        dynamodb.delete_item(TableName="kinesis-efo-test-lake", Key={"leaseKey": item["leaseKey"]})
+    return declared
 
 
 async def life(world: World) -> int:
@@ -170,6 +189,8 @@ def test_consumers_are_not_registered_whatever_else_the_role_may_do(world: World
         kinesis.deregister_stream_consumer(ConsumerARN=consumer)
     world.gate.enforce(careless, world.keys, without="NeverRegisterConsumers")
     register()
+    world.gate.statements = None
+    kinesis.deregister_stream_consumer(StreamARN=stream, ConsumerName="intruder")
 
 
 def test_the_policy_reaches_nothing_that_belongs_to_another_application(world: World) -> None:

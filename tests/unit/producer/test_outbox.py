@@ -379,6 +379,18 @@ def test_a_shard_with_progress_is_never_given_up() -> None:
         assert outbox.settle(request, answers, now).failure is None
 
 
+def test_progress_between_failures_starts_the_patience_again() -> None:
+    outbox = outbox_of(ModelStream(even_shards(1)), retry_timeout=60)
+    now = 0.0
+    for number in range(10):
+        outbox.add(record(number, now=now))
+        for _ in range(2):
+            now += 40
+            assert outbox.settle(send(outbox, now), [Answer(code=THROTTLE)], now).failure is None
+        now += 40
+        assert outbox.settle(send(outbox, now), [Answer(shard="shardId-000000000000")], now).acknowledged
+
+
 def test_one_poisoned_record_is_given_up_by_itself() -> None:
     outbox = outbox_of(ModelStream(even_shards(1)), retry_timeout=60)
     outbox.add(record(0, "poison"))

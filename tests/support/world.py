@@ -87,13 +87,13 @@ def make_world(
     for name, count in shard_counts.items():
         kinesis.create_stream(StreamName=names[name], ShardCount=count, **create)
     for name in shard_counts:
-        wait_until(lambda name=name: _status(kinesis, names[name]) == "ACTIVE")  # type: ignore[misc]
+        wait_until(lambda name=name: _status(kinesis, names[name]) == "ACTIVE")
         arn = kinesis.describe_stream_summary(StreamName=names[name])["StreamDescriptionSummary"]["StreamARN"]
         consumer = kinesis.register_stream_consumer(StreamARN=arn, ConsumerName=APPLICATION)["Consumer"]
         consumers[name] = consumer["ConsumerARN"]
         entries[name] = {"streamName": names[name], "streamArn": arn, "consumerArn": consumer["ConsumerARN"]}
     for arn in consumers.values():
-        wait_until(lambda arn=arn: _consumer_status(kinesis, arn) == "ACTIVE")  # type: ignore[misc]
+        wait_until(lambda arn=arn: _consumer_status(kinesis, arn) == "ACTIVE")
     table = f"kinesis-efo-test{number}-{APPLICATION}"
     create_lease_table(dynamodb, table)
     manifest = directory / f"manifest{number}.json"

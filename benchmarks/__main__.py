@@ -1,0 +1,95 @@
+"""`python -m benchmarks [names]`: all benchmarks, or those named, as one table; `--json` for machines.
+
+Ratios compare what was measured within one run, turn by turn; absolute figures are this machine's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from statistics import median
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.figures import Figure
+from benchmarks.machine import CREDENTIALS
+
+BENCHMARKS: Final = {
+    "decoding": ("benchmarks.decoded", "Frames to Arrow batches"),
+    "fetching": ("benchmarks.fetching", "Loopback HTTP to the fetcher's buffer"),
+    "idle": ("benchmarks.idle", "A trigger with no data"),
+    "reading": ("benchmarks.reading", "Kinesis to Spark's noop sink, local[2]"),
+    "latency": ("benchmarks.latency", "PutRecords to foreachBatch, 1,000 records/s"),
+}
+"""By name: the module whose `run` measures it, and its title."""
+
+
+def main(arguments: list[str]) -> None:
+    """Run what was asked for and print it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="The benchmarks, as one table.")
+    parser.add_argument("names", nargs="*", help=f"any of {', '.join(BENCHMARKS)}; all of them by default")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    wanted = parser.parse_args(arguments)
+    if unknown := [name for name in wanted.names if name not in BENCHMARKS]:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    os.environ.update(CREDENTIALS)
+    progress = Console(stderr=True)
+    found: dict[str, list[Figure]] = {}
+    for name in wanted.names or BENCHMARKS:
+        module, title = BENCHMARKS[name]
+        begin = time.monotonic()
+        run: Callable[[], list[Figure]] = import_module(module).run
+        found[name] = run()
+        progress.print(f"{name}: {title.lower()}, measured in {time.monotonic() - begin:.0f} s", highlight=False)
+    if wanted.json:
+        print(json.dumps({name: [figure.as_dict() for figure in figures] for name, figures in found.items()}, indent=1))
+    else:
+        console = Console()
+        console.width = max(console.width, 130)
+        console.print(_table(found))
+
+
+def _table(found: dict[str, list[Figure]]) -> Table:
+    table = Table(
+        title="kinesis-efo benchmarks",
+        caption="ratio: median of a figure's ratios, run by run, to the first one of its case",
+    )
+    table.add_column("benchmark", style="bold", max_width=22)
+    for column in ("case", "what"):
+        table.add_column(column)
+    for column in ("min", "median", "max"):
+        table.add_column(column, justify="right")
+    table.add_column("unit")
+    table.add_column("ratio", justify="right")
+    table.add_column("goal", justify="right")
+    for name, figures in found.items():
+        table.add_section()
+        for row, figure in enumerate(figures):
+            values = (min(figure.runs), median(figure.runs), max(figure.runs))
+            mark = "" if figure.met is None else "[green] met" if figure.met else "[red] missed"
+            new_case = row == 0 or figure.case != figures[row - 1].case
+            table.add_row(
+                "" if row else name,
+                figure.case if new_case else "",
+                figure.what,
+                *map(_number, values),
+                figure.unit,
+                f"{median(figure.ratios):.2f}" if figure.ratios else "",
+                f"{figure.goal or ''}{mark}",
+            )
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,205 @@
+"""Kinesis as fast as a socket: a process that answers ListShards and SubscribeToShard with events made beforehand.
+
+The body of a subscription is a file, chunked encoding included, that the kernel copies to the socket: on two cores the
+server must not take what is to be measured. Every shard has the same events. Relies on the library's frames only.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import tempfile
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import Connection
+from typing import IO, Final, NamedTuple
+
+import msgspec
+
+from kinesis_efo.kinesis.frames import encode_frame
+
+RECORDS_PER_EVENT: Final = 500
+_HEADERS: Final = {
+    ":message-type": "event",
+    ":event-type": "SubscribeToShardEvent",
+    ":content-type": "application/x-amz-json-1.1",
+}
+# A sequence number of 56 digits: the prefix, 8 digits for the event, 6 for the record.
+_PREFIX: Final = 495903382714902566085596925383615710959215
+_TURN: Final = b"#ROUND##"
+_IDLE_SECONDS: Final = 1.0
+
+
+class CannedStream:
+    """The events of a shard, as they go over the wire.
+
+    Args:
+        record_bytes: Data of one record.
+        events: How many; each has `RECORDS_PER_EVENT` records. Their data repeats, their sequence numbers do not.
+        different: Events whose data differs.
+
+    Attributes:
+        frame_bytes: What a client gets of it, without the chunks' own.
+        last: Sequence number of the last one.
+    """
+
+    def __init__(self, record_bytes: int, events: int, different: int = 16) -> None:
+        self.frame_bytes = 0
+        self.last = 0
+        self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the stream
+        self._ends: list[int] = []
+        self._starts = [0]
+        source = random.Random(2013)
+        templates = [_records(source, record_bytes) for _ in range(min(events, different))]
+        for event in range(events):
+            turn = b"%08d" % event
+            self.last = last_number(event + 1)
+            payload = b'{"ContinuationSequenceNumber":"%d","MillisBehindLatest":0,"Records":%b}' % (
+                self.last,
+                templates[event % len(templates)].replace(_TURN, turn),
+            )
+            frame = encode_frame(_HEADERS, payload)
+            self.frame_bytes += len(frame)
+            size = self.file.write(_chunk(frame))
+            self._ends.append(self.last)
+            self._starts.append(self._starts[-1] + size)
+        self.file.flush()
+
+    def offset_after(self, sequence_number: int) -> int:
+        """Where in the file the first event behind a sequence number begins."""
+        return self._starts[bisect_right(self._ends, sequence_number)]
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire."""
+        return self._starts[-1]
+
+
+def last_number(events: int) -> int:
+    """The sequence number of the last record in so many events."""
+    return (_PREFIX * 10**8 + events - 1) * 10**6 + RECORDS_PER_EVENT - 1
+
+
+def _records(source: random.Random, record_bytes: int) -> bytes:
+    return msgspec.json.encode(
+        [
+            {
+                "ApproximateArrivalTimestamp": 1.7e9 + source.randrange(10**6) / 1000,
+                "Data": base64.b64encode(source.randbytes(record_bytes)).decode(),
+                "EncryptionType": "NONE",
+                "PartitionKey": f"key-{source.randrange(10**6)}",
+                "SequenceNumber": f"{_PREFIX}{_TURN.decode()}{number:06d}",
+            }
+            for number in range(RECORDS_PER_EVENT)
+        ]
+    )
+
+
+def _chunk(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+class CannedKinesis(NamedTuple):
+    """Where canned events are served.
+
+    Attributes:
+        endpoint: Its URL.
+        frame_bytes: Bytes of one shard's events on the wire.
+    """
+
+    endpoint: str
+    frame_bytes: int
+
+
+@contextlib.contextmanager
+def canned_kinesis(record_bytes: int, events: int, shards: int) -> Iterator[CannedKinesis]:
+    """A process that serves canned events.
+
+    Args:
+        record_bytes: Data of one record.
+        events: Events per shard.
+        shards: Shards of every stream.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, record_bytes, events, shards), daemon=True)
+    process.start()
+    try:
+        if not ours.poll(120):
+            raise RuntimeError("the canned Kinesis did not start within 120 s")
+        port, frame_bytes = ours.recv()
+        yield CannedKinesis(f"http://127.0.0.1:{port}", frame_bytes)
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve(ready: Connection, record_bytes: int, events: int, shards: int) -> None:
+    stream = CannedStream(record_bytes, events)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(stream, shards))
+    ready.send((server.server_port, stream.frame_bytes))
+    server.serve_forever()
+
+
+def _handler(stream: CannedStream, shards: int) -> type[BaseHTTPRequestHandler]:
+    width = 2**128 // shards
+    listed = [
+        {
+            "ShardId": f"shardId-{number:012d}",
+            "HashKeyRange": {
+                "StartingHashKey": str(number * width),
+                "EndingHashKey": str((number + 1) * width - 1),
+            },
+            "SequenceNumberRange": {"StartingSequenceNumber": str(_PREFIX * 10**14)},
+        }
+        for number in range(shards)
+    ]
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            match self.headers["X-Amz-Target"].rpartition(".")[2]:
+                case "ListShards":
+                    self._answer(json.dumps({"Shards": listed}).encode())
+                case "SubscribeToShard":
+                    with contextlib.suppress(ConnectionError, BrokenPipeError):
+                        self._push(request["StartingPosition"])
+                    self.close_connection = True
+                case operation:
+                    self.send_error(400, f"the canned Kinesis does not know {operation}")
+
+        def _answer(self, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-amz-json-1.1")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def _push(self, start: dict[str, str]) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/vnd.amazon.eventstream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(_chunk(encode_frame({**_HEADERS, ":event-type": "initial-response"}, b"{}")))
+            at = stream.offset_after(int(start.get("SequenceNumber", 0)))
+            while at < stream.size:
+                at += os.sendfile(self.connection.fileno(), stream.file.fileno(), at, stream.size - at)
+            idle = threading.Event()
+            number = stream.last
+            while not idle.wait(_IDLE_SECONDS):
+                number += 1
+                event = b'{"ContinuationSequenceNumber":"%d","MillisBehindLatest":0,"Records":[]}' % number
+                self.wfile.write(_chunk(encode_frame(_HEADERS, event)))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler

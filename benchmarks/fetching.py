@@ -1,0 +1,161 @@
+"""One fetcher's way from loopback HTTP to its buffer, in CPU time of its process; the server is another one.
+
+Beside it, in the same run: aiobotocore as it comes, and aiohttp reading the same bytes and nothing else, which is the most that
+could be had. Relies on `canned` and on the parts of the fetcher below the leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any, Final
+
+import aiohttp
+from aiobotocore.config import AioConfig
+
+from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis, last_number
+from benchmarks.figures import Figure
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.streams import StreamAccess
+from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import AwsSettings, RetrySettings, SourceOptions
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
+
+RUNS: Final = 5
+SHARDS: Final = 4
+EVENTS: Final = {1024: 128, 100: 256}
+STOCK_EVENTS: Final = {1024: 8, 100: 16}
+"""By record size, events per shard; fewer for what is ten times slower."""
+
+REGION: Final = "us-east-1"
+REF: Final = StreamRef(
+    "orders",
+    "orders",
+    "arn:aws:kinesis:us-east-1:123456789012:stream/orders",
+    "arn:aws:kinesis:us-east-1:123456789012:stream/orders/consumer/lake:1700000000",
+)
+
+
+def run() -> list[Figure]:
+    """Measure; MB are those of the records' data."""
+    return [figure for size in EVENTS for figure in _measured(size)]
+
+
+def _measured(size: int) -> list[Figure]:
+    case = f"{size} B records, {SHARDS} shards"
+    stock, alone, ours = [], [], []
+    with canned_kinesis(size, EVENTS[size], SHARDS) as kinesis:
+        endpoint = kinesis.endpoint
+        # What comes first pays for memory that the process has not had before.
+        asyncio.run(_fetch(endpoint, last_number(EVENTS[size])))
+        for _ in range(RUNS):
+            stock.append(_rate(size, STOCK_EVENTS[size], _stock(endpoint, STOCK_EVENTS[size])))
+            alone.append(_rate(size, EVENTS[size], _bytes_only(endpoint, kinesis.frame_bytes)))
+            ours.append(_rate(size, EVENTS[size], _fetch(endpoint, last_number(EVENTS[size]))))
+    baseline = Figure(case, "aiobotocore's own events", "MB/s per core", tuple(stock))
+    return [
+        baseline,
+        Figure.against(baseline, case, "aiohttp, bytes only", alone),
+        Figure.against(baseline, case, "fetcher, to its buffer", ours),
+    ]
+
+
+def _rate(size: int, events: int, work: Coroutine[None, None, float]) -> float:
+    return size * RECORDS_PER_EVENT * events * SHARDS / 1e6 / asyncio.run(work)
+
+
+def _shard_ids() -> list[str]:
+    return [f"shardId-{number:012d}" for number in range(SHARDS)]
+
+
+async def _stock(endpoint: str, events: int) -> float:
+    """CPU seconds that aiobotocore takes to parse so many events of each shard."""
+
+    async def read(client: Any, shard: str) -> None:
+        response = await client.subscribe_to_shard(
+            ConsumerARN=REF.consumer_arn, ShardId=shard, StartingPosition={"Type": "TRIM_HORIZON"}
+        )
+        left = events
+        async for event in response["EventStream"]:
+            left -= bool(event["SubscribeToShardEvent"]["Records"])
+            if not left:
+                break
+        response["EventStream"].close()
+
+    async with await AsyncClients(AwsSettings(endpoint_url=endpoint), REGION).open("kinesis") as client:
+        begin = time.process_time()
+        await asyncio.gather(*(read(client, shard) for shard in _shard_ids()))
+        return time.process_time() - begin
+
+
+async def _bytes_only(endpoint: str, size: int) -> float:
+    """CPU seconds that aiohttp takes for so many bytes of each shard."""
+
+    async def read(session: aiohttp.ClientSession, shard: str) -> None:
+        headers = {"X-Amz-Target": "Kinesis_20131202.SubscribeToShard"}
+        request = {"ShardId": shard, "StartingPosition": {"Type": "TRIM_HORIZON"}}
+        async with session.post(endpoint, json=request, headers=headers) as response:
+            left = size
+            while left > 0:
+                left -= len(await response.content.readany())
+            response.close()
+
+    async with aiohttp.ClientSession() as session:
+        begin = time.process_time()
+        await asyncio.gather(*(read(session, shard) for shard in _shard_ids()))
+        return time.process_time() - begin
+
+
+async def _fetch(endpoint: str, last: int) -> float:
+    """CPU seconds that the fetcher takes for everything there is, committed as fast as it comes."""
+    config = AioConfig(**SUBSCRIPTION_CONFIG, max_pool_connections=2 * SHARDS)
+    async with await AsyncClients(AwsSettings(endpoint_url=endpoint), REGION).open("kinesis", config) as client:
+        clock = SystemClock()
+        stream = StreamAccess(REF, BotoTransport(client), Topology(client), RetrySettings(), "the benchmark", clock)
+        await stream.refresh()
+        begin = time.process_time()
+        reader = _Reader(last)
+        for shard in _shard_ids():
+            key = ShardKey("orders", shard)
+            subscribe = partial(stream.subscribe, shard)
+            feed = ShardFeed(key, subscribe, reader.budget, reader, clock, fail_on_data_loss=True)
+            feed.from_position(TRIM_HORIZON)
+            reader.feeds.append(feed)
+        await reader.done.wait()
+        taken = time.process_time() - begin
+        await asyncio.gather(*filter(None, [feed.close() for feed in reader.feeds]), return_exceptions=True)
+        return taken
+
+
+class _Reader:
+    """Stands in for Spark: has always done with what is there when half of the budget is used."""
+
+    def __init__(self, last: int) -> None:
+        self._last = Position.after(last)
+        self.budget = Budget(SourceOptions().buffer_bytes)
+        self.feeds: list[ShardFeed] = []
+        self.done = asyncio.Event()
+
+    def arrived(self) -> None:
+        buffers = [feed.buffer for feed in self.feeds if feed.buffer is not None]
+        ends = [buffer.end for buffer in buffers]
+        if len(ends) == SHARDS and all(end.reaches(self._last) for end in ends):
+            self.done.set()
+        if self.budget.used > self.budget.limit // 2:
+            for buffer in buffers:
+                buffer.commit(buffer.end)
+
+    def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
+        raise AssertionError(f"{key} does not end, but here are {children}")
+
+    def failed(self, error: KinesisEfoError) -> None:
+        raise error

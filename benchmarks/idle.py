@@ -1,0 +1,84 @@
+"""What a query costs that has nothing to read: one trigger, and the fetcher's process over time.
+
+The stream reader as Spark calls it, with a real fetcher on the local AWS (another process), every shard subscribed and sending an
+empty event every 5 s, as Kinesis does. Relies on the stream reader and on the tests' world.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.figures import Figure
+from benchmarks.machine import AwsProcess
+from kinesis_efo.aws import SyncClients
+from kinesis_efo.local import Settings
+from kinesis_efo.manifest import resolve_manifest
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.spark.stream_reader import KinesisStreamReader
+from tests.support.world import make_world, wait_until
+
+SHARDS: Final = (1, 16, 64, 256)
+RUNS: Final = 5
+CALLS: Final = 40
+IDLE_SECONDS: Final = 2.0
+
+
+def run() -> list[Figure]:
+    """Measure."""
+    figures = []
+    for shards in SHARDS:
+        # A server each: what one has seen is not to burden the next.
+        with (
+            AwsProcess(settings=Settings(consumer_creating_seconds=0.0)) as aws,
+            tempfile.TemporaryDirectory() as place,
+        ):
+            world = make_world(aws, Path(place), {"orders": shards})
+            options = {"manifest": str(world.manifest), "endpointUrl": aws.endpoint_url}
+            figures += _measured(SourceOptions.parse(options), shards)
+    return figures
+
+
+def _measured(options: SourceOptions, shards: int) -> list[Figure]:
+    manifest = resolve_manifest(options, SyncClients(options.aws))
+    reader = KinesisStreamReader(options, manifest)
+    try:
+        start = _settled(reader, shards)
+        wall, cpu, share = [], [], []
+        for _ in range(RUNS):
+            # As Spark calls it, each call waiting its time for data.
+            begin, begin_cpu = time.monotonic(), time.process_time()
+            while time.monotonic() - begin < IDLE_SECONDS:
+                assert reader.latestOffset(start) == start
+            share.append((time.process_time() - begin_cpu) / (time.monotonic() - begin) * 100)
+        reader._options = replace(options, poll_timeout=0.0)
+        for _ in range(RUNS):
+            begin, begin_cpu = time.monotonic(), time.process_time()
+            for _ in range(CALLS):
+                assert reader.latestOffset(start) == start
+            wall.append((time.monotonic() - begin) / CALLS * 1000)
+            cpu.append((time.process_time() - begin_cpu) / CALLS * 1000)
+    finally:
+        reader.stop()
+    case = f"{shards} shard{'s' if shards > 1 else ''}"
+    return [
+        Figure(case, "latestOffset that does not wait", "ms", tuple(wall)),
+        Figure(case, "  CPU of it", "ms", tuple(cpu)),
+        Figure(case, "idle query, reader and fetcher", "% of a core", tuple(share)),
+    ]
+
+
+def _settled(reader: KinesisStreamReader, shards: int) -> dict[str, Any]:
+    """The offset once every shard has said that it is idle."""
+    start = reader.initialOffset()
+
+    def all_heard() -> bool:
+        reader.latestOffset(start)
+        report = reader.reportLatestOffset() or {"millisBehindLatest": {}}
+        return len(report["millisBehindLatest"].get("orders", ())) == shards
+
+    wait_until(all_heard, 60, f"{shards} shards")
+    return start

@@ -1,0 +1,122 @@
+"""From PutRecords to `foreachBatch`, at 1,000 records/s: how old a record is when the user's function has it in its hands.
+
+A process of its own puts ten records every 10 ms, each with the time of its sending in it; the clock is the machine's. Spark runs
+with what a user gets by default, a 0-second trigger and a checkpoint on local disk; once more with the checkpoint manager that
+is faster on local disks. Relies on the local AWS, in yet another process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from statistics import quantiles
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+import kinesis_efo
+from benchmarks.figures import Figure, Goal
+from benchmarks.machine import CREDENTIALS, AwsProcess, spark_session
+from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.spark.compat import SPARK_VERSION
+from tests.support.world import World, make_world
+
+SHARDS: Final = 4
+RECORDS_PER_SECOND: Final = 1_000
+RECORDS_PER_CALL: Final = 10
+RECORD_BYTES: Final = 200
+WARM_UP_SECONDS: Final = 12.0
+RUNS: Final = 3
+RUN_SECONDS: Final = 10.0
+_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+_PACKAGE: Final = "org.apache.spark.sql.execution.streaming." + ("" if SPARK_VERSION < (4, 1) else "checkpointing.")
+
+
+def run() -> list[Figure]:
+    """Measure."""
+    with (
+        AwsProcess(settings=Settings(consumer_creating_seconds=0.0)) as aws,
+        tempfile.TemporaryDirectory() as place,
+        spark_session() as spark,
+    ):
+        figures = _measured(
+            spark, aws, Path(place, "defaults"), "Spark's defaults", Goal(200, least=False), Goal(600, least=False)
+        )
+        spark.conf.set(_MANAGER, f"{_PACKAGE}FileSystemBasedCheckpointFileManager")
+        return figures + _measured(spark, aws, Path(place, "tuned"), "FileSystemBasedCheckpointFileManager")
+
+
+def _measured(
+    spark: SparkSession, aws: LocalAws, place: Path, case: str, p50: Goal | None = None, p99: Goal | None = None
+) -> list[Figure]:
+    place.mkdir()
+    world = make_world(aws, place, {"orders": SHARDS})
+    medians, tails = [], []
+    for ages in _windows(spark, aws, world, place):
+        cuts = quantiles(ages, n=100)
+        medians.append(cuts[49])
+        tails.append(cuts[98])
+    return [Figure(case, "p50", "ms", tuple(medians), goal=p50), Figure(case, "p99", "ms", tuple(tails), goal=p99)]
+
+
+def _windows(spark: SparkSession, aws: LocalAws, world: World, place: Path) -> list[list[float]]:
+    """The ages of the records, in milliseconds, run by run."""
+    seen: list[tuple[float, float]] = []
+
+    def take(batch: DataFrame, _: int) -> None:
+        rows = batch.selectExpr("cast(substring(data, 1, 17) as string) as sent").collect()
+        now = time.time()
+        seen.extend((float(row.sent), now) for row in rows)
+
+    query = (
+        kinesis_efo.read_stream(spark, manifest=str(world.manifest), endpointUrl=aws.endpoint_url)
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+    context = multiprocessing.get_context("spawn")
+    enough = context.Event()
+    sender = context.Process(target=_put, args=(aws.endpoint_url, world.streams["orders"], enough), daemon=True)
+    try:
+        sender.start()
+        time.sleep(WARM_UP_SECONDS)
+        first = time.time()
+        time.sleep(RUNS * RUN_SECONDS)
+        enough.set()
+        sender.join()
+        time.sleep(2)
+    finally:
+        sender.terminate()
+        query.stop()
+    if (error := query.exception()) is not None:
+        raise error
+    windows: list[list[float]] = [[] for _ in range(RUNS)]
+    for sent, now in seen:
+        window = int((sent - first) // RUN_SECONDS)
+        if 0 <= window < RUNS:
+            windows[window].append((now - sent) * 1000)
+    if (fewest := min(map(len, windows))) < RECORDS_PER_SECOND * RUN_SECONDS * 0.9:
+        raise RuntimeError(f"only {fewest} records in {RUN_SECONDS} s: this machine is too busy to send them")
+    return windows
+
+
+def _put(endpoint: str, stream: str, enough: Event) -> None:
+    import boto3
+
+    os.environ.update(CREDENTIALS)
+    client = boto3.client("kinesis", endpoint_url=endpoint, region_name="us-east-1")
+    pause = RECORDS_PER_CALL / RECORDS_PER_SECOND
+    due = time.monotonic()
+    number = 0
+    while not enough.is_set():
+        data = b"%17.6f" % time.time() + bytes(RECORD_BYTES - 17)
+        records = [{"PartitionKey": str(number + turn), "Data": data} for turn in range(RECORDS_PER_CALL)]
+        client.put_records(StreamName=stream, Records=records)
+        number += RECORDS_PER_CALL
+        due += pause
+        time.sleep(max(0.0, due - time.monotonic()))

@@ -1,0 +1,69 @@
+"""What benchmarks run on: the local AWS in a process of its own, and a Spark session as a user would start it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from kinesis_efo.local import LocalAws, Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+class AwsProcess(LocalAws):
+    """The local AWS with its clients here and everything else in another process, so that its work is not measured."""
+
+    def start(self) -> AwsProcess:
+        """See `LocalAws`."""
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self.settings), daemon=True)
+        self._process.start()
+        theirs.close()
+        if not self._pipe.poll(60):
+            raise RuntimeError("the local AWS did not start within 60 s")
+        self._port = self._pipe.recv()
+        return self
+
+    def stop(self) -> None:
+        """See `LocalAws`."""
+        self._pipe.close()
+        self._process.join()
+        while self._clients:
+            self._clients.pop().close()
+
+
+def _serve(ready: Connection, settings: Settings) -> None:
+    with LocalAws(settings=settings) as aws:
+        ready.send(aws.port)
+        with contextlib.suppress(EOFError):
+            ready.recv()
+
+
+@contextlib.contextmanager
+def spark_session(cores: int = 2) -> Iterator[SparkSession]:
+    """A session on `local[cores]`; the processes that Spark starts find this repository, and dummy credentials."""
+    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, PYTHONPATH=str(ROOT))
+    session = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .appName("kinesis-efo benchmarks")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    try:
+        yield session
+    finally:
+        session.stop()

@@ -1,0 +1,152 @@
+"""The whole path: loopback HTTP, fetcher, Arrow Flight, decoding, and Spark's noop sink, on local[2].
+
+Beside it, in turn, a Python data source that makes the same rows inside `read` out of nothing: all that Spark leaves to any
+source. Both have two cores for everything, servers included. Relies on `canned` for Kinesis and on the local AWS for leases.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+import kinesis_efo
+from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis
+from benchmarks.figures import Figure, Goal
+from benchmarks.machine import AwsProcess, spark_session
+from kinesis_efo.kinesis.records import SCHEMA
+from kinesis_efo.local import Settings
+from kinesis_efo.spark.source import SCHEMA as COLUMNS
+from tests.support.world import make_world, wait_until
+
+RUNS: Final = 3
+SHARDS: Final = 4
+RECORD_BYTES: Final = 1024
+EVENTS: Final = 512
+"""Per shard, of `RECORDS_PER_EVENT` records."""
+
+FIRST_TRIGGERS: Final = 4
+ROWS_PER_BATCH: Final = 2_000
+ROWS_PER_TRIGGER: Final = 86_000
+"""About what the source reads in one trigger with its default budget."""
+
+
+def run() -> list[Figure]:
+    """Measure; MB are those of the records' data."""
+    ours, generated = [], []
+    with (
+        AwsProcess(settings=Settings(consumer_creating_seconds=0.0)) as aws,
+        canned_kinesis(RECORD_BYTES, EVENTS, SHARDS) as kinesis,
+        tempfile.TemporaryDirectory() as place,
+    ):
+        # Before Spark starts: what it starts inherits the environment.
+        os.environ.update(AWS_ENDPOINT_URL=aws.endpoint_url, AWS_ENDPOINT_URL_KINESIS=kinesis.endpoint)
+        try:
+            with spark_session() as spark:
+                spark.dataSource.register(GeneratedSource)
+                for turn in range(RUNS + 1):
+                    generated.append(
+                        _rate(spark.readStream.format("generated").load(), Path(place, f"generated{turn}"))
+                    )
+                    # A lease table of its own for every query: none has to wait for the one before.
+                    world = make_world(aws, Path(place), {"orders": SHARDS})
+                    ours.append(_rate(_source(spark, str(world.manifest)), Path(place, f"ours{turn}")))
+        finally:
+            del os.environ["AWS_ENDPOINT_URL"], os.environ["AWS_ENDPOINT_URL_KINESIS"]
+    case = f"{RECORD_BYTES} B records, {SHARDS} shards"
+    # The first turn warms the JVM up.
+    baseline = Figure(case, "rows generated in read", "MB/s", tuple(generated[1:]))
+    return [baseline, Figure.against(baseline, case, "kinesis-efo", ours[1:], Goal(0.5, of_ratio=True))]
+
+
+def _source(spark: SparkSession, manifest: str) -> DataFrame:
+    return kinesis_efo.read_stream(spark, manifest=manifest, startingPosition="TRIM_HORIZON")
+
+
+def _rate(df: DataFrame, checkpoint: Path) -> float:
+    """MB/s of the micro-batches that end the query: the first ones still grow the memory of every process."""
+    rows = SHARDS * EVENTS * RECORDS_PER_EVENT
+    query = (
+        df.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds")
+    )
+    running = query.start()
+    batches: dict[int, dict[str, Any]] = {}
+
+    def done() -> bool:
+        if (error := running.exception()) is not None:
+            raise error
+        batches.update({progress["batchId"]: progress for progress in running.recentProgress})
+        return _rows(batches.values()) >= rows
+
+    try:
+        wait_until(done, 120, "the rows")
+    finally:
+        running.stop()
+    read = [progress for _, progress in sorted(batches.items()) if progress["numInputRows"]]
+    timed = _rows(read[FIRST_TRIGGERS:])
+    return timed * RECORD_BYTES / 1e6 / (_end(read[-1]) - _end(read[FIRST_TRIGGERS - 1]))
+
+
+def _rows(progresses: Iterable[dict[str, Any]]) -> int:
+    return sum(int(progress["numInputRows"]) for progress in progresses)
+
+
+def _end(progress: dict[str, Any]) -> float:
+    started = datetime.fromisoformat(progress["timestamp"])
+    return started.timestamp() + float(progress["durationMs"]["triggerExecution"]) / 1000
+
+
+class GeneratedSource(DataSource):
+    """Rows like those of the source, made in `read`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "generated"
+
+    def schema(self) -> Any:
+        return COLUMNS
+
+    def streamReader(self, schema: Any) -> GeneratedReader:
+        return GeneratedReader()
+
+
+class GeneratedReader(DataSourceStreamReader):
+    """As many rows in every trigger as the source has in one."""
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"rows": 0}
+
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]
+        self._rows = getattr(self, "_rows", 0) + ROWS_PER_TRIGGER
+        return {"rows": self._rows}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        share = (end["rows"] - start["rows"]) // SHARDS
+        return [InputPartition(share) for _ in range(SHARDS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        left = partition.value
+        while left > 0:
+            rows = min(left, ROWS_PER_BATCH)
+            yield _batch(rows)
+            left -= rows
+
+
+def _batch(rows: int) -> pa.RecordBatch:
+    columns = [
+        pa.repeat(pa.scalar(b"d" * RECORD_BYTES, pa.binary()), rows),
+        pa.repeat("key-123456", rows),
+        pa.repeat("4" * 56, rows),
+        pa.repeat(pa.scalar(0, pa.int64()), rows),
+        pa.repeat(pa.scalar(datetime.now(UTC), pa.timestamp("us", tz="UTC")), rows),
+        pa.repeat("orders", rows),
+        pa.repeat("shardId-000000000000", rows),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

@@ -22,6 +22,13 @@ KinesisEfoError
 ├── FetcherError                talking to the fetcher failed
 │   ├── FetcherUnreachableError nobody answers at its address
 │   └── FetcherRefusedError     the secret of the run is missing or wrong
+├── WriteError                  something that was put was not written; never raised for what was acknowledged
+│   ├── RecordRefusedError      a record cannot be written: too large, key out of bounds, refused by Kinesis
+│   ├── WriteAccessError        credentials or policy
+│   ├── StreamGoneError         the stream does not exist (any more)
+│   ├── EncryptionKeyError      the stream's KMS key cannot be used
+│   ├── RetriesGivenUpError     transient faults without an end; carries the first one
+│   └── ProducerClosedError     put or flush after close
 └── FrameError                  bytes on the wire are not a valid event-stream frame or event
 ```
 """
@@ -124,6 +131,34 @@ class FetcherUnreachableError(FetcherError):
 
 class FetcherRefusedError(FetcherError):
     """The fetcher does not know the secret that came with a call."""
+
+
+class WriteError(KinesisEfoError):
+    """Something that was put has not been written."""
+
+
+class RecordRefusedError(WriteError):
+    """A record cannot be written. The message names its partition key, size and position, never its data."""
+
+
+class WriteAccessError(WriteError):
+    """Credentials are refused, expired beyond refresh, or lack a permission."""
+
+
+class StreamGoneError(WriteError):
+    """The stream does not exist (any more)."""
+
+
+class EncryptionKeyError(WriteError):
+    """The KMS key of the stream cannot be used."""
+
+
+class RetriesGivenUpError(WriteError):
+    """Faults that should pass did not, for the whole of `retry_timeout`."""
+
+
+class ProducerClosedError(WriteError):
+    """The producer was closed before, or not opened yet."""
 
 
 class FrameError(KinesisEfoError):

@@ -1,7 +1,6 @@
 """Writing to Kinesis: bounded outstanding data, back-pressure, and nothing reported written before Kinesis has it."""
 
-from kinesis_efo.producer.blocking import BlockingProducer
-from kinesis_efo.producer.errors import (
+from kinesis_efo.errors import (
     EncryptionKeyError,
     ProducerClosedError,
     RecordRefusedError,
@@ -10,6 +9,7 @@ from kinesis_efo.producer.errors import (
     WriteAccessError,
     WriteError,
 )
+from kinesis_efo.producer.blocking import BlockingProducer
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.producer import Producer
 from kinesis_efo.producer.settings import ProducerSettings

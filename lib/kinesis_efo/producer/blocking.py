@@ -14,8 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from kinesis_efo.errors import ProducerClosedError, WriteError
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer.errors import ProducerClosedError, WriteError
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.producer import Connect, Producer
 from kinesis_efo.producer.record import Data, Record

@@ -13,7 +13,8 @@ from collections import deque
 from random import Random
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.producer.errors import ProducerClosedError, RecordRefusedError, WriteError, judge
+from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, WriteError
+from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import Counts, ProducerMetrics
 from kinesis_efo.producer.outbox import Outbox, Settled
 from kinesis_efo.producer.record import Data, Epoch, Record, SizeLimit, make_record

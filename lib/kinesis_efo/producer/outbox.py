@@ -12,15 +12,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from kinesis_efo.producer.errors import (
-    THROTTLED,
-    Fault,
-    Healing,
-    RecordRefusedError,
-    RetriesGivenUpError,
-    WriteError,
-    judge_code,
-)
+from kinesis_efo.errors import RecordRefusedError, RetriesGivenUpError, WriteError
+from kinesis_efo.producer.faults import THROTTLED, Fault, Healing, judge_code
 from kinesis_efo.producer.lane import Backoff, Failing, Lane
 from kinesis_efo.producer.record import Parcel, Record
 from kinesis_efo.producer.request import Request, cut

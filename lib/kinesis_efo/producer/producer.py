@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Self
 
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.errors import KinesisEfoError, ProducerClosedError, WriteError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.engine import Engine
-from kinesis_efo.producer.errors import ProducerClosedError, WriteError, judge
+from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.record import Data, Record
 from kinesis_efo.producer.room import Waiter

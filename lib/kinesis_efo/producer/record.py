@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import md5
 from typing import Protocol
 
-from kinesis_efo.producer.errors import RecordRefusedError
+from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer.routing import MAX_HASH
 
 Data = bytes | bytearray | memoryview | str

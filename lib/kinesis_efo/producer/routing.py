@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kinesis_efo.producer.errors import WriteError
+from kinesis_efo.errors import WriteError
 
 MAX_HASH = (1 << 128) - 1
 """The end of the ring of hash keys."""

@@ -22,9 +22,9 @@ import msgspec
 from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import ConfigurationError, WriteAccessError
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer.errors import WriteAccessError, judge
+from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.outbox import Result
 from kinesis_efo.producer.record import Parcel
 from kinesis_efo.producer.routing import ShardRange

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinesis_efo.producer.errors import (
+from kinesis_efo.errors import (
     EncryptionKeyError,
-    Healing,
     RecordRefusedError,
     RetriesGivenUpError,
     StreamGoneError,
     WriteAccessError,
-    judge_code,
 )
+from kinesis_efo.producer.faults import Healing, judge_code
 from kinesis_efo.producer.outbox import WRONG_SHARD, Outbox
 from kinesis_efo.producer.record import Record, SizeLimit, make_record
 from kinesis_efo.producer.request import Request

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError, OptionsError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import ProducerSettings, RecordRefusedError, WriteError
-from kinesis_efo.producer.errors import Healing, judge
+from kinesis_efo.producer.faults import Healing, judge
 from kinesis_efo.producer.metrics import Latency
 from kinesis_efo.producer.record import SizeLimit, make_record
 from kinesis_efo.producer.routing import ShardMap, ShardRange

@@ -1,14 +1,4 @@
-"""What can go wrong when writing, and which of it heals. Relies on botocore's and aiohttp's exceptions only.
-
-```
-WriteError                      something put was not written; never raised for what was acknowledged
-├── RecordRefusedError          a record cannot be written: too large, key out of bounds, refused by Kinesis
-├── WriteAccessError            credentials or policy
-├── StreamGoneError             the stream does not exist (any more)
-├── EncryptionKeyError          the stream's KMS key cannot be used
-├── RetriesGivenUpError         transient faults without an end; carries the first one
-└── ProducerClosedError         put or flush after close
-```
+"""What went wrong when writing, and what helps. Relies on botocore's and aiohttp's exceptions only.
 
 The codes come from the PutRecords API reference; those that are not modelled there (expired tokens, signatures) from its
 page "Common Errors".
@@ -34,37 +24,16 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.errors import (
+    EncryptionKeyError,
+    RecordRefusedError,
+    RetriesGivenUpError,
+    StreamGoneError,
+    WriteAccessError,
+    WriteError,
+)
 
 THROTTLED = "ProvisionedThroughputExceededException"
-
-
-class WriteError(KinesisEfoError):
-    """Something that was put has not been written."""
-
-
-class RecordRefusedError(WriteError):
-    """A record cannot be written. The message names its partition key, size and position, never its data."""
-
-
-class WriteAccessError(WriteError):
-    """Credentials are refused, expired beyond refresh, or lack a permission."""
-
-
-class StreamGoneError(WriteError):
-    """The stream does not exist (any more)."""
-
-
-class EncryptionKeyError(WriteError):
-    """The KMS key of the stream cannot be used."""
-
-
-class RetriesGivenUpError(WriteError):
-    """Faults that should pass did not, for the whole of `retry_timeout`."""
-
-
-class ProducerClosedError(WriteError):
-    """The producer was closed before, or not opened yet."""
 
 
 class Healing(Enum):

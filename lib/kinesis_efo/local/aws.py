@@ -36,7 +36,7 @@ class LocalAws:
     Example:
         >>> with LocalAws(settings=Settings(subscription_seconds=2)) as aws:
         ...     kinesis = aws.client("kinesis")
-        ...     kinesis.create_stream(StreamName="orders", ShardCount=4)
+        ...     _ = kinesis.create_stream(StreamName="orders", ShardCount=4)
     """
 
     def __init__(

@@ -135,10 +135,11 @@ def _write(path: Path, text: str) -> str:
 
 
 def _scannable(stack: Path) -> dict[str, Any]:
-    """A stack as checkov can parse it: it stumbles over `moved` and `import` blocks, which declare nothing."""
+    """A stack as checkov can parse it: it stumbles over `moved`, `import` and `required_version`, which declare nothing."""
     document: dict[str, Any] = json.loads(stack.read_text(encoding="utf-8"))
     if not document.get("resource"):
         raise GateError(f"{stack} declares nothing")
+    document["terraform"] = {key: value for key, value in document["terraform"].items() if key != "required_version"}
     return {key: value for key, value in document.items() if key not in ("moved", "import")}
 
 

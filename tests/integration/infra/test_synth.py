@@ -53,7 +53,9 @@ def test_the_cdktf_command_line_lists_and_synthesizes_offline(tmp_path: Path) ->
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "CI": "1",
         "CHECKPOINT_DISABLE": "1",
+        # It writes a file of its own there; jsii's cache of half a gigabyte stays where it is.
         "HOME": str(tmp_path),
+        "JSII_RUNTIME_PACKAGE_CACHE_ROOT": str(Path.home() / ".cache" / "aws" / "jsii" / "package-cache"),
     }
     environment.pop("TF_CLI_CONFIG_FILE", None)
 

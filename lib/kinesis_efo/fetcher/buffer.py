@@ -70,6 +70,11 @@ class ShardBuffer:
     def __len__(self) -> int:
         return len(self._ends) - self._gone
 
+    @property
+    def idle(self) -> bool:
+        """Whether the newest event only said that nothing came."""
+        return len(self) > 0 and self._payloads[-1] is None and self._ends[-1] != _BEHIND_ALL
+
     # -- filling
 
     async def admit(self, event: Event, now: float) -> None:

@@ -1,0 +1,80 @@
+"""Whom a feed wakes for which event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
+from kinesis_efo.positions import TRIM_HORIZON, ShardKey
+
+RECORDS = Event(b'{"Records":[{}]}', EventHead(10, 0, 1))
+NOTHING = Event(b"{}", EventHead(20, 0, 0))
+END = Event(b"{}", EventHead(None, 0, 0, (ChildShard("shardId-1", ("shardId-0",), 0, 1),)))
+
+
+class Listener:
+    """Counts."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def arrived(self) -> None:
+        self.woken += 1
+
+    def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
+        pass
+
+    def failed(self, error: KinesisEfoError) -> None:
+        raise error
+
+
+class Subscription:
+    """Delivers what it was made with."""
+
+    def __init__(self, sink: Any, events: list[Event]) -> None:
+        self._sink = sink
+        self._events = events
+
+    async def run(self) -> None:
+        for event in self._events:
+            await self._sink.admit(event)
+
+
+@pytest.mark.parametrize(
+    ("events", "polls", "reads"),
+    [
+        ([RECORDS], 1, 1),
+        ([NOTHING], 0, 1),
+        ([NOTHING, NOTHING], 0, 2),
+        ([RECORDS, NOTHING], 1, 2),
+        ([NOTHING, RECORDS], 1, 2),
+        ([END], 1, 1),
+        ([NOTHING, END], 1, 2),
+    ],
+)
+def test_polls_are_woken_by_news_and_reads_by_every_event(events: list[Event], polls: int, reads: int) -> None:
+    async def run() -> None:
+        listener, read = Listener(), []
+        feed = ShardFeed(
+            ShardKey("orders", "shardId-0"),
+            lambda _, sink: Subscription(sink, events),  # type: ignore[arg-type,return-value]
+            Budget(1 << 20),
+            listener,
+            SystemClock(),
+            fail_on_data_loss=True,
+        )
+        feed.news.notify = lambda: read.append(1)  # type: ignore[method-assign]
+        feed.from_position(TRIM_HORIZON)
+        assert feed._task is not None
+        await feed._task
+        assert (listener.woken, len(read)) == (polls, reads)
+
+    asyncio.run(run())

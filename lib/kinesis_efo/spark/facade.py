@@ -11,7 +11,7 @@ from kinesis_efo.spark.source import NAME, KinesisEfoSource
 
 
 def read_stream(
-    spark: SparkSession, *, manifest: str | None = None, streams: Sequence[str] | None = None, **options: object
+    spark: SparkSession, *, manifest: str | None = None, streams: str | Sequence[str] | None = None, **options: object
 ) -> DataFrame:
     """A streaming DataFrame over the streams of an application.
 
@@ -21,7 +21,7 @@ def read_stream(
     Args:
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
-        streams: Logical names of the streams to read; all of the manifest when None.
+        streams: Logical names of the streams to read, as a sequence or separated by commas; all of the manifest when None.
         options: Any other option of the source. `subscribe_maxRetries` stands for `subscribe.maxRetries`.
 
     Raises:
@@ -36,7 +36,7 @@ def read_stream(
     if manifest is not None:
         reader = reader.option("manifest", manifest)
     if streams is not None:
-        reader = reader.option("streams", ",".join(streams))
+        reader = reader.option("streams", streams if isinstance(streams, str) else ",".join(streams))
     if (host := _driver_host(spark)) is not None and "fetcherHost" not in options:
         reader = reader.option("fetcherHost", host)
     for name, value in options.items():

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from kinesis_efo.local import LocalAws, Settings
 from tests.support.world import World, make_world
@@ -19,7 +20,10 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 @pytest.fixture(scope="session")
 def local_aws() -> Iterator[LocalAws]:
-    with LocalAws(settings=Settings(consumer_creating_seconds=0.0, idle_event_seconds=0.5)) as aws:
+    # Small events, because a micro-batch is made of whole ones.
+    with LocalAws(
+        settings=Settings(consumer_creating_seconds=0.0, idle_event_seconds=0.5, max_event_records=10)
+    ) as aws:
         yield aws
 
 
@@ -28,7 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # The processes that Spark starts for a reader inherit the environment of the JVM.
     os.environ.update(CREDENTIALS, PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
     session = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master("local[2,2]")
         .appName("kinesis-efo tests")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
@@ -63,3 +67,47 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
                 )
             )
+
+
+class Queries:
+    """Starts queries on a world and stops them after the test.
+
+    Attributes:
+        directory: Where checkpoints are.
+    """
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self.spark = spark
+        self.directory = directory
+        self.started: list[StreamingQuery] = []
+
+    def load(self, world: World, **options: Any) -> DataFrame:
+        """The world's streams from their beginning, unless an option says otherwise."""
+        given = {**world.options, "startingPosition": "TRIM_HORIZON", **options}
+        return self.spark.readStream.format("kinesis-efo").options(**given).load()
+
+    def start(self, df: DataFrame, sink: str | Callable[[DataFrame, int], None], **trigger: Any) -> StreamingQuery:
+        """Start a query into a memory table or a function; queries of one name continue each other."""
+        name = sink if isinstance(sink, str) else sink.__name__
+        writer = df.writeStream.option("checkpointLocation", str(self.directory / f"checkpoint-{name}"))
+        if isinstance(sink, str):
+            # Two queries of one name cannot run at a time.
+            writer = writer.format("memory").queryName(f"{name}{len(self.started)}")
+        else:
+            writer = writer.foreachBatch(sink)
+        if trigger:
+            writer = writer.trigger(**trigger)
+        self.started.append(writer.start())
+        return self.started[-1]
+
+    def stop(self) -> None:
+        for query in self.started:
+            query.stop()
+
+
+@pytest.fixture
+def queries(spark: SparkSession, tmp_path: Path) -> Iterator[Queries]:
+    """Starts queries; all are stopped after the test."""
+    started = Queries(spark, tmp_path)
+    yield started
+    started.stop()

@@ -1,0 +1,135 @@
+"""Drivers in processes of their own, and a local AWS that outlives them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+
+from kinesis_efo.local import LocalAws, Settings
+from tests.support.world import World, make_world, wait_until
+
+DRIVER = Path(__file__).with_name("driver.py")
+
+
+class Driver:
+    """One run of the driver program; a process group of its own.
+
+    Args:
+        directory: Where checkpoint, output and flags are; runs with the same one continue each other.
+        world: What is read.
+        config: See `driver.py`.
+    """
+
+    number = 0
+
+    def __init__(self, directory: Path, world: World, **config: Any) -> None:
+        (directory / "flags").mkdir(exist_ok=True)
+        Driver.number += 1
+        self.log = directory / f"driver{Driver.number}.log"
+        options = {**world.options, "startingPosition": "TRIM_HORIZON", **config.pop("options", {})}
+        paths = {name: str(directory / name) for name in ("checkpoint", "output", "flags")}
+        argument = json.dumps({**paths, "options": options, **config})
+        environment = {
+            **os.environ,
+            **world.aws.environment,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(DRIVER), argument],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def go(self) -> None:
+        """Start the query as soon as Spark is up."""
+        self.wait_for("READY")
+        assert self.process.stdin
+        self.process.stdin.write(b"go\n")
+        self.process.stdin.flush()
+
+    def wait_for(self, word: str, seconds: float = 120.0) -> None:
+        """Wait until the driver says something."""
+
+        def said() -> bool:
+            text = self.log.read_text(errors="replace")
+            assert word in text or self.process.poll() is None, text[-5000:]
+            return word in text
+
+        wait_until(said, seconds, word)
+
+    def wait_killed(self, seconds: float = 120.0) -> None:
+        """Wait until it was killed from within."""
+        code = self.process.wait(seconds)
+        assert code == -signal.SIGKILL, self.log.read_text(errors="replace")[-5000:]
+        self.close()
+
+    def kill(self) -> None:
+        """SIGKILL to the driver, its JVM and the reader's process, at once."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.close()
+
+    def close(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Callable[..., Driver]]:
+    """Makes drivers that continue each other; arguments as `Driver` without the directory."""
+    started: list[Driver] = []
+
+    def make(world: World, **config: Any) -> Driver:
+        started.append(Driver(tmp_path, world, **config))
+        return started[-1]
+
+    yield make
+    for each in started:
+        each.kill()
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Callable[[], list[int]]:
+    """The numbers in all files written so far, sorted."""
+
+    def read() -> list[int]:
+        files = [file for file in (tmp_path / "output").glob("batch=*/*.parquet") if file.stat().st_size]
+        if not files:
+            return []
+        try:
+            table = ds.dataset([str(file) for file in files]).to_table(columns=["data"])
+        except (OSError, ValueError):
+            return []  # a directory is just being written anew
+        return sorted(int(data.as_py()[:8]) for data in table.column("data"))
+
+    return read
+
+
+@pytest.fixture(scope="package")
+def local_aws() -> Iterator[LocalAws]:
+    settings = Settings(
+        consumer_creating_seconds=0.0, idle_event_seconds=0.5, resubscribe_seconds=0.5, max_event_records=20
+    )
+    with LocalAws(settings=settings) as aws:
+        yield aws
+
+
+@pytest.fixture
+def world(local_aws: LocalAws, tmp_path: Path) -> Callable[..., World]:
+    """Makes a world; arguments as `make_world`."""
+    return lambda streams=("orders",), **create: make_world(local_aws, tmp_path, streams, **create)

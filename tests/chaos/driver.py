@@ -1,0 +1,86 @@
+"""A driver program to be killed: reads the streams of a manifest and writes Parquet, one directory per micro-batch.
+
+Takes one argument, JSON. Says READY once Spark is up, and starts the query when a line comes on stdin: the next driver warms
+up while this one runs. Writing a directory anew is idempotent by batch id, as every exactly-once sink has to be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+
+
+def kill_everything() -> None:
+    """The driver, its JVM and all they started and kept in their process group, this process last."""
+    os.killpg(int(os.environ["DRIVER_GROUP"]), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def once(flag: str) -> bool:
+    """Whether this is the first call in all runs."""
+    try:
+        Path(flag).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def main(config: dict[str, Any]) -> None:
+    os.environ["DRIVER_GROUP"] = str(os.getpgid(0))
+    builder = SparkSession.builder.master(config.get("master", "local[2]")).appName("chaos")
+    for key, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        **config.get("conf", {}),
+    }.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    print("READY", flush=True)
+    sys.stdin.readline()
+
+    output, flags = config["output"], config["flags"]
+    in_task, after_sink, stall = (config.get(name) for name in ("killInTask", "killAfterSink", "stallFirstAttempt"))
+
+    def meddle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+
+        seen = 0
+        for batch in batches:
+            yield batch
+            seen += batch.num_rows
+            if in_task and seen >= in_task and once(f"{flags}/in-task"):
+                kill_everything()
+            if stall and once(f"{flags}/stalled"):
+                time.sleep(stall)
+            if stall and TaskContext.get().attemptNumber() > 0:  # type: ignore[union-attr]
+                Path(f"{flags}/speculative").touch()
+
+    def write(df: DataFrame, batch: int) -> None:
+        df.write.mode("overwrite").parquet(f"{output}/batch={batch}")
+        if after_sink and batch >= after_sink and once(f"{flags}/after-sink"):
+            kill_everything()
+
+    df = spark.readStream.format("kinesis-efo").options(**config["options"]).load()
+    if in_task or stall:
+        df = df.mapInArrow(meddle, df.schema)
+    writer = df.writeStream.foreachBatch(write).option("checkpointLocation", config["checkpoint"])
+    query = writer.start()
+    print("STARTED", flush=True)
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,240 @@
+"""Exactly once and in order, as a real Spark shows it: retries, several actions, restarts, resharding, idle shards."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kinesis_efo.positions import Offset
+from kinesis_efo.spark.compat import SPARK_VERSION
+from tests.integration.spark.conftest import Queries
+from tests.support.world import World, wait_for_rows, wait_until
+
+pytestmark = pytest.mark.spark
+MakeWorld = Callable[..., World]
+
+
+def numbered(count: int, first: int = 0, keys: int = 7, size: int = 0) -> list[tuple[str, bytes]]:
+    return [(f"k{n % keys}", f"{n:08d}".encode().ljust(size)) for n in range(first, first + count)]
+
+
+def numbers(rows: list[Row]) -> list[int]:
+    return [int(bytes(row["data"])[:8]) for row in rows]
+
+
+class Rows:
+    """A `foreachBatch` function that keeps all rows, by batch."""
+
+    __name__ = "rows"
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[Row]] = {}
+
+    def __call__(self, df: DataFrame, batch: int) -> None:
+        self.batches[batch] = df.collect()
+
+    @property
+    def all(self) -> list[Row]:
+        return [row for _, rows in sorted(self.batches.items()) for row in rows]
+
+    def wait_for(self, query: StreamingQuery, count: int, seconds: float = 120.0) -> list[Row]:
+        def enough() -> bool:
+            if query.exception() is not None:
+                raise AssertionError(f"the query failed: {query.exception()}")
+            return len(self.all) >= count
+
+        wait_until(enough, seconds, f"{count} rows, got {len(self.all)}")
+        return self.all
+
+
+def end_offset(query: StreamingQuery) -> Offset:
+    return Offset.from_json(query.lastProgress["sources"][0]["endOffset"])  # type: ignore[index]
+
+
+def test_a_task_that_fails_half_way_is_done_again_and_nothing_is_twice(
+    spark: SparkSession, world: MakeWorld, queries: Queries, tmp_path: Path
+) -> None:
+    w = world()
+    w.put(numbered(1200, size=8000))
+    flag = str(tmp_path / "failed")
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        seen = 0
+        for batch in batches:
+            yield batch
+            seen += batch.num_rows
+            if seen >= 600 and not Path(flag).exists():
+                Path(flag).write_text(str(seen))
+                raise RuntimeError("half of the range is read")
+
+    df = queries.load(w)
+    query = queries.start(df.mapInArrow(fail_once, df.schema), "failing")
+    wait_for_rows(query, 1200)
+    assert 600 <= int(Path(flag).read_text()) < 1200
+    query.stop()
+    assert sorted(numbers(spark.table("failing0").collect())) == list(range(1200))
+
+
+def test_every_action_on_a_micro_batch_sees_the_same_rows(world: MakeWorld, queries: Queries) -> None:
+    w = world({"orders": 2})
+    w.put(numbered(500))
+    seen: list[tuple[int, list[int], list[int]]] = []
+
+    def actions(df: DataFrame, batch: int) -> None:
+        count = df.count()
+        seen.append((count, numbers(df.collect()), numbers(df.filter("partitionKey <> 'k0'").collect())))
+
+    query = queries.start(queries.load(w, maxRecordsPerTrigger="300"), actions)
+    wait_until(lambda: sum(count for count, *_ in seen) >= 500, 120)
+    query.stop()
+    assert sorted(n for _, rows, _ in seen for n in rows) == list(range(500))
+    assert all(count == len(rows) for count, rows, _ in seen)
+    assert all(some == [n for n in rows if n % 7] for _, rows, some in seen)
+
+
+def test_a_second_query_is_refused_and_the_first_goes_on(world: MakeWorld, queries: Queries) -> None:
+    w = world()
+    w.put(numbered(10))
+    rows, other = Rows(), Rows()
+    other.__name__ = "other"  # type: ignore[misc]
+    first = queries.start(queries.load(w), rows)
+    rows.wait_for(first, 10)
+    second = queries.start(queries.load(w), other)
+    wait_until(lambda: second.exception() is not None, 60)
+    message = str(second.exception())
+    assert "AlreadyRunningError: application lake is already read by" in message
+    assert "stop that query, or give this one an application of its own" in message
+    w.put(numbered(10, first=10))
+    assert sorted(numbers(rows.wait_for(first, 20))) == list(range(20))
+    assert other.all == []
+
+
+def test_order_per_key_across_a_split_a_restart_and_a_merge(world: MakeWorld, queries: Queries) -> None:
+    w = world()
+    name, rows = w.streams["orders"], Rows()
+    w.put(numbered(300, keys=20))
+    query = queries.start(queries.load(w, maxRecordsPerTrigger="50"), rows)
+    rows.wait_for(query, 50)
+    w.kinesis.split_shard(StreamName=name, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**127))
+    w.wait_active()
+    w.put(numbered(300, first=300, keys=20))
+    query.stop()
+    unread = 600 - len(rows.all)
+    assert unread > 300, "the parent was read to its end: nothing is proved"
+    w.kinesis.merge_shards(
+        StreamName=name, ShardToMerge="shardId-000000000001", AdjacentShardToMerge="shardId-000000000002"
+    )
+    w.wait_active()
+    w.put(numbered(300, first=600, keys=20))
+    query = queries.start(queries.load(w, maxRecordsPerTrigger="100"), rows)
+    rows.wait_for(query, 900)
+    query.stop()
+    assert sorted(numbers(rows.all)) == list(range(900))
+    last: dict[str, tuple[int, int]] = {}
+    for row, number in zip(rows.all, numbers(rows.all), strict=True):
+        assert last.get(row.partitionKey, (0, -1)) < (int(row.sequenceNumber), number)
+        last[row.partitionKey] = (int(row.sequenceNumber), number)
+    assert Counter(row.shardId for row in rows.all).keys() == {f"shardId-{n:012d}" for n in range(4)}
+    for batch in rows.batches.values():
+        shards = {row.shardId[-1] for row in batch}
+        assert shards <= {"0"} or shards <= {"1", "2"} or shards <= {"3"}, "parents and children in one micro-batch"
+
+
+def test_after_a_while_without_records_the_next_one_comes(world: MakeWorld, queries: Queries) -> None:
+    w, rows = world(), Rows()
+    query = queries.start(queries.load(w, startingPosition="LATEST", idleCheckpointInterval="1s"), rows)
+    wait_until(lambda: query.lastProgress and query.lastProgress["batchId"] >= 2, 90, "offsets of an idle stream")
+    before = end_offset(query)
+    put = w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"00000001")
+    (row,) = rows.wait_for(query, 1)
+    assert (row.sequenceNumber, row.stream, row.shardId) == (put["SequenceNumber"], "orders", put["ShardId"])
+    assert all(position.value > 0 for position in before.values())
+
+
+def test_one_busy_and_63_idle_shards_from_latest(world: MakeWorld, queries: Queries) -> None:
+    w, rows = world({"orders": 64}), Rows()
+    w.put(numbered(640, keys=640))
+    query = queries.start(queries.load(w, startingPosition="LATEST", idleCheckpointInterval="2s"), rows)
+    wait_until(lambda: query.lastProgress is not None, 90)
+    stop = threading.Event()
+    sent: list[int] = []
+
+    def keep_busy() -> None:
+        client = w.aws.client("kinesis")
+        while not stop.is_set():
+            client.put_record(StreamName=w.streams["orders"], PartitionKey="k1", Data=f"{len(sent):08d}".encode())
+            sent.append(len(sent))
+            stop.wait(0.02)
+
+    busy = threading.Thread(target=keep_busy)
+    busy.start()
+    try:
+        rows.wait_for(query, 20)
+        first = end_offset(query)
+        wait_until(lambda: all(end_offset(query)[key] != at for key, at in first.items()), 60, "idle offsets move on")
+    finally:
+        stop.set()
+        busy.join()
+    w.put(numbered(640, first=10_000, keys=640))
+    rows.wait_for(query, len(sent) + 640)
+    assert sorted(numbers(rows.all)) == sent + list(range(10_000, 10_640))
+    assert len(end_offset(query)) == 64
+
+
+def test_what_exceeds_a_trigger_comes_with_the_next(world: MakeWorld, queries: Queries) -> None:
+    by_records, by_bytes = Rows(), Rows()
+    by_bytes.__name__ = "by_bytes"  # type: ignore[misc]
+    w = world({"orders": 2})
+    w.put(numbered(300))
+    query = queries.start(queries.load(w, maxRecordsPerTrigger="45"), by_records)
+    by_records.wait_for(query, 300)
+    query.stop()
+    assert sorted(numbers(by_records.all)) == list(range(300))
+    assert 10 < max(map(len, by_records.batches.values())) <= 45
+    w = world()
+    w.put(numbered(100, size=20_000))
+    # An event of ten such records has 270 kB.
+    query = queries.start(queries.load(w, maxBytesPerTrigger="600k"), by_bytes)
+    by_bytes.wait_for(query, 100)
+    query.stop()
+    assert sorted(numbers(by_bytes.all)) == list(range(100))
+    assert max(map(len, by_bytes.batches.values())) == 20
+
+
+def test_everything_available_now_and_nothing_else(world: MakeWorld, queries: Queries) -> None:
+    w, rows = world({"orders": 2}), Rows()
+    w.put(numbered(400))
+    options: dict[str, Any] = {"maxRecordsPerTrigger": "100"} if SPARK_VERSION >= (4, 2) else {"catchUp": "true"}
+    for run, total in enumerate([400, 500, 500]):
+        query = queries.start(queries.load(w, **options), rows, availableNow=True)
+        assert query.awaitTermination(120), "it does not end"
+        assert sorted(numbers(rows.all)) == list(range(total))
+        if run == 0:
+            w.kinesis.split_shard(
+                StreamName=w.streams["orders"], ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125)
+            )
+            w.wait_active()
+            w.put(numbered(100, first=400))
+
+
+def test_stopping_is_prompt_and_releases_the_leases(world: MakeWorld, queries: Queries) -> None:
+    w, rows = world({"orders": 4}), Rows()
+    w.put(numbered(40))
+    query = queries.start(queries.load(w, leaseTimeout="60s"), rows)
+    rows.wait_for(query, 40)
+    began = time.monotonic()
+    query.stop()
+    assert time.monotonic() - began < 5
+    wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 10, "released leases")
+    w.put(numbered(10, first=40))
+    again = queries.start(queries.load(w, leaseTimeout="60s"), rows)
+    assert sorted(numbers(rows.wait_for(again, 50, seconds=50))) == list(range(50))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 from kinesis_efo.aws import SyncClients
@@ -53,9 +54,11 @@ class Reading:
 
     def read(self, wanted: ShardRange, client: FetcherClient | None = None) -> list[Row]:
         """The rows of a range."""
-        hash_range, payloads = (client or self.client).get(wanted)
         rows = []
-        for batch in decode(payloads, *wanted, deaggregate=True, hash_range=hash_range):
+        for batch in chain.from_iterable(
+            decode(payloads, *asked, deaggregate=True, hash_range=hash_range)
+            for asked, hash_range, payloads in (client or self.client).get([wanted])
+        ):
             rows += [
                 Row(r["stream"], r["shardId"], int(r["sequenceNumber"]), r["partitionKey"], r["data"])
                 for r in batch.to_pylist()

@@ -5,9 +5,10 @@ Relies on the messages. Errors of the fetcher arrive as the exceptions they were
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from itertools import chain, groupby
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -20,9 +21,9 @@ from kinesis_efo.fetcher.messages import (
     GetTicket,
     PollReply,
     PollRequest,
+    RangeLabel,
     TipsReply,
     TipsRequest,
-    hash_range_of,
     unpack_error,
 )
 from kinesis_efo.positions import Offset, ShardRange
@@ -31,6 +32,20 @@ T = TypeVar("T")
 _ANSWER_SECONDS = 60.0
 _LARGE_FRAMES: Final = ("grpc.http2.max_frame_size", 1 << 20)
 """gRPC cuts messages into HTTP/2 frames of 16 KiB unless the receiver allows more, which takes a sixth off its work."""
+
+
+class RangePayloads(NamedTuple):
+    """The answer for one range.
+
+    Attributes:
+        wanted: The range.
+        hash_range: First and last hash key of its shard, where the fetcher knows them.
+        payloads: Raw events that cover it, in order.
+    """
+
+    wanted: ShardRange
+    hash_range: tuple[int, int] | None
+    payloads: Iterator[memoryview]
 
 
 class FetcherClient:
@@ -84,21 +99,25 @@ class FetcherClient:
         reply = self._action("tips", TipsRequest(offset.to_dict(), timeout), TipsReply, timeout + _ANSWER_SECONDS)
         return None if reply.offset is None else Offset.from_dict(reply.offset)
 
-    def get(self, wanted: ShardRange) -> tuple[tuple[int, int] | None, Iterator[memoryview]]:
-        """The raw event payloads that cover a range, in order, and the hash range of its shard where it is known."""
-        with self._translated():
-            reader = self._client.do_get(
-                flight.Ticket(msgspec.json.encode(GetTicket.of(wanted))), self._options(timeout=None)
-            )
-            return hash_range_of(reader.schema), self._payloads(reader)
+    def get(self, ranges: Sequence[ShardRange]) -> Generator[RangePayloads, None, None]:
+        """The raw event payloads that cover some ranges, range by range, in order. A range without any is left out.
 
-    def _payloads(self, reader: flight.FlightStreamReader) -> Iterator[memoryview]:
+        Payloads of a range that are not taken before the next range is asked for are dropped.
+        """
         with self._translated():
+            ticket = flight.Ticket(msgspec.json.encode(GetTicket.of(ranges)))
+            reader = self._client.do_get(ticket, self._options(timeout=None))
             try:
-                for chunk in reader:
-                    yield from _rows(chunk.data)
+                for metadata, chunks in groupby(reader, lambda chunk: chunk.app_metadata.to_pybytes()):
+                    label = msgspec.json.decode(metadata, type=RangeLabel)
+                    payloads = chain.from_iterable(_rows(chunk.data) for chunk in chunks)
+                    yield RangePayloads(ranges[label.index], label.hash_range, self._translating(payloads))
             finally:
                 reader.cancel()
+
+    def _translating(self, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
+        with self._translated():
+            yield from payloads
 
     def _action(self, name: str, request: msgspec.Struct, answer: type[T] | None, timeout: float) -> T:
         with self._translated():

@@ -25,8 +25,6 @@ UNCOPIED_BYTES: Final = 64 << 10
 TOGETHER_BYTES: Final = 1 << 20
 """Smaller payloads are sent about so many bytes at a time: what fits into the processor's cache goes fastest."""
 
-_HASH_RANGE: Final = b"hashRange"
-
 SECRET_HEADER: Final = "x-kinesis-efo-secret"
 """The header that carries the secret of the run in every call."""
 
@@ -110,58 +108,69 @@ class TipsReply(msgspec.Struct, frozen=True):
 
 
 class GetTicket(msgspec.Struct, frozen=True):
-    """Ask for the events that cover one range."""
+    """Ask for the events that cover some ranges, one after the other: each call has its price, so a task makes one.
 
-    stream: str
-    shard: str
-    after: str
-    through: str
+    Attributes:
+        ranges: Stream, shard, and the two positions of each range.
+    """
+
+    ranges: list[tuple[str, str, str, str]]
 
     @classmethod
-    def of(cls, wanted: ShardRange) -> GetTicket:
-        """The ticket for a range."""
-        return cls(wanted.key.stream, wanted.key.shard, str(wanted.after), str(wanted.through))
+    def of(cls, wanted: Iterable[ShardRange]) -> GetTicket:
+        """The ticket for some ranges."""
+        return cls([(*key, str(after), str(through)) for key, after, through in wanted])
 
-    def range(self) -> ShardRange:
-        """The range that a ticket asks for."""
-        return ShardRange(ShardKey(self.stream, self.shard), Position.parse(self.after), Position.parse(self.through))
-
-
-def payload_schema(hash_range: tuple[int, int] | None) -> pa.Schema:
-    """The schema of a `get`, which also carries the hash range of its shard."""
-    if hash_range is None:
-        return PAYLOAD_SCHEMA
-    return PAYLOAD_SCHEMA.with_metadata({_HASH_RANGE: f"{hash_range[0]}-{hash_range[1]}"})
+    def parsed(self) -> list[ShardRange]:
+        """The ranges that a ticket asks for."""
+        return [
+            ShardRange(ShardKey(stream, shard), Position.parse(after), Position.parse(through))
+            for stream, shard, after, through in self.ranges
+        ]
 
 
-def payload_batches(payloads: Iterable[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
+    """Goes with every batch of a `get`.
+
+    Attributes:
+        index: Which of the ranges its payloads belong to.
+        hashes: First and last hash key of the shard, as text, where the fetcher knows them.
+    """
+
+    index: int
+    hashes: tuple[str, str] | None
+
+    @classmethod
+    def of(cls, index: int, hash_range: tuple[int, int] | None) -> RangeLabel:
+        """The label of a range."""
+        # Hash keys have 128 bits, more than JSON numbers are trusted with.
+        return cls(index, None if hash_range is None else (str(hash_range[0]), str(hash_range[1])))
+
+    @property
+    def hash_range(self) -> tuple[int, int] | None:
+        """The hash keys as numbers."""
+        return None if self.hashes is None else (int(self.hashes[0]), int(self.hashes[1]))
+
+
+def payload_batches(payloads: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
     """Payloads as batches to send, in order: large ones alone and uncopied, small ones together."""
     small: list[bytes] = []
     size = 0
     for payload in payloads:
         if len(payload) >= UNCOPIED_BYTES:
             if small:
-                yield pa.record_batch([pa.array(small, pa.binary())], schema=schema)
+                yield pa.record_batch([pa.array(small, pa.binary())], schema=PAYLOAD_SCHEMA)
                 small, size = [], 0
             buffers = [None, pa.py_buffer(struct.pack("=ii", 0, len(payload))), pa.py_buffer(payload)]
-            yield pa.record_batch([pa.Array.from_buffers(pa.binary(), 1, buffers)], schema=schema)
+            yield pa.record_batch([pa.Array.from_buffers(pa.binary(), 1, buffers)], schema=PAYLOAD_SCHEMA)
             continue
         small.append(payload)
         size += len(payload)
         if size >= TOGETHER_BYTES:
-            yield pa.record_batch([pa.array(small, pa.binary())], schema=schema)
+            yield pa.record_batch([pa.array(small, pa.binary())], schema=PAYLOAD_SCHEMA)
             small, size = [], 0
     if small:
-        yield pa.record_batch([pa.array(small, pa.binary())], schema=schema)
-
-
-def hash_range_of(schema: pa.Schema) -> tuple[int, int] | None:
-    """The hash range that a `get` carries, where the fetcher knows it."""
-    text = (schema.metadata or {}).get(_HASH_RANGE)
-    if text is None:
-        return None
-    first, _, last = text.decode().partition("-")
-    return int(first), int(last)
+        yield pa.record_batch([pa.array(small, pa.binary())], schema=PAYLOAD_SCHEMA)
 
 
 class _Failure(msgspec.Struct):

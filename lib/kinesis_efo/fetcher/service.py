@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import hmac
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -17,16 +17,18 @@ from pyarrow import flight
 
 from kinesis_efo.errors import FetcherError, KinesisEfoError
 from kinesis_efo.fetcher.messages import (
+    PAYLOAD_SCHEMA,
     SECRET_HEADER,
+    TOGETHER_BYTES,
     CommitRequest,
     GetTicket,
     PollReply,
     PollRequest,
+    RangeLabel,
     TipsReply,
     TipsRequest,
     pack_error,
     payload_batches,
-    payload_schema,
 )
 from kinesis_efo.positions import ShardKey, ShardRange
 
@@ -84,20 +86,23 @@ class FetcherService(flight.FlightServerBase):  # type: ignore[misc]
         return [flight.Result(msgspec.json.encode(answer))]
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
-        """Stream the payloads of one range."""
-        wanted = _decode(ticket.ticket, GetTicket).range()
-        schema = payload_schema(self._run(context, self._fetcher.hash_range(wanted.key)))
-        return flight.GeneratorStream(schema, self._batches(context, wanted, schema))
+        """Stream the payloads of some ranges, each batch with the label of its range."""
+        return flight.GeneratorStream(
+            PAYLOAD_SCHEMA, self._batches(context, _decode(ticket.ticket, GetTicket).parsed())
+        )
 
     def _batches(
-        self, context: flight.ServerCallContext, wanted: ShardRange, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
-        reader = self._fetcher.read(wanted)
+        self, context: flight.ServerCallContext, ranges: Sequence[ShardRange]
+    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        chunks = _chunks(self._fetcher, ranges)
         try:
-            while (payloads := self._run(context, _next(reader))) is not None:
-                yield from payload_batches(payloads, schema)
+            while some := self._run(context, _next(chunks)):
+                for label, payloads in some:
+                    metadata = msgspec.json.encode(label)
+                    for batch in payload_batches(payloads):
+                        yield batch, metadata
         finally:
-            self._run(None, _close(reader))
+            self._run(None, _close(chunks))
 
     def _run(self, context: flight.ServerCallContext | None, work: Coroutine[Any, Any, T]) -> T:
         try:
@@ -124,8 +129,27 @@ class FetcherService(flight.FlightServerBase):  # type: ignore[misc]
                 raise flight.FlightServerError(str(wrapped), extra_info=pack_error(wrapped)) from error
 
 
-async def _next(reader: AsyncIterator[list[bytes]]) -> list[bytes] | None:
-    return await anext(reader, None)
+async def _chunks(fetcher: Served, ranges: Iterable[ShardRange]) -> AsyncIterator[tuple[RangeLabel, list[bytes]]]:
+    for index, wanted in enumerate(ranges):
+        label = RangeLabel.of(index, await fetcher.hash_range(wanted.key))
+        reader = fetcher.read(wanted)
+        try:
+            async for payloads in reader:
+                yield label, payloads
+        finally:
+            await _close(reader)
+
+
+async def _next(chunks: AsyncIterator[tuple[RangeLabel, list[bytes]]]) -> list[tuple[RangeLabel, list[bytes]]]:
+    """What comes next, of several ranges where they are small: a hop between threads costs as much as some kilobytes."""
+    some = []
+    size = 0
+    async for label, payloads in chunks:
+        some.append((label, payloads))
+        size += sum(map(len, payloads))
+        if size >= TOGETHER_BYTES:
+            break
+    return some
 
 
 async def _close(reader: Any) -> None:

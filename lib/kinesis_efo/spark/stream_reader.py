@@ -149,8 +149,7 @@ class KinesisStreamReader(StreamReaderBase):
     def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of a partition as Arrow batches."""
         with FetcherClient(partition.address.location, partition.address.secret) as client:
-            for wanted in partition.ranges:
-                hash_range, payloads = client.get(wanted)
+            for wanted, hash_range, payloads in client.get(partition.ranges):
                 yield from decode(
                     payloads,
                     wanted.key,

@@ -122,9 +122,9 @@ def test_a_reader_that_goes_away_does_not_hold_up_the_next(world: MakeWorld) -> 
         last = int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"z")["SequenceNumber"])
         whole = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(last))
         with FetcherClient(r.runtime.location, r.runtime.secret) as impatient:
-            _, payloads = impatient.get(whole)
-            next(payloads)
-            payloads.close()  # type: ignore[attr-defined]
+            answers = impatient.get([whole])
+            next(next(answers).payloads)
+            answers.close()
         assert len(r.read(whole)) == 3001
 
 
@@ -135,7 +135,8 @@ def test_two_readers_far_apart_do_not_take_the_buffer_from_each_other(world: Mak
         last = int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"z")["SequenceNumber"])
         whole = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(last))
         with FetcherClient(r.runtime.location, r.runtime.secret) as ahead:
-            _, payloads = ahead.get(whole)
+            answers = ahead.get([whole])
+            payloads = next(answers).payloads
             first = next(payloads)
             with ThreadPoolExecutor(1) as pool:
                 behind = pool.submit(r.read, whole)
@@ -282,7 +283,7 @@ def test_a_wrong_secret_is_refused(world: MakeWorld) -> None:
         with pytest.raises(FetcherRefusedError, match="does not know this run's secret: it belongs to another run"):
             other.poll(r.offset, max_bytes=1, max_records=1, timeout=0.1)
         with pytest.raises(FetcherRefusedError):
-            other.get(ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, SHARD_END))
+            next(other.get([ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, SHARD_END)]))
         with pytest.raises(FetcherRefusedError):
             other.commit(r.offset)
 
@@ -412,3 +413,29 @@ def _within(row: Row, wanted: ShardRange) -> bool:
 
 def _open(w: World) -> int:
     return sum(s.consumer.stream.name in w.streams.values() for s in w.aws.kinesis.subscriptions)
+
+
+def test_one_call_reads_many_ranges_in_their_order_also_where_some_are_empty_or_left(world: MakeWorld) -> None:
+    w = world({"orders": 4})
+    w.put(numbered(2000, size=500))
+    with reading(w) as r:
+
+        def all_there() -> bool:
+            reply = r.client.poll(r.offset, max_bytes=1 << 60, max_records=1 << 60, timeout=0.2)
+            return sum(shard.records for shard in reply.shards) == 2000
+
+        wait_until(all_there)
+        ranges = r.offset.ranges_to(r.poll())
+        # A range that ends where it starts has nothing; it leaves no gap and no answer.
+        empty = ShardRange(ranges[1].key, ranges[1].through, ranges[1].through)
+        asked = [ranges[2], empty, ranges[0], ranges[3], ranges[1]]
+        answers = [
+            (answer.wanted, answer.hash_range, [bytes(payload) for payload in answer.payloads])
+            for answer in r.client.get(asked)
+        ]
+        assert [wanted for wanted, _, _ in answers] == [ranges[2], ranges[0], ranges[3], ranges[1]]
+        assert len({hash_range for _, hash_range, _ in answers}) == 4
+        assert sum(payload.count(b'"SequenceNumber"') for _, _, payloads in answers for payload in payloads) == 2000
+        # What is left of a range is dropped when the next one is asked for.
+        left = [(answer.wanted, next(answer.payloads) is not None) for answer in r.client.get(asked)]
+        assert [wanted for wanted, _ in left] == [ranges[2], ranges[0], ranges[3], ranges[1]]

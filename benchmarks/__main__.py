@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> None:
         print(json.dumps({name: [figure.as_dict() for figure in figures] for name, figures in found.items()}, indent=1))
     else:
         console = Console()
-        console.width = max(console.width, 130)
+        console.width = max(console.width, 140)
         console.print(_table(found))
 
 

@@ -65,9 +65,9 @@ def _measured(options: SourceOptions, shards: int) -> list[Figure]:
         reader.stop()
     case = f"{shards} shard{'s' if shards > 1 else ''}"
     return [
-        Figure(case, "latestOffset that does not wait", "ms", tuple(wall)),
+        Figure(case, "latestOffset, not waiting", "ms", tuple(wall)),
         Figure(case, "  CPU of it", "ms", tuple(cpu)),
-        Figure(case, "idle query, reader and fetcher", "% of a core", tuple(share)),
+        Figure(case, "query, all of its process", "% of a core", tuple(share)),
     ]
 
 

@@ -47,7 +47,7 @@ def run() -> list[Figure]:
             spark, aws, Path(place, "defaults"), "Spark's defaults", Goal(200, least=False), Goal(600, least=False)
         )
         spark.conf.set(_MANAGER, f"{_PACKAGE}FileSystemBasedCheckpointFileManager")
-        return figures + _measured(spark, aws, Path(place, "tuned"), "FileSystemBasedCheckpointFileManager")
+        return figures + _measured(spark, aws, Path(place, "tuned"), "faster checkpoint manager")
 
 
 def _measured(

@@ -48,7 +48,7 @@ def main(config: dict[str, Any]) -> None:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    print("READY", flush=True)
+    print("READY", flush=True)  # noqa: T201
     sys.stdin.readline()
 
     output, flags = config["output"], config["flags"]
@@ -78,7 +78,7 @@ def main(config: dict[str, Any]) -> None:
         df = df.mapInArrow(meddle, df.schema)
     writer = df.writeStream.foreachBatch(write).option("checkpointLocation", config["checkpoint"])
     query = writer.start()
-    print("STARTED", flush=True)
+    print("STARTED", flush=True)  # noqa: T201
     query.awaitTermination()
 
 

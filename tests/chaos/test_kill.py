@@ -97,30 +97,6 @@ def test_killed_at_random_ten_times_in_a_row(
     assert batches[-1] > 5, f"the runs got nowhere: {batches}"
 
 
-def test_a_speculative_attempt_beside_a_slow_one(
-    world: MakeWorld, driver: MakeDriver, output: Output, tmp_path: Path
-) -> None:
-    w = world()
-    w.put(numbered(700, size=8000))
-    conf = {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.task.duration.threshold": "1s",
-        "spark.executor.memory": "512m",
-    }
-    run = driver(w, master="local-cluster[2,1,600]", conf=conf, stallFirstAttempt=60)
-    run.go()
-    began = time.monotonic()
-    wait_until(lambda: len(output()) >= 700, 110, f"700 rows; {run.log}")
-    assert (tmp_path / "flags/stalled").exists()
-    assert (tmp_path / "flags/speculative").exists(), "there was no speculative attempt"
-    assert time.monotonic() - began < 60, "the slow attempt was waited for"
-    w.put(numbered(50, first=700))
-    wait_until(lambda: len(output()) >= 750, 60)
-    run.kill()
-    assert output() == list(range(750))
-
-
 def _logged(directory: Path, log: str) -> int:
     """Micro-batches in one of Spark's logs."""
     return len([file for file in (directory / "checkpoint" / log).glob("*") if file.name.isdigit()])

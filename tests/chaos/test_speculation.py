@@ -1,0 +1,91 @@
+"""Speculation: two attempts of one task read one range at the same time.
+
+Spark never starts a speculative attempt on the host of the slow one, nor in a local master: this takes a cluster of two hosts,
+which 127.0.0.2 and 127.0.0.3 are to it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.chaos.conftest import Driver
+from tests.chaos.test_kill import numbered
+from tests.support.world import World, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SPARK = Path(pyspark.__file__).parent
+STALL = 90
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """A standalone master with a worker of one core on each of two hosts."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"spark://127.0.0.1:{port}"
+    environment = {**os.environ, "SPARK_HOME": str(SPARK), "SPARK_DAEMON_MEMORY": "256m"}
+    environment.pop("SPARK_LOCAL_IP", None)
+    commands = [["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port)]]
+    for host in ("127.0.0.2", "127.0.0.3"):
+        options = ["--host", host, "--cores", "1", "--memory", "512m", "--work-dir", str(tmp_path / host)]
+        commands.append(["org.apache.spark.deploy.worker.Worker", *options, url])
+    started = []
+    with (tmp_path / "cluster.log").open("wb") as log:
+        for command in commands:
+            started.append(
+                subprocess.Popen(
+                    [str(SPARK / "bin/spark-class"), *command, "--webui-port", "0"],
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                )
+            )
+    try:
+        text = (tmp_path / "cluster.log").read_text
+        wait_until(lambda: text().count("Registering worker") == 2, 60, f"two workers; {tmp_path}/cluster.log")
+        yield url
+    finally:
+        for process in started:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def test_a_speculative_attempt_beside_a_slow_one(
+    cluster: str,
+    world: Callable[..., World],
+    driver: Callable[..., Driver],
+    output: Callable[[], list[int]],
+    tmp_path: Path,
+) -> None:
+    w = world()
+    w.put(numbered(700, size=8000))
+    conf = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.task.duration.threshold": "1s",
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": "1",
+    }
+    run = driver(w, master=cluster, conf=conf, stallFirstAttempt=STALL)
+    run.go()
+    run.wait_for("STARTED")
+    wait_until((tmp_path / "flags/stalled").exists, 60, f"a stalled task; {run.log}")
+    began = time.monotonic()
+    wait_until(lambda: len(output()) >= 700, STALL + 30, f"700 rows; {run.log}")
+    assert (tmp_path / "flags/speculative").exists(), "there was no speculative attempt"
+    assert time.monotonic() - began < STALL, "the slow attempt was waited for"
+    w.put(numbered(50, first=700))
+    wait_until(lambda: len(output()) >= 750, 60)
+    run.kill()
+    assert output() == list(range(750))

@@ -127,6 +127,11 @@ class Shelf:
             self._kept.pop(next(iter(self._kept)))[0].abort()
         self._kept[target, options] = producer, opened
 
+    def clear(self) -> None:
+        """Close all."""
+        while self._kept:
+            self._kept.popitem()[1][0].abort()
+
 
 _shelf = Shelf()
 

@@ -165,9 +165,11 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
     with LocalAws(settings=Settings(read_limit=False, write_limit=True)) as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("kinesis_efo.spark.sink._shelf", Shelf())
+        shelf = Shelf()
+        monkeypatch.setattr("kinesis_efo.spark.sink._shelf", shelf)
         running.client("kinesis").create_stream(StreamName="orders", ShardCount=1)
         yield running
+        shelf.clear()
 
 
 def task(schema: StructType = DATA, **options: str) -> KinesisBatchWriter:

@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 LIST_SHARDS_SECONDS: Final = 60.0
 """Between two looks at a stream's shards; children usually come with their parent's last event."""
 
-READ_CHUNK_BYTES: Final = 4 << 20
-"""About what a `get` sends at a time."""
+READ_CHUNK_BYTES: Final = 1 << 20
+"""About what a `get` sends at a time. Each is copied a few times on its way out, beside the budget."""
 
 
 @dataclass(frozen=True, slots=True)

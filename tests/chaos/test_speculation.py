@@ -39,18 +39,17 @@ def cluster(tmp_path: Path) -> Iterator[str]:
     for host in ("127.0.0.2", "127.0.0.3"):
         options = ["--host", host, "--cores", "1", "--memory", "512m", "--work-dir", str(tmp_path / host)]
         commands.append(["org.apache.spark.deploy.worker.Worker", *options, url])
-    started = []
     with (tmp_path / "cluster.log").open("wb") as log:
-        for command in commands:
-            started.append(
-                subprocess.Popen(
-                    [str(SPARK / "bin/spark-class"), *command, "--webui-port", "0"],
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                    start_new_session=True,
-                )
+        started = [
+            subprocess.Popen(
+                [str(SPARK / "bin/spark-class"), *command, "--webui-port", "0"],
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
             )
+            for command in commands
+        ]
     try:
         text = (tmp_path / "cluster.log").read_text
         wait_until(lambda: text().count("Registering worker") == 2, 60, f"two workers; {tmp_path}/cluster.log")

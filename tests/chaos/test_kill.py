@@ -94,7 +94,7 @@ def test_killed_at_random_ten_times_in_a_row(
     wait_until(lambda: len(output()) >= put[0], 120, f"{put[0]} rows; {standby.log}")
     standby.kill()
     assert output() == list(range(put[0]))
-    assert batches[-1] > 5, f"the runs got nowhere: {batches}"
+    assert batches[-1] >= KILLS // 2, f"the runs got nowhere: {batches}"
 
 
 def _logged(directory: Path, log: str) -> int:

@@ -1,6 +1,6 @@
 """What was put and what was archived, and whether that is the same. Pure; relies on nothing.
 
-Compared are the events themselves, by id, and a checksum over partition keys and payloads that does not depend on order.
+Compared are the events themselves, by id, and a checksum over ids, partition keys and payloads that does not depend on order.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ class Tally:
     def add(self, id: str, key: str | None, payload: bytes) -> None:  # noqa: A002
         """Count one event."""
         self.ids[id] += 1
-        # The key's length keeps ("ab", "c") and ("a", "bc") apart.
-        encoded = (key or "").encode()
-        digest = blake2b(b"%d:%b%b" % (len(encoded), encoded, payload), digest_size=8).digest()
+        # One digest over all of an event, or what two events swapped would cancel out in the sum. The lengths keep
+        # ("ab", "c") and ("a", "bc") apart.
+        name, encoded = id.encode(), (key or "").encode()
+        event = b"%d:%d:%b%b%b" % (len(name), len(encoded), name, encoded, payload)
+        digest = blake2b(event, digest_size=8).digest()
         self.checksum = (self.checksum + int.from_bytes(digest, "big")) % _MODULUS
 
     @property

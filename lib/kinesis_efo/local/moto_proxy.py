@@ -36,6 +36,8 @@ class MotoProxy:
         self._session: aiohttp.ClientSession | None = None
         self._url = ""
         self._starting = asyncio.Lock()
+        # moto's threads check a condition and write in two steps; DynamoDB's conditional writes are atomic.
+        self._one_at_a_time = asyncio.Lock()
 
     async def forward(self, request: web.Request, body: bytes) -> web.StreamResponse:
         """Send a request on and answer with what moto says."""
@@ -43,9 +45,17 @@ class MotoProxy:
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
         url = yarl.URL(self._url + request.raw_path, encoded=True)
         skip = ("User-Agent", "Content-Type", "Accept", "Accept-Encoding")
-        async with session.request(
-            request.method, url, headers=headers, data=io.BytesIO(body), allow_redirects=False, skip_auto_headers=skip
-        ) as answer:
+        async with (
+            self._one_at_a_time,
+            session.request(
+                request.method,
+                url,
+                headers=headers,
+                data=io.BytesIO(body),
+                allow_redirects=False,
+                skip_auto_headers=skip,
+            ) as answer,
+        ):
             content = await answer.read()
             kept = [(name, value) for name, value in answer.headers.items() if name.lower() not in _HOP]
             response = web.Response(status=answer.status, body=content)

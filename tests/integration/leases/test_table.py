@@ -9,11 +9,11 @@ from typing import Any
 
 import aiobotocore.session
 import pytest
-from moto.server import ThreadedMotoServer
 
 from kinesis_efo.errors import LeaseTableError
 from kinesis_efo.leases import Lease, LeaseInfo, LeaseStore, LeaseTable, client_config
 from kinesis_efo.leases.row import Item
+from kinesis_efo.local import LocalAws
 from tests.support.lease_contract import LeaseStoreContract, Scenario
 
 REGION = "eu-west-1"
@@ -23,11 +23,9 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    # Not moto's own server: its threads check a condition and write in two steps, which DynamoDB does not.
+    with LocalAws() as aws:
+        yield aws.endpoint_url
 
 
 def dynamodb(url: str) -> Any:

@@ -60,9 +60,12 @@ class Reader(KinesisStreamReader):
         super().__init__(SourceOptions.parse({"manifest": "m.json", **options}), MANIFEST)
         self.fetcher = Fetcher()
         self.initial_offsets = 0
+        self.started = False
         self._start_at = Offset(initial)
 
     def _started(self) -> Any:
+        self.started = True
+
         def initial_offset(start: Any) -> Offset:
             self.initial_offsets += 1
             return self._start_at
@@ -100,6 +103,7 @@ def test_spark_4_0_shows_the_end_of_an_uncommitted_batch_first() -> None:
     begin, end = offset(s0=after(10)), offset(s0=after(20))
     assert reader.partitions(end, end) == []
     assert reader.fetcher.polls == [], "nothing may be asked for from the end"
+    assert not reader.started
     assert ranges(reader.partitions(begin, end)) == [ShardRange(key(0), after(10), after(20))]
     assert reader.latestOffset() == end
     assert reader.fetcher.polls[0][0] == Offset({key(0): after(20)})

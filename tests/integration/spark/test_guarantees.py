@@ -65,7 +65,7 @@ def test_a_task_that_fails_half_way_is_done_again_and_nothing_is_twice(
     spark: SparkSession, world: MakeWorld, queries: Queries, tmp_path: Path
 ) -> None:
     w = world()
-    w.put(numbered(1200, size=8000))
+    w.put(numbered(15_000, size=800))
     flag = str(tmp_path / "failed")
 
     def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -73,16 +73,17 @@ def test_a_task_that_fails_half_way_is_done_again_and_nothing_is_twice(
         for batch in batches:
             yield batch
             seen += batch.num_rows
-            if seen >= 600 and not Path(flag).exists():
+            if seen >= 7_500 and not Path(flag).exists():
                 Path(flag).write_text(str(seen))
                 raise RuntimeError("half of the range is read")
 
-    df = queries.load(w)
+    # One range for everything, whatever has been fetched when the first trigger comes.
+    df = queries.load(w, catchUp="true")
     query = queries.start(df.mapInArrow(fail_once, df.schema), "failing")
-    wait_for_rows(query, 1200)
-    assert 600 <= int(Path(flag).read_text()) < 1200
+    wait_for_rows(query, 15_000)
+    assert 7_500 <= int(Path(flag).read_text()) < 15_000
     query.stop()
-    assert sorted(numbers(spark.table("failing0").collect())) == list(range(1200))
+    assert sorted(numbers(spark.table("failing0").collect())) == list(range(15_000))
 
 
 def test_every_action_on_a_micro_batch_sees_the_same_rows(world: MakeWorld, queries: Queries) -> None:

@@ -32,15 +32,18 @@ def numbers(rows: list[Row]) -> list[int]:
 
 
 class Rows:
-    """A `foreachBatch` function that keeps all rows, by batch."""
+    """A `foreachBatch` function that keeps all rows, by batch, and then waits where `going` is not set."""
 
     __name__ = "rows"
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Row]] = {}
+        self.going = threading.Event()
+        self.going.set()
 
     def __call__(self, df: DataFrame, batch: int) -> None:
         self.batches[batch] = df.collect()
+        self.going.wait(120)
 
     @property
     def all(self) -> list[Row]:
@@ -124,11 +127,13 @@ def test_order_per_key_across_a_split_a_restart_and_a_merge(world: MakeWorld, qu
     w = world()
     name, rows = w.streams["orders"], Rows()
     w.put(numbered(300, keys=20))
+    rows.going.clear()
     query = queries.start(queries.load(w, maxRecordsPerTrigger="50"), rows)
     rows.wait_for(query, 50)
     w.kinesis.split_shard(StreamName=name, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**127))
     w.wait_active()
     w.put(numbered(300, first=300, keys=20))
+    rows.going.set()
     query.stop()
     unread = 600 - len(rows.all)
     assert unread > 300, "the parent was read to its end: nothing is proved"

@@ -72,6 +72,8 @@ class FetcherRuntime:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kinesis-efo fetcher", daemon=True)
         self._stack = AsyncExitStack()
+        self._stopping = threading.Lock()
+        self._fetcher: Fetcher | None = None
         self._streams: dict[str, StreamAccess] = {}
         self._service: FetcherService | None = None
         self._table: LeaseTable | None = None
@@ -98,8 +100,17 @@ class FetcherRuntime:
         assert self._table is not None
         return self._run(start_offset(start, self._streams, self._table, self._lease_keys, self._clock))
 
+    @property
+    def reading(self) -> bool:
+        """Whether a task reads a range at this moment."""
+        return self._fetcher is not None and self._fetcher.reading
+
     def stop(self) -> None:
         """Release the leases, close every connection, end the thread. Bounded; may be called again."""
+        with self._stopping:
+            self._stop()
+
+    def _stop(self) -> None:
         if not self._thread.is_alive():
             return
         try:
@@ -139,6 +150,7 @@ class FetcherRuntime:
         )
         settings = FetcherSettings(options.buffer_bytes, options.fail_on_data_loss, options.lease_timeout)
         fetcher = Fetcher(self._streams, self._lease_keys, settings, self._clock)
+        self._fetcher = fetcher
         self._service = FetcherService(fetcher, self._loop, self.secret, self._host)
         self.location = self._service.location
         random = Random()

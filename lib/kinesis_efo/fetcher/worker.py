@@ -128,6 +128,11 @@ class Fetcher:
         await asyncio.gather(*closing, *self._tasks, return_exceptions=True)
         self._feeds.clear()
 
+    @property
+    def reading(self) -> bool:
+        """Whether a task reads a range at this moment."""
+        return any(self._reading.values())
+
     # -- what the stream reader asks
 
     async def poll(self, request: PollRequest) -> PollReply:

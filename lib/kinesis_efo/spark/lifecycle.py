@@ -12,15 +12,19 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import Final
 
 _SPARKS_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
-def end_with_spark() -> threading.Event:
+def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
     """Leave the end of this process to its connection to Spark.
 
     Does nothing elsewhere than in the process that Spark keeps for a reader: whoever made the reader calls `stop()`.
+
+    Args:
+        when_asked: Runs once, in a thread of its own, after the process was asked to end.
 
     Returns:
         Set when Spark, or anybody, asks this process to end. Calls that may take long should return then.
@@ -28,7 +32,13 @@ def end_with_spark() -> threading.Event:
     asked = threading.Event()
     if _is_sparks_process() and threading.current_thread() is threading.main_thread():
         _log_to_stderr()
-        signal.signal(signal.SIGTERM, lambda *_: asked.set())
+
+        def ask(*_: object) -> None:
+            if not asked.is_set():
+                asked.set()
+                threading.Thread(target=when_asked, name="kinesis-efo end", daemon=True).start()
+
+        signal.signal(signal.SIGTERM, ask)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return asked
 

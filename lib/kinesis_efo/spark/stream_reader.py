@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.fetcher.messages import PollReply
 from kinesis_efo.kinesis.records import decode
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from kinesis_efo.fetcher.runtime import FetcherRuntime
 
 _NO_LIMIT = 1 << 62
+_QUIET_SECONDS = 2.0
 
 
 class KinesisStreamReader(StreamReaderBase):
@@ -90,13 +92,14 @@ class KinesisStreamReader(StreamReaderBase):
             self._targets = self._tips(position)
             if not self._available_now:
                 return self._up_to_targets(position).to_dict()
-        while True:
+        while not self._asked_to_end.is_set():
             reply = self._poll(position, unlimited=isinstance(limit, ReadAllAvailable))
             end = self._advance(position, reply)
             if end is not None:
                 return end.to_dict()
-            if self._targets is None or self._at_targets(position) or self._asked_to_end.is_set():
-                return position.to_dict()
+            if self._targets is None or self._at_targets(position):
+                break
+        return position.to_dict()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
         """The tasks of a micro-batch. Also called with `start == end`, which only tells where the query is."""
@@ -115,7 +118,11 @@ class KinesisStreamReader(StreamReaderBase):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Everything up to `end` is done; Spark says so when it plans the next micro-batch."""
-        self._fetcher().commit(Offset.from_dict(end))
+        try:
+            self._fetcher().commit(Offset.from_dict(end))
+        except FetcherUnreachableError:
+            if not self._asked_to_end.is_set():
+                raise
 
     def stop(self) -> None:
         """Stop fetching and release the leases."""
@@ -167,10 +174,22 @@ class KinesisStreamReader(StreamReaderBase):
             from kinesis_efo.fetcher.runtime import FetcherRuntime
 
             runtime = FetcherRuntime(self._manifest, self._options, fetcher_host(self._options.fetcher_host))
-            self._asked_to_end = end_with_spark()
+            self._asked_to_end = end_with_spark(self._leave_when_quiet)
             runtime.start()
             self._runtime = runtime
         return self._runtime
+
+    def _leave_when_quiet(self) -> None:
+        """Release the leases although the connection to Spark stays open: it is not always closed when a query stops.
+
+        Where the signal went to all processes, the driver may still finish its micro-batch: its tasks read to the end first.
+        """
+        quiet = 0.0
+        while quiet < _QUIET_SECONDS and (runtime := self._runtime) is not None:
+            time.sleep(0.1)
+            quiet = 0.0 if runtime.reading else quiet + 0.1
+        if (runtime := self._runtime) is not None:
+            runtime.stop()
 
     def _fetcher(self) -> FetcherClient:
         if self._client is None:

@@ -1,20 +1,19 @@
 """Sequence numbers: 56 digits that grow with every record of an account, across shards and over time.
 
-A number is ``49``, a tick of 19 digits (nanoseconds, made unique), the stream's salt, the shard's index and four low digits. The
-low digits tell a record from the continuation right after it, so that AT_ and AFTER_SEQUENCE_NUMBER of a continuation mean the same.
+Laid out as Kinesis lays them out today (version 2, as the KCL's SequenceNumberValidator and kinesalite read it), in 186 bits from the
+highest: 2, the second of the shard's creation (36), 4 unused, a counter (64), a byte, the second of the record (36), the shard's
+index (32), 2. The counter is a tick in nanoseconds, made unique. The byte tells a record from the continuation right after it, so
+that AT_ and AFTER_SEQUENCE_NUMBER of a continuation mean the same.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 
-_HEAD = 49 * 10**54
-_TICK = 10**35
-_SALT_DIGITS = 23
-_RECORD = "0002"
-_CONTINUATION = "0003"
+_VERSION = 2
+_CREATED, _COUNTER, _BYTE, _SECOND, _SHARD = 148, 80, 72, 36, 4
+_BITS = 186
 _PATTERN = re.compile(r"0|[1-9]\d{0,128}")
 
 
@@ -30,54 +29,60 @@ class Ticks:
         return self.last
 
 
-def salt(identity: str) -> str:
-    """Digits that mark the numbers of one incarnation of a stream."""
-    number = int.from_bytes(hashlib.md5(identity.encode(), usedforsecurity=False).digest())
-    return f"{number % 10**_SALT_DIGITS:0{_SALT_DIGITS}d}"
-
-
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """Writes and reads the sequence numbers of one shard.
+    """Writes the sequence numbers of one shard.
 
     Args:
-        salt: Digits of the stream.
         index: The shard's index in the stream, from 0.
+        created: The second in which the shard was created, since the epoch.
     """
 
-    salt: str
     index: int
+    created: int
 
     @property
-    def record_suffix(self) -> str:
-        """What follows the tick in a record's number."""
-        return f"{self.salt}{self.index:08d}{_RECORD}"
+    def base(self) -> int:
+        """What all numbers of the shard have in common."""
+        head = _VERSION << 184 | self.created << _CREATED
+        # The 4 unused bits are the index' lowest on AWS. Left at 0, numbers also grow from a parent to its children where both
+        # were created within one second.
+        return head | self.index << _SHARD | _VERSION
 
     def record(self, tick: int) -> str:
         """The number of the record put at ``tick``."""
-        return f"49{tick:019d}{self.record_suffix}"
+        return str(self.base + counted(tick))
 
     def continuation(self, tick: int) -> str:
         """A number right after the record at ``tick``, before any later one."""
-        return f"49{tick:019d}{self.salt}{self.index:08d}{_CONTINUATION}"
+        return str(self.base + counted(tick) + (1 << _BYTE))
+
+
+def counted(tick: int) -> int:
+    """What a tick adds to the base of a number."""
+    return (tick << _COUNTER) + (tick // 1_000_000_000 << _SECOND)
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A sequence number from a request, taken apart. ``rest`` orders numbers of one tick."""
+    """A sequence number from a request, taken apart."""
 
     tick: int
-    rest: int
-
-    def shard_index(self, stream_salt: str) -> int | None:
-        """The shard that the number encodes, or None when it was not made for this stream."""
-        digits = f"{self.rest:035d}"
-        return int(digits[_SALT_DIGITS:-4]) if digits.startswith(stream_salt) else None
+    index: int
+    created: int
+    continuation: bool
 
 
 def parse(text: str) -> Parsed | None:
-    """Take a sequence number apart; None when it is not one at all."""
+    """Take a sequence number apart; None when it is not one of this layout."""
     if not _PATTERN.fullmatch(text):
         return None
-    tick, rest = divmod(int(text) - _HEAD, _TICK)
-    return Parsed(tick, rest)
+    number = int(text)
+    if number.bit_length() != _BITS or number & 0xF != _VERSION:
+        return None
+    return Parsed(
+        tick=number >> _COUNTER & (1 << 64) - 1,
+        index=number >> _SHARD & (1 << 32) - 1,
+        created=number >> _CREATED & (1 << 36) - 1,
+        continuation=bool(number >> _BYTE & 0xFF),
+    )

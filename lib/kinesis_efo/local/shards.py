@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .limits import Bucket
-from .sequence import Numbering, Parsed
+from .sequence import Numbering, Parsed, counted
 
 MAX_HASH = 2**128 - 1
 
@@ -50,7 +50,6 @@ class Shard:
         parents: None, one (split) or two (merge) shard ids.
         tick: Tick of its creation.
         at: Time of its creation, epoch seconds.
-        stream_salt: Digits of its stream for sequence numbers.
         now: Monotonic time, for the rate limits.
     """
 
@@ -61,7 +60,6 @@ class Shard:
         parents: tuple[str, ...],
         tick: int,
         at: float,
-        stream_salt: str,
         now: float,
     ) -> None:
         self.index = index
@@ -73,9 +71,8 @@ class Shard:
         self.created_at = at
         self.closed_tick: int | None = None
         self.closed_at: float | None = None
-        self.numbering = Numbering(stream_salt, index)
-        self._suffix = self.numbering.record_suffix.encode()
-        self._suffix_number = int(self._suffix)
+        self.numbering = Numbering(index, tick // 1_000_000_000)
+        self._base = self.numbering.base
         self._records: list[Record] = []
         self._trimmed = 0
         self._listeners: set[Callable[[], None]] = set()
@@ -96,7 +93,7 @@ class Shard:
             size: Bytes of data and key.
             data: Base64.
         """
-        number = b"49%019d%b" % (tick, self._suffix)
+        number = str(self._base + counted(tick))
         if self._records and self._records[-1].arrival > arrival:
             # Binary search over arrival times relies on their order, also when the clock jumps back.
             arrival = self._records[-1].arrival
@@ -106,11 +103,11 @@ class Shard:
                 arrival,
                 data,
                 key_json,
-                number,
+                number.encode(),
             )
         )
         self._records.append(Record(tick, arrival, size, json))
-        return number.decode()
+        return number
 
     def close(self, tick: int, at: float, children: tuple[Shard, ...]) -> None:
         """End the shard: no more records, and these shards go on where it stopped."""
@@ -146,8 +143,7 @@ class Shard:
         """Cursor of the first record at (or after) a sequence number; a trimmed number gives the oldest record."""
         at = bisect_left(self._records, number.tick, key=_tick)
         if at < len(self._records) and self._records[at].tick == number.tick:
-            passed = self._suffix_number <= number.rest if after else self._suffix_number < number.rest
-            at += passed
+            at += after or number.continuation
         return self._trimmed + at
 
     def cursor_at_time(self, at: float) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .errors import in_use, invalid, not_found
-from .sequence import Parsed, Ticks, parse, salt
+from .sequence import Parsed, Ticks, parse
 from .shards import MAX_HASH, Shard
 
 if TYPE_CHECKING:
@@ -63,7 +63,6 @@ class Stream:
         self.last_consumer_stamp = 0
         self._ticks = ticks
         self._created_tick = ticks.next(now.wall)
-        self._salt = salt(f"{arn}@{self._created_tick}")
         self._issued_tick = self._created_tick
         self._next_index = 0
         self._open: list[Shard] = []
@@ -99,10 +98,10 @@ class Stream:
                 f"StartingSequenceNumber {text} used on shard {shard.id} in stream {self.name} under account "
                 f"{self.arn.split(':')[4]} is invalid because it did not come from this stream."
             )
-        index = parsed.shard_index(self._salt)
-        if index is not None and index != shard.index:
+        if parsed.index != shard.index:
             raise invalid(
-                f"Invalid SequenceNumber. It encodes shardId-{index:012d}, while it was used in a call to a shard with {shard.id}"
+                f"Invalid SequenceNumber. It encodes shardId-{parsed.index:012d}, while it was used in a call to a shard with "
+                f"{shard.id}"
             )
         return parsed
 
@@ -212,7 +211,7 @@ class Stream:
 
     def _open_shard(self, hash_range: tuple[int, int], parents: tuple[str, ...], now: Moment) -> Shard:
         tick = self.next_tick(now.wall)
-        shard = Shard(self._next_index, hash_range, parents, tick, now.wall, self._salt, now.monotonic)
+        shard = Shard(self._next_index, hash_range, parents, tick, now.wall, now.monotonic)
         self._next_index += 1
         self.shards[shard.id] = shard
         if not parents:

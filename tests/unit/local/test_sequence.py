@@ -1,4 +1,4 @@
-"""Sequence numbers look like the real ones, grow, and can be told apart by stream and shard."""
+"""Sequence numbers look like the real ones, grow, and can be told apart by shard and time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.local.sequence import Numbering, Ticks, parse, salt
+from kinesis_efo.local.sequence import Numbering, Parsed, Ticks, parse
+
+SECOND = 1_000_000_000
+ticks = st.integers(SECOND, 2**63 - 2)
+indexes = st.integers(0, 2**31 - 1)
 
 
 @given(st.lists(st.floats(min_value=0, max_value=4e9), min_size=2, max_size=50))
@@ -17,26 +21,34 @@ def test_ticks_grow_however_the_clock_jumps(times: list[float]) -> None:
     assert all(later > earlier for earlier, later in itertools.pairwise(seen))
 
 
-@given(st.integers(1, 10**19 - 2), st.integers(0, 10**8 - 1), st.integers(0, 10**8 - 1))
+@given(ticks, indexes, st.integers(0, 2**35))
 def test_numbers_have_56_digits_and_order_as_record_then_continuation_then_any_later_record(
-    tick: int, shard: int, other: int
+    tick: int, index: int, created: int
 ) -> None:
-    here, there = Numbering(salt("a"), shard), Numbering(salt("a"), other)
-    record, continuation, later = here.record(tick), here.continuation(tick), there.record(tick + 1)
+    shard = Numbering(index, created)
+    record, continuation, later = shard.record(tick), shard.continuation(tick), shard.record(tick + 1)
     assert [len(number) for number in (record, continuation, later)] == [56, 56, 56]
     assert int(record) < int(continuation) < int(later)
 
 
-@given(st.integers(1, 10**19 - 1), st.integers(0, 10**8 - 1))
-def test_a_number_tells_its_tick_and_its_shard_but_only_to_its_own_stream(tick: int, shard: int) -> None:
-    parsed = parse(Numbering(salt("a"), shard).record(tick))
-    assert parsed is not None
-    assert parsed.tick == tick
-    assert parsed.shard_index(salt("a")) == shard
-    assert parsed.shard_index(salt("b")) is None
+@given(ticks, indexes, st.integers(1, 10**9))
+def test_numbers_grow_from_parents_to_children(tick: int, index: int, age: int) -> None:
+    parent, child = Numbering(index, tick // SECOND), Numbering(index + 1, (tick + age) // SECOND)
+    assert int(parent.continuation(tick)) < int(child.record(tick + age))
+
+
+@given(ticks, indexes, st.integers(0, 2**35))
+def test_a_number_tells_its_tick_and_its_shard(tick: int, index: int, created: int) -> None:
+    shard = Numbering(index, created)
+    assert parse(shard.record(tick)) == Parsed(tick, index, created, continuation=False)
+    assert parse(shard.continuation(tick)) == Parsed(tick, index, created, continuation=True)
+
+
+def test_a_number_of_aws_is_understood() -> None:
+    # From the Lambda developer guide: a record of shardId-000000000006 that arrived at 1545084650.987.
+    number = "49590338271490256608559692538361571095921575989136588898"
+    assert parse(number) == Parsed(0x67648A17, index=6, created=1_542_776_258, continuation=False)
 
 
 def test_what_is_no_sequence_number_is_not_parsed() -> None:
-    assert [parse(text) for text in ("", "-1", "01", "1e5", "12 ", "٣", "9" * 130)] == [None] * 7
-    assert parse("0") is not None
-    assert parse("9" * 129) is not None
+    assert [parse(text) for text in ("", "-1", "01", "1e5", "12 ", "٣", "0", "9" * 129, "9" * 130)] == [None] * 9

@@ -4,7 +4,10 @@
 InfraError
 ├── SettingsError   environment files say something wrong; carries every fault found
 ├── LedgerError     a protected environment would lose or replace something that has an identity
-└── UpError         an environment cannot be declared in local AWS
+├── UpError         an environment cannot be declared in local AWS
+└── PipelineError   a step of the pipeline failed, or refuses to go on
+    ├── StalePlanError  a plan is not of what is there, or not of what was reviewed: plan again
+    └── UnhealthyError  a job that was started does not run, or does not catch up
 ```
 """
 
@@ -65,3 +68,15 @@ class LedgerError(InfraError):
 
 class UpError(InfraError):
     """An environment cannot be declared in local AWS."""
+
+
+class PipelineError(InfraError):
+    """A step of the pipeline failed, or refuses to go on."""
+
+
+class StalePlanError(PipelineError):
+    """A plan is missing, or not of this commit, configuration or state: it must be made again."""
+
+
+class UnhealthyError(PipelineError):
+    """A job that was started does not run, or does not catch up in time."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from infra.settings import AdoptedStream, Application, Environment, OtherAccount, OwnStream, RoleAccess, Stream
 
+PIPELINE_PATH = "/kinesis-efo-pipeline/"
+"""IAM path of the pipeline's own roles and policies."""
+
 
 def partition(region: str) -> str:
     """The AWS partition a region is in."""
@@ -18,6 +21,32 @@ def partition(region: str) -> str:
 def dns_suffix(region: str) -> str:
     """What service principals and endpoints of a region end with."""
     return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+
+
+def stack_name(environment: Environment) -> str:
+    """Name of the stack of an environment."""
+    return f"kinesis-efo-{environment.environment}"
+
+
+def pipeline_role_name(environment: Environment, kind: str) -> str:
+    """Name of a role of the pipeline: `plan` or `apply`."""
+    return f"kinesis-efo-pipeline-{environment.environment}-{kind}"
+
+
+def pipeline_role_arn(environment: Environment, kind: str) -> str:
+    """ARN of a role of the pipeline. In a path of its own, out of reach of the role that applies."""
+    role = f"role{PIPELINE_PATH}{pipeline_role_name(environment, kind)}"
+    return f"arn:{partition(environment.region)}:iam::{environment.account_id}:{role}"
+
+
+def state_key(environment: Environment) -> str:
+    """Key of the Terraform state in the state bucket."""
+    return f"kinesis-efo/{environment.environment}.tfstate"
+
+
+def record_key(environment: Environment) -> str:
+    """Key of the record of what is deployed, beside the state."""
+    return f"kinesis-efo/{environment.environment}.deployed.json"
 
 
 @dataclass(frozen=True, slots=True)

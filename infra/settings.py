@@ -214,6 +214,26 @@ class Alarms(Settings):
     dashboard: bool = True
 
 
+class Pipeline(Settings):
+    """Who may plan and apply this environment from CI. What that needs in AWS is the environment's bootstrap stack.
+
+    Attributes:
+        repository: GitHub repository, as `owner/name`, whose workflows may assume the pipeline's roles.
+        branch: The branch that is deployed.
+        after: Environment that must have been deployed before this one, as `dev` before `prod`.
+        oidc_provider_arn: The account's IAM OIDC provider for GitHub, where it is declared elsewhere; default: declared here.
+        adopt_state_bucket: The state bucket is declared elsewhere.
+        extra_policies: Managed policies for the role that applies, for what the environment's own names do not cover.
+    """
+
+    repository: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,39}/[A-Za-z0-9_.-]{1,100}$")]
+    branch: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./-]{1,200}$")] = "main"
+    after: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")] | None = None
+    oidc_provider_arn: OidcArn | None = None
+    adopt_state_bucket: bool = False
+    extra_policies: list[PolicyArn] = []
+
+
 class Head(Settings):
     """What an environment file says beside streams and applications.
 
@@ -229,6 +249,7 @@ class Head(Settings):
         on_demand_advantage: The account uses Kinesis On-demand Advantage: 50 consumers per stream instead of 20.
         manifest_tier: Parameter Store tier: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
         alarms: See `Alarms`.
+        pipeline: See `Pipeline`; without it, people deploy this environment.
     """
 
     environment: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
@@ -242,6 +263,7 @@ class Head(Settings):
     on_demand_advantage: bool = False
     manifest_tier: Literal["standard", "advanced"] = "standard"
     alarms: Alarms = Alarms()
+    pipeline: Pipeline | None = None
 
     @property
     def protected(self) -> bool:

@@ -264,11 +264,10 @@ def _through_terraform(environment: Environment, directory: Path, endpoint: str,
     why = "there is no terraform on the PATH"
     if terraform:
         from infra.app import synthesize
-        from infra.stacks.streaming import stack_name
 
         with TemporaryDirectory(prefix="kinesis-efo-up-") as scratch:
             written = synthesize([environment], directory, outdir=Path(scratch), local_endpoint=endpoint)
-            stack = written / "stacks" / stack_name(environment)
+            stack = written / "stacks" / names.stack_name(environment)
             init = _terraform(terraform, stack, "init", "-input=false")
             if init.returncode == 0:
                 applied = _terraform(terraform, stack, "apply", "-input=false", "-auto-approve")

@@ -19,11 +19,6 @@ from infra.settings import Environment, OtherAccount
 _LOCAL_SERVICES = ("cloudwatch", "dynamodb", "iam", "kinesis", "kms", "ssm", "sts")
 
 
-def stack_name(environment: Environment) -> str:
-    """Name of the stack of an environment."""
-    return f"kinesis-efo-{environment.environment}"
-
-
 class StreamingStack(TerraformStack):
     """Everything one environment file declares.
 
@@ -34,7 +29,7 @@ class StreamingStack(TerraformStack):
     """
 
     def __init__(self, scope: App, environment: Environment, local_endpoint: str | None = None) -> None:
-        super().__init__(scope, stack_name(environment))
+        super().__init__(scope, names.stack_name(environment))
         self._environment = environment
         if local_endpoint:
             self._on_local_aws(local_endpoint)
@@ -101,7 +96,7 @@ class StreamingStack(TerraformStack):
         S3Backend(
             self,
             bucket=environment.state_bucket,
-            key=f"kinesis-efo/{environment.environment}.tfstate",
+            key=names.state_key(environment),
             region=environment.state_region or environment.region,
             encrypt=True,
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from infra import up as module
 from infra.__main__ import main
@@ -197,12 +198,10 @@ def test_two_adopted_streams_of_one_name_cannot_both_be_local(declare: Callable[
 
 @pytest.mark.parametrize("name", ["dev", "prod", "example"])
 def test_committed_environments_come_up(name: str, aws: LocalAws, tmp_path: Path) -> None:
-    (tmp_path / f"{name}x.yaml").write_text(
-        (DIRECTORY / f"{name}.yaml")
-        .read_text(encoding="utf-8")
-        .replace(f"environment: {name}", f"environment: {name}x"),
-        encoding="utf-8",
-    )
+    document = yaml.safe_load((DIRECTORY / f"{name}.yaml").read_text(encoding="utf-8"))
+    del document["pipeline"]  # which names environments that are not in this directory
+    document["environment"] = f"{name}x"
+    (tmp_path / f"{name}x.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     environment = load_environment(tmp_path / f"{name}x.yaml")
     up(tmp_path, f"{name}x", aws.endpoint_url, through="boto3")
     assert len(aws.client("kinesis").list_streams()["StreamNames"]) == len(environment.streams)

@@ -17,23 +17,30 @@ PACKAGES = ("tf==1.2.0", "grpcio==1.85.1", "msgpack==1.2.4", "boto3>=1.43,<1.44"
 
 
 @contextmanager
-def stand_in(directory: Path) -> Iterator[Mapping[str, str]]:
+def stand_in(directory: Path, aws: Mapping[str, str] | None = None) -> Iterator[Mapping[str, str]]:
     """Run the provider; yields the environment in which Terraform finds it.
 
     It runs in an environment of its own, because `tf` wants an older protobuf than others here.
+
+    Args:
+        directory: Where its socket goes.
+        aws: The variables that point to a local AWS, where the stacks do not name one: that is where it creates things.
     """
+    environment = {**os.environ, **(aws or {})}
     uv = shutil.which("uv") or str(Path.cwd() / ".venv-uv" / "bin" / "uv")
     packages = [argument for package in PACKAGES for argument in ("--with", package)]
     script = [str(HERE / "provider.py"), str(HERE / "schemas.json"), str(directory / "aws.sock")]
     # `-I` keeps this project's packages out.
     command = [uv, "run", "--quiet", "--isolated", "--no-project", *packages, "python", "-I", *script]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
         assert process.stdout is not None
         reattach = process.stdout.readline()
         assert reattach, "the stand-in provider did not start; its message is above"
         try:
             yield {
-                **os.environ,
+                **environment,
                 "TF_REATTACH_PROVIDERS": reattach.strip(),
                 "CHECKPOINT_DISABLE": "1",
                 "TF_IN_AUTOMATION": "1",

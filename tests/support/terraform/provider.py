@@ -3,7 +3,7 @@
 Run as a script in an environment of its own (`tf`, `grpcio`, `msgpack`, `boto3`): schemas and socket are its arguments. It answers
 as the provider would for what Terraform itself checks and evaluates: types, references, cycles, replacement of what cannot change,
 policy documents, ARNs of the right shape. What AWS would refuse, it does not know. Where the configuration names an endpoint for
-Kinesis, streams, consumers, tables and parameters are really created there.
+Kinesis, or else AWS_ENDPOINT_URL does, streams, consumers, tables, parameters and buckets are really created there, and parameters are read.
 """
 
 from __future__ import annotations
@@ -158,17 +158,24 @@ def identity(kind: str, planned: Json) -> Json:
     return {"id": known["arn"], **known}
 
 
-def create(kind: str, planned: Json) -> Json:
-    """Create something in local AWS where the configuration names one; what it answers wins."""
-    endpoint = next((each["kinesis"] for each in CONFIG.get("endpoints") or [] if each.get("kinesis")), None)
-    if endpoint is None:
-        return {}
+def endpoint() -> str | None:
+    """Where local AWS is, if there is one."""
+    named = next((each["kinesis"] for each in CONFIG.get("endpoints") or [] if each.get("kinesis")), None)
+    return named or os.environ.get("AWS_ENDPOINT_URL")
+
+
+def client(service: str) -> Any:
+    """A client of local AWS."""
     import boto3
 
-    def client(service: str) -> Any:
-        keys = {"aws_access_key_id": CONFIG["access_key"], "aws_secret_access_key": CONFIG["secret_key"]}
-        return boto3.client(service, endpoint_url=endpoint, region_name=CONFIG["region"], **keys)
+    keys = {"aws_access_key_id": CONFIG.get("access_key"), "aws_secret_access_key": CONFIG.get("secret_key")}
+    return boto3.client(service, endpoint_url=endpoint(), region_name=CONFIG["region"], **keys)
 
+
+def create(kind: str, planned: Json) -> Json:
+    """Create something in local AWS where the configuration names one; what it answers wins."""
+    if endpoint() is None:
+        return {}
     match kind:
         case "aws_kinesis_stream":
             shards = {"ShardCount": int(planned["shard_count"])} if planned.get("shard_count") else {}
@@ -192,8 +199,22 @@ def create(kind: str, planned: Json) -> Json:
             )
             return {"arn": answer["TableDescription"]["TableArn"]}
         case "aws_ssm_parameter":
-            client("ssm").put_parameter(Name=planned["name"], Type=planned["type"], Value=planned["value"])
+            put_parameter(planned)
+        case "aws_s3_bucket":
+            place = {"LocationConstraint": CONFIG["region"]}
+            client("s3").create_bucket(Bucket=planned["bucket"], CreateBucketConfiguration=place)
     return {}
+
+
+def put_parameter(planned: Json) -> None:
+    """Write a parameter of local AWS, also over what is there."""
+    client("ssm").put_parameter(Name=planned["name"], Type=planned["type"], Value=planned["value"], Overwrite=True)
+
+
+def read_parameter(current: Json) -> Json:
+    """A parameter as it is in local AWS now: somebody may have changed it."""
+    answer = client("ssm").get_parameter(Name=current["name"], WithDecryption=True)
+    return {**current, "value": answer["Parameter"]["Value"]}
 
 
 def made_up(attribute: Json, known: Json, kind: str) -> Any:
@@ -236,6 +257,8 @@ class Provider(rpc.ProviderServicer):
         return pb.UpgradeResourceState.Response(upgraded_state=pb.DynamicValue(json=request.raw_state.json))
 
     def ReadResource(self, request, context):
+        if request.type_name == "aws_ssm_parameter" and endpoint():
+            return pb.ReadResource.Response(new_state=encode(read_parameter(decode(request.current_state))))
         return pb.ReadResource.Response(new_state=request.current_state)
 
     def ImportResourceState(self, request, context):
@@ -270,6 +293,8 @@ class Provider(rpc.ProviderServicer):
             return pb.ApplyResourceChange.Response(new_state=request.planned_state)
         kind = request.type_name
         known = identity(kind, planned) if isinstance(planned.get("id"), msgpack.ExtType) else {}
+        if kind == "aws_ssm_parameter" and not known and endpoint():
+            put_parameter(planned)
 
         def apply(attribute: Json, value: Any) -> Any:
             return made_up(attribute, known, kind) if isinstance(value, msgpack.ExtType) else value

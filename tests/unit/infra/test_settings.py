@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from infra import rules
 from infra.errors import SettingsError
 from infra.load import DIRECTORY, EXAMPLE, load_environment, load_environments
-from infra.settings import Access, AdoptedStream, Alarms, Application, Head, OwnStream
+from infra.settings import Access, AdoptedStream, Alarms, Application, Head, OwnStream, Pipeline
 
 Write = Callable[..., Path]
 
@@ -324,6 +324,7 @@ def test_the_example_shows_every_setting() -> None:
 
     assert set(written) == fields(Head) | {"streams", "applications"}
     assert set(written["alarms"]) == fields(Alarms)
+    assert set(written["pipeline"]) == fields(Pipeline)
     assert set().union(*streams) == fields(OwnStream) | fields(AdoptedStream)
     assert set().union(*applications) == fields(Application)
     kinds = get_args(get_args(Access)[0])

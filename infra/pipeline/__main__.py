@@ -1,0 +1,143 @@
+"""`python -m infra.pipeline`: the steps of a pipeline, for any CI system. See docs/gitops.md.
+
+Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 drift was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import boto3
+
+from infra import names
+from infra.errors import InfraError, PipelineError
+from infra.load import DIRECTORY, load_environments
+from infra.pipeline.bundle import PLAN_TEXT, read_meta
+from infra.pipeline.drift import look_for_drift
+from infra.pipeline.order import deployment_order, job_parameters
+from infra.pipeline.plans import Planner
+from infra.pipeline.record import Records
+from infra.pipeline.report import Planned, comment
+from infra.settings import Environment
+
+_log = logging.getLogger("infra")
+DRIFT = 3
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a step; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        return int(options.run(options))
+    except InfraError as error:
+        _log.error("error: %s", error)
+        return 1
+
+
+def _environments(options: argparse.Namespace) -> int:
+    ordered = deployment_order(load_environments(options.directory))
+    _say(json.dumps([job_parameters(each) for each in ordered]))
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    environment, planner = _one(options)
+    if planner.is_deployed(environment):
+        _log.info("%s: deployed as it is here; nothing to plan", names.stack_name(environment))
+        return 0
+    planner.plan(environment, _commit(options), options.plans)
+    return 0
+
+
+def _comment(options: argparse.Namespace) -> int:
+    stacks = [names.stack_name(each) for each in deployment_order(load_environments(options.directory))]
+    planned = []
+    for stack in stacks:
+        bundle = options.plans / stack
+        if bundle.exists():
+            text = (bundle / PLAN_TEXT).read_text(encoding="utf-8").strip()
+            planned.append(Planned(stack, read_meta(bundle), text))
+    shown = {each.stack for each in planned}
+    _say(comment(planned, [stack for stack in stacks if stack not in shown]))
+    return 0
+
+
+def _apply(options: argparse.Namespace) -> int:
+    environment, planner = _one(options)
+    commits = [_commit(options), *options.reviewed]
+    planner.apply(environment, commits, options.plans)
+    return 0
+
+
+def _drift(options: argparse.Namespace) -> int:
+    environment, planner = _one(options)
+    links = {"The run that found it": options.link} if options.link else {}
+    body = look_for_drift(planner, environment, _commit(options), options.plans, links)
+    if body is None:
+        return 0
+    _say(body)
+    return DRIFT
+
+
+def _one(options: argparse.Namespace) -> tuple[Environment, Planner]:
+    (environment,) = load_environments(options.directory, [options.environment])
+    region = environment.state_region or environment.region
+    return environment, Planner(options.synthesized, Records(boto3.client("s3", region_name=region)))
+
+
+def _commit(options: argparse.Namespace) -> str:
+    if options.commit:
+        return str(options.commit)
+    ran = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise PipelineError(f"--commit is missing, and this is no git repository: {ran.stderr.strip()}")
+    return ran.stdout.strip()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text.rstrip("\n") + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m infra.pipeline", description=__doc__)
+    parser.add_argument("--directory", type=Path, default=DIRECTORY, help="environment files (default: %(default)s)")
+    steps = parser.add_subparsers(required=True, metavar="STEP")
+
+    everything = steps.add_parser("environments", help="what is deployed, in order, as JSON for a CI matrix")
+    everything.set_defaults(run=_environments)
+
+    plans = argparse.ArgumentParser(add_help=False)
+    plans.add_argument("--plans", type=Path, default=Path("plans"), help="where plans are (default: %(default)s)")
+    shared = argparse.ArgumentParser(add_help=False, parents=[plans])
+    shared.add_argument("environment")
+    shared.add_argument("--commit", help="default: the one checked out")
+    shared.add_argument("--synthesized", type=Path, default=Path("cdktf.out"), help="default: %(default)s")
+
+    plan = steps.add_parser("plan", parents=[shared], help="plan a stack if it is not deployed as it is here")
+    plan.set_defaults(run=_plan)
+
+    told = steps.add_parser("comment", parents=[plans], help="what the plans do, as Markdown")
+    told.set_defaults(run=_comment)
+
+    applied = steps.add_parser("apply", parents=[shared], help="apply the plan that was made for this commit")
+    applied.add_argument(
+        "--reviewed", action="append", default=[], metavar="COMMIT", help="the plan may be of this one"
+    )
+    applied.set_defaults(run=_apply)
+
+    drift = steps.add_parser(
+        "drift", parents=[shared], help=f"compare AWS with what is deployed; exit code {DRIFT}: drift"
+    )
+    drift.add_argument("--link", help="where the log of this run is")
+    drift.set_defaults(run=_drift)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

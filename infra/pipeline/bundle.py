@@ -1,0 +1,129 @@
+"""A plan as it travels from review to deployment: a directory with the plan, the configuration it is of, and what it was made on.
+
+Pure but for files. Whoever applies it checks all of it again: the directory was in the hands of a CI system meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.errors import PipelineError, StalePlanError
+from infra.pipeline.terraform import StateVersion
+
+_META = "meta.json"
+PLAN = "plan.tfplan"
+PLAN_JSON = "plan.json"
+PLAN_TEXT = "plan.txt"
+CONFIGURATION = "cdk.tf.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How many resources a plan touches.
+
+    Attributes:
+        create: New ones.
+        update: Changed in place.
+        replace: Destroyed and created again: a new ARN for whatever has one.
+        destroy: Gone.
+    """
+
+    create: int = 0
+    update: int = 0
+    replace: int = 0
+    destroy: int = 0
+
+    @classmethod
+    def of(cls, plan: Mapping[str, Any]) -> Changes:
+        """Count those of a plan, as `terraform show -json` writes it."""
+        counts = Counter(_kind(each["change"]["actions"]) for each in plan.get("resource_changes", []))
+        return cls(counts["create"], counts["update"], counts["replace"], counts["destroy"])
+
+    def __str__(self) -> str:
+        return f"{self.create} to create, {self.update} to update, {self.replace} to replace, {self.destroy} to destroy"
+
+
+def _kind(actions: list[str]) -> str:
+    if set(actions) == {"create", "delete"}:
+        return "replace"
+    return {"delete": "destroy"}.get(actions[0], actions[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a plan was made of, and on.
+
+    Attributes:
+        environment: Name of the environment.
+        commit: The commit whose review it belongs to.
+        configuration: Digest of the stack's Terraform JSON.
+        plan: SHA-256 of the plan file.
+        lineage: Of the state that was planned on.
+        serial: Of the same.
+        terraform: Version of Terraform; a plan can be applied by the same one only.
+        any_changes: Whether applying it changes anything, outputs included.
+        changes: What it does to resources.
+    """
+
+    environment: str
+    commit: str
+    configuration: str
+    plan: str
+    lineage: str
+    serial: int
+    terraform: str
+    any_changes: bool
+    changes: Changes
+
+    @property
+    def state(self) -> StateVersion:
+        """The state that was planned on."""
+        return StateVersion(self.lineage, self.serial)
+
+
+def configuration_digest(configuration: Path) -> str:
+    """Digest of a stack's Terraform JSON, whatever its spacing.
+
+    Raises:
+        PipelineError: There is no such file.
+    """
+    try:
+        document = json.loads(configuration.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{configuration} is not Terraform JSON ({error}); run `make synth`") from None
+    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write_meta(bundle: Path, meta: Meta) -> None:
+    """Write down what a plan was made of."""
+    (bundle / _META).write_text(json.dumps(asdict(meta), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_meta(bundle: Path) -> Meta:
+    """What a plan was made of.
+
+    Raises:
+        StalePlanError: There is no plan.
+        PipelineError: The directory is not what `plan` wrote.
+    """
+    path = bundle / _META
+    if not path.exists():
+        raise StalePlanError(
+            f"there is no plan in {bundle}: it was never made, or its artifact has expired; plan again"
+        )
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return Meta(**{**document, "changes": Changes(**document["changes"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise PipelineError(f"{path} was not written by `python -m infra.pipeline plan`: {error}") from None

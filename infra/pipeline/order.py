@@ -1,0 +1,40 @@
+"""Which environments a pipeline deploys, in which order, with what. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from infra import names
+from infra.settings import Environment
+
+
+def deployment_order(environments: Iterable[Environment]) -> list[Environment]:
+    """The environments that have a pipeline, each behind the one it comes after; else in the order given.
+
+    The settings' rules have made sure that `after` names one of them, and never leads back.
+    """
+    waiting = {each.environment: each for each in environments if each.pipeline}
+    ordered: list[Environment] = []
+
+    def take(environment: Environment) -> None:
+        if environment in ordered:
+            return
+        before = waiting.get(environment.pipeline.after or "") if environment.pipeline else None
+        if before:
+            take(before)
+        ordered.append(environment)
+
+    for environment in waiting.values():
+        take(environment)
+    return ordered
+
+
+def job_parameters(environment: Environment) -> Mapping[str, str]:
+    """What a CI job needs to know to work on an environment."""
+    return {
+        "environment": environment.environment,
+        "stack": names.stack_name(environment),
+        "region": environment.region,
+        "plan_role": names.pipeline_role_arn(environment, "plan"),
+        "apply_role": names.pipeline_role_arn(environment, "apply"),
+    }

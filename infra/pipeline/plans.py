@@ -1,0 +1,186 @@
+"""Makes plans, and applies exactly those. Relies on `terraform`, `bundle`, `record` and the checkov gate.
+
+Planning may only read. Applying plans nothing: it takes what was reviewed, after it has made sure that it is that, that the commit
+still synthesizes what was planned, and that the state has not moved. Terraform itself refuses a plan of another state, too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from infra import names
+from infra.errors import PipelineError, StalePlanError
+from infra.gate import scan_plans
+from infra.pipeline.bundle import (
+    CONFIGURATION,
+    PLAN,
+    PLAN_JSON,
+    PLAN_TEXT,
+    Changes,
+    Meta,
+    configuration_digest,
+    file_digest,
+    read_meta,
+    write_meta,
+)
+from infra.pipeline.record import Records
+from infra.pipeline.terraform import LOCK_FILE, Terraform
+from infra.settings import Environment
+
+_log = logging.getLogger("infra")
+
+PROVIDERS = Path(__file__).parents[1] / "providers.lock.hcl"
+"""Hashes of the provider, if they are committed: `init` then installs exactly that one. See docs/gitops.md."""
+
+Gate = Callable[[Sequence[Path]], Sequence[str]]
+"""Scans plans; returns what failed."""
+
+
+def checkov(plans: Sequence[Path]) -> Sequence[str]:
+    """The checkov gate over plans."""
+    return [str(failure) for failure in scan_plans(plans).failed]
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Makes and applies plans.
+
+    Attributes:
+        synthesized: Where `python -m infra` wrote the stacks.
+        records: What is deployed.
+        gate: Scans a plan.
+        terraform: Terraform in a directory.
+    """
+
+    synthesized: Path
+    records: Records
+    gate: Gate = checkov
+    terraform: Callable[[Path], Terraform] = Terraform
+
+    def is_deployed(self, environment: Environment) -> bool:
+        """Whether what is synthesized is what was applied last."""
+        return self.records.load(environment).stack == self._digest(environment)
+
+    def plan(self, environment: Environment, commit: str, out: Path) -> Meta:
+        """Plan a stack and write the bundle `<out>/<stack>`.
+
+        Args:
+            environment: Whose stack.
+            commit: The commit that the plan belongs to.
+            out: Where bundles go.
+
+        Raises:
+            PipelineError: Terraform fails, or checkov finds something in what it evaluated.
+        """
+        bundle = out / names.stack_name(environment)
+        with TemporaryDirectory(prefix="kinesis-efo-plan-") as scratch:
+            terraform = self._prepared(self._configuration(environment), PROVIDERS, Path(scratch))
+            # Before the plan: if the state moves in between, the plan counts as made on the older one, and is refused.
+            state = terraform.state_version()
+            shutil.rmtree(bundle, ignore_errors=True)
+            bundle.mkdir(parents=True)
+            any_changes = terraform.plan(bundle / PLAN)
+            shown = terraform.show(bundle / PLAN)
+            (bundle / PLAN_JSON).write_text(json.dumps(shown), encoding="utf-8")
+            (bundle / PLAN_TEXT).write_text(terraform.show_text(bundle / PLAN) + "\n", encoding="utf-8")
+            for name in (CONFIGURATION, LOCK_FILE):
+                if (Path(scratch) / name).exists():
+                    shutil.copy(Path(scratch) / name, bundle / name)
+            meta = Meta(
+                environment=environment.environment,
+                commit=commit,
+                configuration=self._digest(environment),
+                plan=file_digest(bundle / PLAN),
+                lineage=state.lineage,
+                serial=state.serial,
+                terraform=terraform.version,
+                any_changes=any_changes,
+                changes=Changes.of(shown),
+            )
+        write_meta(bundle, meta)
+        self._scan(bundle / PLAN_JSON)
+        _log.info("%s: %s; plan sha256:%s on %s", names.stack_name(environment), meta.changes, meta.plan, state)
+        return meta
+
+    def apply(self, environment: Environment, commits: Collection[str], plans: Path) -> None:
+        """Apply the plan that was made for one of these commits; nothing to do where its configuration is deployed.
+
+        Args:
+            environment: Whose stack.
+            commits: The commit that is deployed, and the one that was reviewed, if that is another.
+            plans: Where bundles are.
+
+        Raises:
+            StalePlanError: There is no such plan, or it is not of this commit, configuration or state.
+            PipelineError: The plan was tampered with, does not pass checkov, or applying it fails.
+        """
+        stack = names.stack_name(environment)
+        deployed = self.records.load(environment)
+        digest = self._digest(environment)
+        if deployed.stack == digest:
+            _log.info("%s: this configuration was applied with commit %s already", stack, deployed.commit)
+            return
+        bundle = plans / stack
+        meta = read_meta(bundle)
+        self._verify(environment, meta, bundle, commits, digest)
+        with TemporaryDirectory(prefix="kinesis-efo-apply-") as scratch:
+            terraform = self._prepared(bundle / CONFIGURATION, bundle / LOCK_FILE, Path(scratch))
+            if terraform.version != meta.terraform:
+                raise StalePlanError(
+                    f"{stack} was planned with Terraform {meta.terraform}; this is {terraform.version}, which cannot apply it"
+                )
+            if (state := terraform.state_version()) != meta.state:
+                raise StalePlanError(
+                    f"the state of {stack} moved after the plan was made: from {meta.state} to {state}. Something else was "
+                    "applied meanwhile: plan again, and have that reviewed"
+                )
+            # Not the JSON of the bundle: what is scanned must be what is applied.
+            shown = Path(scratch) / PLAN_JSON
+            shown.write_text(json.dumps(terraform.show(bundle / PLAN)), encoding="utf-8")
+            self._scan(shown)
+            _log.info("%s: applying sha256:%s: %s", stack, meta.plan, meta.changes)
+            terraform.apply(bundle / PLAN)
+        self.records.save(environment, replace(deployed, commit=meta.commit, stack=digest))
+
+    def _verify(
+        self, environment: Environment, meta: Meta, bundle: Path, commits: Collection[str], digest: str
+    ) -> None:
+        stack = names.stack_name(environment)
+        if meta.environment != environment.environment:
+            raise StalePlanError(f"{bundle} holds a plan of {meta.environment}, not of {environment.environment}")
+        if meta.commit not in commits:
+            raise StalePlanError(f"the plan of {stack} is of commit {meta.commit}, not of {' or '.join(commits)}")
+        if meta.configuration != digest:
+            raise StalePlanError(
+                f"commit {meta.commit} was planned with another configuration of {stack} than this commit synthesizes: "
+                "something else was merged in between. Plan again, and have that reviewed"
+            )
+        if configuration_digest(bundle / CONFIGURATION) != digest or file_digest(bundle / PLAN) != meta.plan:
+            raise PipelineError(f"{bundle} is not what was planned: a file in it differs from its digest")
+
+    def _prepared(self, configuration: Path, lock: Path, scratch: Path) -> Terraform:
+        """Terraform in a directory of its own: nothing that an earlier run left behind can matter."""
+        shutil.copy(configuration, scratch / CONFIGURATION)
+        if lock.exists():
+            shutil.copy(lock, scratch / LOCK_FILE)
+        terraform = self.terraform(scratch)
+        terraform.init()
+        return terraform
+
+    def _scan(self, plan: Path) -> None:
+        if failed := self.gate([plan]):
+            raise PipelineError(
+                "checkov finds in what Terraform evaluated:\n" + "\n".join(f"  {each}" for each in failed)
+            )
+
+    def _configuration(self, environment: Environment) -> Path:
+        return self.synthesized / "stacks" / names.stack_name(environment) / CONFIGURATION
+
+    def _digest(self, environment: Environment) -> str:
+        return configuration_digest(self._configuration(environment))

@@ -1,0 +1,110 @@
+"""What is deployed: a small document beside the state in S3, one per environment. Relies on an S3 client that is passed in.
+
+It makes the pipeline repeatable: a run that was cancelled or failed half way leaves the record behind, and the next one takes up
+what is still to do. Without it, a deployment that the CI system dropped from its queue would never happen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from infra import names
+from infra.errors import PipelineError
+from infra.settings import Environment
+
+
+@dataclass(frozen=True, slots=True)
+class DeployedJob:
+    """What an application's job was started with.
+
+    Attributes:
+        package: Digest of its archive and its program.
+        arguments: Digest of the program, its arguments and where it runs.
+        manifest: Digest of the manifest it read.
+        run: Id that the service gave to the run.
+    """
+
+    package: str
+    arguments: str
+    manifest: str
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """What is deployed of an environment.
+
+    Attributes:
+        commit: The commit that was applied last; empty for none.
+        stack: Digest of the Terraform JSON that was applied.
+        jobs: By application.
+    """
+
+    commit: str = ""
+    stack: str = ""
+    jobs: Mapping[str, DeployedJob] = field(default_factory=dict)
+
+
+class Records:
+    """The records in the state bucket.
+
+    Args:
+        s3: A boto3 client.
+    """
+
+    def __init__(self, s3: Any) -> None:
+        self._s3 = s3
+        self._tags: dict[str, str | None] = {}
+
+    def load(self, environment: Environment) -> Deployed:
+        """What is deployed; nothing where there is no record yet.
+
+        Raises:
+            PipelineError: It cannot be read.
+        """
+        key = names.record_key(environment)
+        try:
+            answer = self._s3.get_object(Bucket=environment.state_bucket, Key=key)
+        except ClientError as error:
+            if error.response["Error"]["Code"] == "NoSuchKey":
+                self._tags[key] = None
+                return Deployed()
+            raise PipelineError(f"s3://{environment.state_bucket}/{key} cannot be read: {error}") from error
+        self._tags[key] = answer["ETag"]
+        try:
+            document = json.loads(answer["Body"].read())
+            jobs = {name: DeployedJob(**job) for name, job in document.pop("jobs").items()}
+            return Deployed(**document, jobs=jobs)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise PipelineError(
+                f"s3://{environment.state_bucket}/{key} is no record of a deployment ({error}); delete it, and everything "
+                "counts as changed"
+            ) from error
+
+    def save(self, environment: Environment, deployed: Deployed) -> None:
+        """Write a record that was loaded before.
+
+        Raises:
+            PipelineError: Somebody else wrote it in between, or it cannot be written.
+        """
+        key = names.record_key(environment)
+        tag = self._tags[key]
+        condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
+        body = json.dumps(asdict(deployed), indent=2, sort_keys=True).encode()
+        try:
+            answer = self._s3.put_object(
+                Bucket=environment.state_bucket, Key=key, Body=body, ContentType="application/json", **condition
+            )
+        except ClientError as error:
+            if error.response["Error"]["Code"] in ("PreconditionFailed", "ConditionalRequestConflict"):
+                raise PipelineError(
+                    f"another deployment of {environment.environment} wrote s3://{environment.state_bucket}/{key} meanwhile; "
+                    "run this one again when that one has ended"
+                ) from error
+            raise PipelineError(f"s3://{environment.state_bucket}/{key} cannot be written: {error}") from error
+        self._tags[key] = answer["ETag"]

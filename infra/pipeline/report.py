@@ -1,0 +1,103 @@
+"""What people read of plans and of drift, as Markdown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from infra.pipeline.bundle import Changes, Meta
+
+LIMIT = 60_000
+"""Characters of a comment; GitHub refuses more than 65,536."""
+
+_WHAT_TO_DO = (
+    "Somebody changed it by hand, or AWS did: declare the change, or let the next deployment undo it. "
+    "The nightly check keeps this issue up to date, and closes it when the drift is gone."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan to tell about.
+
+    Attributes:
+        stack: Its stack.
+        meta: What it was made of.
+        text: The plan, as Terraform shows it.
+    """
+
+    stack: str
+    meta: Meta
+    text: str
+
+
+def comment(plans: Sequence[Planned], unchanged: Sequence[str]) -> str:
+    """What a pull request does to AWS.
+
+    Args:
+        plans: The plans of the stacks that changed.
+        unchanged: The stacks that did not.
+    """
+    lines = ["## What this does to AWS", ""]
+    if plans:
+        lines += ["| stack | create | update | replace | destroy | plan |", "|---|--:|--:|--:|--:|---|"]
+        lines += [_row(each) for each in plans]
+    if unchanged:
+        lines += ["", f"Deployed as it is here: {', '.join(f'`{each}`' for each in unchanged)}."]
+    dangerous = [each.stack for each in plans if each.meta.changes.replace or each.meta.changes.destroy]
+    if dangerous:
+        lines += [
+            "",
+            f"**Something is destroyed or replaced in {', '.join(dangerous)}**: what is replaced gets a new ARN.",
+        ]
+    if plans:
+        commit = plans[0].meta.commit
+        lines += [
+            "",
+            f"Merging applies exactly these plans of `{commit[:12]}`. They are refused if anything else is applied first.",
+        ]
+    share = (LIMIT - len("\n".join(lines))) // max(len(plans), 1) - 300
+    for each in plans:
+        lines += ["", *_details(each.stack, each.text, share)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(planned: Planned) -> str:
+    changes = planned.meta.changes
+    cells = [f"`{planned.stack}`", *map(str, _counts(changes)), f"`sha256:{planned.meta.plan[:12]}`"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _counts(changes: Changes) -> tuple[int, int, int, int]:
+    return changes.create, changes.update, changes.replace, changes.destroy
+
+
+def drift_body(stack: str, meta: Meta, text: str, links: Mapping[str, str]) -> str:
+    """What an issue about drift says.
+
+    Args:
+        stack: The stack.
+        meta: What was planned.
+        text: The plan that would put things right.
+        links: Where to look, by name.
+    """
+    lines = [
+        f"AWS is not what `{stack}` declares, although commit `{meta.commit[:12]}` is deployed: {meta.changes}.",
+        "",
+        _WHAT_TO_DO,
+        "",
+        *(f"[{name}]({link})" for name, link in links.items()),
+        "",
+        *_details("What would put it right", text, LIMIT - 2_000),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _details(summary: str, text: str, share: int) -> list[str]:
+    if len(text) > share:
+        text = f"{text[:share]}\n... the rest is in the artifact"
+    # A fence longer than any in the text: names and descriptions are anybody's.
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return [f"<details><summary>{summary}</summary>", "", f"{fence}hcl", text, fence, "", "</details>"]

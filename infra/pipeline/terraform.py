@@ -1,0 +1,140 @@
+"""Runs the terraform binary in the directory of a stack. Relies on `terraform` on the PATH and on credentials in the environment."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.errors import PipelineError, StalePlanError
+
+_log = logging.getLogger("infra")
+
+LOCK_FILE = ".terraform.lock.hcl"
+
+
+@dataclass(frozen=True, slots=True)
+class StateVersion:
+    """Which state it is, and how often it was written: it has moved when either differs.
+
+    Attributes:
+        lineage: Given to a state when it is created; empty where there is none yet.
+        serial: Grows with every change.
+    """
+
+    lineage: str
+    serial: int
+
+    def __str__(self) -> str:
+        return f"serial {self.serial} of {self.lineage or 'a state that is not there yet'}"
+
+
+class Terraform:
+    """Terraform in one directory.
+
+    Args:
+        directory: Holds the stack's `cdk.tf.json`.
+        binary: The binary; default the one on the PATH.
+
+    Raises:
+        PipelineError: There is no binary.
+    """
+
+    def __init__(self, directory: Path, binary: str | None = None) -> None:
+        found = binary or shutil.which("terraform")
+        if found is None:
+            raise PipelineError("there is no terraform on the PATH: install Terraform 1.10 or later")
+        self._binary, self._directory = found, directory
+
+    @property
+    def version(self) -> str:
+        """Version of the binary."""
+        answer: dict[str, Any] = json.loads(self._run("version", "-json"))
+        return str(answer["terraform_version"])
+
+    def init(self) -> None:
+        """Connect to the state and install the provider; where a lock file is there, exactly what it names."""
+        locked = ["-lockfile=readonly"] if (self._directory / LOCK_FILE).exists() else []
+        self._run("init", "-input=false", *locked)
+
+    def state_version(self) -> StateVersion:
+        """The version of the state as it is now."""
+        text = self._run("state", "pull").strip()
+        state: dict[str, Any] = json.loads(text) if text else {}
+        return StateVersion(state.get("lineage", ""), state.get("serial", 0))
+
+    def plan(self, to: Path) -> bool:
+        """Plan, and say whether there is anything to do.
+
+        The state is not locked: who plans may only read. A plan of a state that moved meanwhile is refused when it is applied.
+        """
+        arguments = ("plan", "-input=false", "-lock=false", "-detailed-exitcode", f"-out={to.resolve()}")
+        return self._execute(arguments, ok=(0, 2)).returncode == 2
+
+    def show(self, plan: Path) -> dict[str, Any]:
+        """A plan as JSON."""
+        shown: dict[str, Any] = json.loads(self._run("show", "-json", str(plan.resolve())))
+        return shown
+
+    def show_text(self, plan: Path) -> str:
+        """A plan as people read it; what is sensitive is hidden."""
+        return self._run("show", "-no-color", str(plan.resolve())).strip()
+
+    def apply(self, plan: Path) -> None:
+        """Apply a saved plan; what Terraform says goes to the terminal.
+
+        Raises:
+            StalePlanError: The state is not the one that was planned on.
+            PipelineError: It failed; part of the plan may have been applied.
+        """
+        # Waiting for the lock costs nothing; failing on it would need a person.
+        command = self._command("apply", "-input=false", "-no-color", "-lock-timeout=5m", str(plan.resolve()))
+        ran = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=_environment()
+        )
+        if "Saved plan is stale" in ran.stderr:
+            raise StalePlanError(f"the state moved after the plan was made: {_one_line(ran.stderr)}")
+        if ran.returncode:
+            raise PipelineError(
+                "terraform apply failed; part of the plan may have been applied, so that a new one is needed:\n"
+                + ran.stderr.strip()
+            )
+
+    def outputs(self) -> dict[str, Any]:
+        """The stack's outputs, by name."""
+        answer: dict[str, Any] = json.loads(self._run("output", "-json"))
+        return {name: output["value"] for name, output in answer.items()}
+
+    def _run(self, *arguments: str) -> str:
+        return self._execute(arguments, ok=(0,)).stdout
+
+    def _execute(self, arguments: tuple[str, ...], ok: tuple[int, ...]) -> subprocess.CompletedProcess[str]:
+        ran = subprocess.run(
+            self._command(*arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=_environment(),
+        )
+        if ran.returncode not in ok:
+            raise PipelineError(f"terraform {arguments[0]} failed in {self._directory}:\n{ran.stderr.strip()}")
+        return ran
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [self._binary, f"-chdir={self._directory}", *arguments]
+
+
+def _environment() -> Mapping[str, str]:
+    # No call home for newer versions, no hints meant for a person at a terminal, no colours in a log.
+    return {**os.environ, "CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "NO_COLOR": "1"}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("\u2502", " ").replace("\u2577", " ").replace("\u2575", " ").split())

@@ -1,0 +1,93 @@
+"""The pipeline's commands against local AWS: real Terraform with its state in S3, a stand-in for the AWS provider."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.__main__ import main as infra
+from infra.pipeline.__main__ import main as pipeline
+from kinesis_efo.local import LocalAws, Settings
+from tests.support.terraform.harness import TERRAFORM, stand_in
+
+REGION = "eu-west-1"
+# Terraform's S3 backend knows AWS_ENDPOINT_URL, but not that it is no AWS.
+BACKEND = ("use_path_style", "skip_credentials_validation", "skip_requesting_account_id", "skip_region_validation")
+
+Document = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAws]:
+    """Local AWS, which the provider and Terraform's backend work with."""
+    if TERRAFORM is None:
+        pytest.skip("NOT RUN: there is no terraform binary on the PATH, so nothing was proven with real Terraform")
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        LocalAws(settings=Settings(region=REGION, consumer_creating_seconds=0.1)) as local,
+        stand_in(tmp_path_factory.mktemp("provider"), local.environment) as environment,
+    ):
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.setenv("TF_CLI_ARGS_init", " ".join(f"-backend-config={each}=true" for each in BACKEND))
+        yield local
+
+
+class Repository:
+    """A checkout: environment files, what is synthesized of them, plans.
+
+    Args:
+        directory: Where all of it is.
+        name: Name of the environment; of its own for each test, since local AWS is shared.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.directory, self.name = directory, name
+        self.environments = directory / "environments"
+        self.environments.mkdir()
+        self.synthesized, self.plans = directory / "cdktf.out", directory / "plans"
+        self.document: Document = {
+            "environment": name,
+            "region": REGION,
+            "account_id": "111122223333",
+            "state_bucket": "terraform-state",
+            "pipeline": {"repository": "acme/lake"},
+            "streams": {"orders": {"mode": "provisioned", "shards": 2}},
+            "applications": {"lake": {"streams": ["orders"]}},
+        }
+
+    @property
+    def stack(self) -> str:
+        """Name of the stack."""
+        return f"kinesis-efo-{self.name}"
+
+    def commit(self, **changes: Any) -> None:
+        """Change the environment file, and synthesize it."""
+        self.document.update(changes)
+        path = self.environments / f"{self.name}.yaml"
+        path.write_text(yaml.safe_dump(self.document, sort_keys=False), encoding="utf-8")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CDKTF_OUTDIR", str(self.synthesized))
+            assert infra(["--directory", str(self.environments), "synth"]) == 0
+
+    def step(self, name: str, *arguments: str, plans: Path | None = None) -> int:
+        """Run a step of the pipeline on the environment."""
+        where = ["--synthesized", str(self.synthesized), "--plans", str(plans or self.plans)]
+        return pipeline(["--directory", str(self.environments), name, self.name, *where, *arguments])
+
+    def comment(self) -> int:
+        """Print the comment."""
+        return pipeline(["--directory", str(self.environments), "comment", "--plans", str(self.plans)])
+
+
+@pytest.fixture
+def checkout(aws: LocalAws, tmp_path: Path) -> Callable[[str], Repository]:
+    """Makes repositories, and the state bucket."""
+    s3 = aws.client("s3")
+    if not s3.list_buckets()["Buckets"]:
+        s3.create_bucket(Bucket="terraform-state", CreateBucketConfiguration={"LocationConstraint": REGION})
+    return lambda name: Repository(tmp_path, name)

@@ -1,0 +1,67 @@
+"""What a plan was made of survives the journey, and what is no plan is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.errors import PipelineError, StalePlanError
+from infra.pipeline.bundle import Changes, Meta, configuration_digest, read_meta, write_meta
+
+
+def meta(**changes: object) -> Meta:
+    values = {
+        "environment": "dev",
+        "commit": "c0ffee",
+        "configuration": "a" * 64,
+        "plan": "b" * 64,
+        "lineage": "line",
+        "serial": 7,
+        "terraform": "1.11.4",
+        "any_changes": True,
+        "changes": Changes(create=1),
+    }
+    return Meta(**{**values, **changes})
+
+
+def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
+    write_meta(tmp_path, meta())
+    assert read_meta(tmp_path) == meta()
+    assert str(meta().state) == "serial 7 of line"
+
+
+def test_no_plan_is_stale_and_a_broken_one_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StalePlanError, match="its artifact has expired; plan again"):
+        read_meta(tmp_path)
+    for text in ("", "[]", '{"environment": "dev"}', json.dumps({"changes": {"create": 1, "shred": 2}})):
+        (tmp_path / "meta.json").write_text(text, encoding="utf-8")
+        with pytest.raises(PipelineError, match="was not written by"):
+            read_meta(tmp_path)
+
+
+def test_changes_are_counted_by_what_they_do() -> None:
+    actions = [["create"], ["update"], ["delete"], ["delete", "create"], ["create", "delete"], ["no-op"], ["read"]]
+    changes = Changes.of({"resource_changes": [{"change": {"actions": each}} for each in actions]})
+    assert str(changes) == "1 to create, 1 to update, 2 to replace, 1 to destroy"
+    assert Changes.of({}) == Changes()
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers(), max_size=5), st.integers(0, 4))
+def test_a_digest_is_of_what_is_said_not_of_how(
+    tmp_path_factory: pytest.TempPathFactory, said: dict[str, int], indent: int
+) -> None:
+    directory = tmp_path_factory.mktemp("digest")
+    one, two, other = directory / "one", directory / "two", directory / "other"
+    one.write_text(json.dumps(said), encoding="utf-8")
+    two.write_text(json.dumps(dict(reversed(said.items())), indent=indent), encoding="utf-8")
+    other.write_text(json.dumps({**said, "one more key": 1}), encoding="utf-8")
+    assert configuration_digest(one) == configuration_digest(two) != configuration_digest(other)
+
+
+def test_without_a_synthesis_there_is_no_digest(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="run `make synth`"):
+        configuration_digest(tmp_path / "cdk.tf.json")

@@ -1,0 +1,96 @@
+"""Environments are deployed each behind the one it comes after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import yaml
+
+from infra.errors import SettingsError
+from infra.load import load_environments
+from infra.pipeline.order import deployment_order, job_parameters
+from tests.unit.infra.conftest import document
+
+Write = Callable[..., object]
+
+
+def pipeline(**changes: object) -> dict[str, object]:
+    return {"pipeline": {"repository": "acme/lake", **changes}}
+
+
+def environments(write: Write, tmp_path, **afters: str | None):  # type: ignore[no-untyped-def]
+    for number, (name, after) in enumerate(afters.items()):
+        extra = {"after": after} if after else {}
+        account = {"account_id": f"{number:012}", "region": "eu-west-1"}
+        write(environment=name, **account, **pipeline(**extra))
+    return load_environments(tmp_path)
+
+
+def test_each_comes_behind_the_one_it_is_after(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    loaded = environments(write, tmp_path, a="c", b=None, c="d", d=None)
+    assert [each.environment for each in deployment_order(loaded)] == ["d", "c", "a", "b"]
+
+
+def test_environments_without_a_pipeline_are_left_out(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    write(environment="byhand")
+    write(environment="dev", streams={"other": {}}, applications={"pond": {"streams": ["other"]}}, **pipeline())
+    assert [each.environment for each in deployment_order(load_environments(tmp_path))] == ["dev"]
+
+
+def test_a_job_knows_its_roles(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    write(environment="dev", **pipeline())
+    (environment,) = load_environments(tmp_path)
+    assert job_parameters(environment) == {
+        "environment": "dev",
+        "stack": "kinesis-efo-dev",
+        "region": "eu-west-1",
+        "plan_role": "arn:aws:iam::111122223333:role/kinesis-efo-pipeline/kinesis-efo-pipeline-dev-plan",
+        "apply_role": "arn:aws:iam::111122223333:role/kinesis-efo-pipeline/kinesis-efo-pipeline-dev-apply",
+    }
+
+
+@pytest.mark.parametrize(
+    ("afters", "message"),
+    [
+        ({"dev": "test"}, "dev.yaml pipeline.after: must be another environment with a pipeline; got 'test'"),
+        ({"dev": "dev"}, "dev.yaml pipeline.after: must be another environment with a pipeline; got 'dev'"),
+        ({"dev": "prd", "prd": "dev"}, "pipeline.after: must be another environment with a pipeline; got 'dev'"),
+    ],
+)
+def test_an_order_that_cannot_be_is_told(afters: dict[str, str], message: str, write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(SettingsError) as told:
+        environments(write, tmp_path, **afters)
+    assert message in str(told.value)
+
+
+def test_two_bootstraps_of_one_account_do_not_declare_the_same(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    write(environment="dev", **pipeline())
+    write(environment="int", streams={"other": {}}, applications={"pond": {"streams": ["other"]}}, **pipeline())
+    with pytest.raises(SettingsError) as told:
+        load_environments(tmp_path)
+    assert (
+        "int.yaml pipeline.oidc_provider_arn: is missing: the bootstrap stack of dev declares the OIDC provider"
+        in str(told.value)
+    )
+    assert "int.yaml pipeline.adopt_state_bucket: is missing: the bootstrap stack of dev declares state" in str(
+        told.value
+    )
+    adopted = {
+        "oidc_provider_arn": "arn:aws:iam::111122223333:oidc-provider/token.actions.githubusercontent.com",
+        "adopt_state_bucket": True,
+    }
+    write(
+        environment="int", streams={"other": {}}, applications={"pond": {"streams": ["other"]}}, **pipeline(**adopted)
+    )
+    assert len(load_environments(tmp_path)) == 2
+
+
+def test_a_role_must_not_reach_into_a_neighbour_of_a_longer_name(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    write(environment="dev", **pipeline())
+    content = document(environment="dev-eu", streams={"o": {}}, applications={"pond": {"streams": ["o"]}}, **pipeline())
+    (tmp_path / "dev-eu.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    with pytest.raises(
+        SettingsError, match="begins like dev, whose role for applying could change what belongs to dev-eu"
+    ):
+        load_environments(tmp_path)

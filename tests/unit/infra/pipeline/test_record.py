@@ -1,0 +1,68 @@
+"""The record of what is deployed: written by one deployment at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from infra.errors import PipelineError
+from infra.pipeline.record import Deployed, DeployedJob, Records
+from infra.settings import Environment
+
+KEY = "kinesis-efo/test.deployed.json"
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with mock_aws():
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="state")
+        yield client
+
+
+def test_nothing_is_deployed_before_the_first_time(s3: Any, load: Callable[..., Environment]) -> None:
+    assert Records(s3).load(load()) == Deployed()
+
+
+def test_it_comes_back_as_it_was_written(s3: Any, load: Callable[..., Environment]) -> None:
+    environment, records = load(), Records(s3)
+    deployed = Deployed("c0ffee", "digest", {"lake": DeployedJob("p", "a", "m", "run-1")})
+    records.load(environment)
+    records.save(environment, Deployed())
+    records.save(environment, deployed)
+    assert Records(s3).load(environment) == deployed
+
+
+def test_two_deployments_at_once_do_not_overwrite_each_other(s3: Any, load: Callable[..., Environment]) -> None:
+    environment, one, two = load(), Records(s3), Records(s3)
+    one.load(environment)
+    two.load(environment)
+    one.save(environment, Deployed("one"))
+    with pytest.raises(PipelineError, match=f"another deployment of test wrote s3://state/{KEY}"):
+        two.save(environment, Deployed("two"))
+    two.load(environment)
+    one.save(environment, Deployed("three"))
+    with pytest.raises(PipelineError, match="another deployment of test"):
+        two.save(environment, Deployed("four"))
+    assert Records(s3).load(environment).commit == "three"
+
+
+def test_what_is_no_record_is_told(s3: Any, load: Callable[..., Environment]) -> None:
+    for body in (b"", b"[]", b"{}", b'{"jobs": {}, "what": 1}', b'{"jobs": {"lake": {}}}'):
+        s3.put_object(Bucket="state", Key=KEY, Body=body)
+        with pytest.raises(PipelineError, match="is no record of a deployment"):
+            Records(s3).load(load())
+
+
+def test_a_bucket_that_is_not_there_is_told(s3: Any, load: Callable[..., Environment]) -> None:
+    with pytest.raises(
+        PipelineError, match=r"s3://elsewhere/kinesis-efo/test.deployed.json cannot be read: .*NoSuchBucket"
+    ):
+        Records(s3).load(load(state_bucket="elsewhere"))

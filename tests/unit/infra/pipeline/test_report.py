@@ -1,0 +1,51 @@
+"""What people read says what there is, and fits."""
+
+from __future__ import annotations
+
+from infra.pipeline.bundle import Changes, Meta
+from infra.pipeline.report import LIMIT, Planned, comment, drift_body
+
+
+def planned(stack: str, text: str = "+ resource", **changes: int) -> Planned:
+    meta = Meta("dev", "c0ffee" * 7, "a" * 64, "b" * 64, "line", 7, "1.11.4", bool(changes), Changes(**changes))
+    return Planned(stack, meta, text)
+
+
+def test_it_counts_and_says_what_merging_does() -> None:
+    told = comment([planned("dev", create=3, update=1)], ["prod"])
+    assert "| `dev` | 3 | 1 | 0 | 0 | `sha256:bbbbbbbbbbbb` |" in told
+    assert "Deployed as it is here: `prod`." in told
+    assert "Merging applies exactly these plans of `c0ffeec0ffee`" in told
+    assert "destroyed or replaced" not in told
+
+
+def test_what_destroys_or_replaces_is_said_loudly() -> None:
+    assert "**Something is destroyed or replaced in dev**" in comment([planned("dev", replace=1), planned("prod")], [])
+    assert "**Something is destroyed or replaced in dev, prod**" in comment(
+        [planned("dev", replace=1), planned("prod", destroy=2)], []
+    )
+
+
+def test_nothing_to_do_is_said() -> None:
+    told = comment([], ["dev", "prod"])
+    assert "Deployed as it is here: `dev`, `prod`." in told
+    assert "Merging" not in told
+
+
+def test_it_fits_into_a_comment_however_long_the_plans_are() -> None:
+    told = comment([planned(f"stack-{n}", "x" * 100_000, create=n) for n in range(7)], [])
+    assert len(told) < 65_536
+    assert told.count("... the rest is in the artifact") == 7
+    assert len(drift_body("dev", planned("dev").meta, "x" * 100_000, {})) < LIMIT
+
+
+def test_what_a_plan_says_does_not_end_the_block_it_is_in() -> None:
+    told = comment([planned("dev", 'description = "```"\n@everyone')], [])
+    assert '````hcl\ndescription = "```"\n@everyone\n````' in told
+
+
+def test_drift_says_what_differs_and_where_it_was_found() -> None:
+    told = drift_body("dev", planned("dev", update=1).meta, "~ value", {"log": "https://ci/1"})
+    assert "0 to create, 1 to update" in told
+    assert "[log](https://ci/1)" in told
+    assert "~ value" in told

@@ -1,4 +1,4 @@
-"""AWS sessions: one place that knows region, endpoint and role, for boto3 and for aiobotocore alike.
+"""AWS sessions: one place that knows region, endpoint and role, for botocore and for aiobotocore alike.
 
 `AWS_ENDPOINT_URL*`, profiles, web identities and instance roles are the SDK's business and stay there; this module
 adds what a query's options say on top.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import boto3
+import botocore.config
 import botocore.session
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioAssumeRoleCredentialFetcher, AioDeferredRefreshableCredentials
@@ -28,7 +28,7 @@ CONTROL_CONFIG: dict[str, Any] = {
 
 
 class SyncClients:
-    """boto3 clients under one set of settings; for what happens once, such as loading the manifest.
+    """botocore clients (boto3's are the same) under one set of settings; for what happens once, such as loading the manifest.
 
     Args:
         settings: Region, endpoint and role.
@@ -49,16 +49,19 @@ class SyncClients:
                 extra_args=_assume_role_arguments(settings),
             )
             core._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
-        self._session = boto3.Session(botocore_session=core, region_name=settings.region or region)
+        self._core = core
+        self._region = settings.region or region or core.get_config_variable("region")
 
     def client(self, service_name: str, /) -> Any:
-        """A boto3 client. The caller closes it."""
-        if self._session.region_name is None:
+        """A client. The caller closes it."""
+        if self._region is None:
             raise ConfigurationError(
                 f"no AWS region for {service_name}: set kinesis-efo option 'region' or the environment's AWS_REGION"
             )
         config = botocore.config.Config(**CONTROL_CONFIG)
-        return self._session.client(service_name, endpoint_url=self._settings.endpoint_url, config=config)
+        return self._core.create_client(
+            service_name, region_name=self._region, endpoint_url=self._settings.endpoint_url, config=config
+        )
 
 
 class AsyncClients:

@@ -1,6 +1,6 @@
 """The manifest: the one document in which infrastructure and runtime meet, and how it is loaded and checked.
 
-Relies on msgspec for JSON and on a boto3 session, passed in, for `ssm://` and `s3://`.
+Relies on msgspec for JSON and on an AWS session, passed in, for `ssm://` and `s3://`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Manifest:
 
 
 class Session(Protocol):
-    """What is needed of a boto3 session."""
+    """What is needed of an AWS session: `SyncClients`, or one of boto3."""
 
     def client(self, service_name: str, /) -> Any:
         """A client for `ssm` or `s3`."""
@@ -219,7 +219,7 @@ def load_manifest(location: str, session: Session) -> Manifest:
 
     Args:
         location: Where it is.
-        session: A boto3 session; used for `ssm://` and `s3://` only.
+        session: AWS clients; used for `ssm://` and `s3://` only.
 
     Raises:
         ManifestError: It cannot be read, or is not valid; the message names the location.

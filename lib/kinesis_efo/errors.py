@@ -29,6 +29,12 @@ KinesisEfoError
 │   ├── EncryptionKeyError      the stream's KMS key cannot be used
 │   ├── RetriesGivenUpError     transient faults without an end; carries the first one
 │   └── ProducerClosedError     put or flush after close
+├── EmrError                    a job on EMR
+│   ├── PackagingError          the environment archive of a job cannot be built or read
+│   ├── SubmissionRefusedError  a job was not submitted, because it could not have worked
+│   ├── PlatformError           EMR refuses a request, or cannot be reached
+│   ├── RunFailedError          a submitted job ended by itself, with an error
+│   └── StillRunningError       a job did not stop, or its leases are not released, in time
 └── FrameError                  bytes on the wire are not a valid event-stream frame or event
 ```
 """
@@ -159,6 +165,30 @@ class RetriesGivenUpError(WriteError):
 
 class ProducerClosedError(WriteError):
     """The producer was closed before, or not opened yet."""
+
+
+class EmrError(KinesisEfoError):
+    """Base of what goes wrong with jobs on EMR."""
+
+
+class PackagingError(EmrError):
+    """The environment archive of a job cannot be built, or cannot be read."""
+
+
+class SubmissionRefusedError(EmrError):
+    """A job was not submitted, because it could not have worked; all reasons are in one message."""
+
+
+class PlatformError(EmrError):
+    """EMR refuses a request, or cannot be reached."""
+
+
+class RunFailedError(EmrError):
+    """A job that was submitted ended by itself, with an error; the message says where its logs are."""
+
+
+class StillRunningError(EmrError):
+    """A job did not stop in time, or did not release its leases."""
 
 
 class FrameError(KinesisEfoError):

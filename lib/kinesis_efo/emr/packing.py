@@ -1,0 +1,264 @@
+"""The environment archive: a project with its locked dependencies, for the Python of a cluster. Relies on the program uv.
+
+Spark unpacks it beside the driver and each executor (`--archives`), and runs `bin/python` in it: a launcher that finds the
+cluster's own Python and puts the packages on its path, wherever it was unpacked. Driver, planner process and workers
+are all started through it; `--py-files` reaches no planner process in Spark 4.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from pathlib import Path
+from string import Template
+from tempfile import TemporaryDirectory
+from typing import Final, Literal, TypeAlias
+
+from kinesis_efo.errors import PackagingError
+
+Architecture: TypeAlias = Literal["x86_64", "arm64"]
+Run: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], str]
+"""Runs a command with more environment variables; returns what it printed.
+
+Raises `PackagingError` where it fails.
+"""
+
+# EMR 7 and later are Amazon Linux 2023, which has glibc 2.34.
+_PLATFORMS: Final = {"x86_64": "x86_64-manylinux_2_34", "arm64": "aarch64-manylinux_2_34"}
+_MACHINES: Final = {"x86_64": "x86_64", "arm64": "aarch64"}
+PYTHONS: Final = ("3.11", "3.12", "3.13")
+"""What emr-spark-8.0.0 brings (EMR Release Guide)."""
+# On the cluster already; a second one would win over it.
+_CLUSTERS_OWN: Final = ("pyspark", "py4j")
+# Zip files, which wheels are, begin in 1980.
+_EPOCH: Final = 315_532_800
+_LAUNCHER: Final = Template("""\
+#!/bin/sh
+# Python $python of this host, with the packages of this archive on its path.
+here=$$(cd "$$(dirname "$$0")/.." && pwd) || exit 1
+fail() { echo "kinesis-efo environment $$here: $$*" >&2; exit 1; }
+[ "$$(uname -m)" = $machine ] ||
+    fail "built for $architecture, but this host is $$(uname -m); package with the --architecture of the cluster"
+for python in $${KINESIS_EFO_PYTHON:-} python$python /usr/bin/python$python /usr/local/bin/python$python; do
+    if command -v "$$python" >/dev/null 2>&1; then
+        PYTHONPATH="$$here/lib$${PYTHONPATH:+:$$PYTHONPATH}"
+        export PYTHONPATH
+        exec "$$python" "$$@"
+    fi
+done
+fail "built for Python $python, which this host does not have (PATH is $$PATH);" \\
+    "package with the --python of the cluster, or set KINESIS_EFO_PYTHON to the path of a Python $python"
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What a cluster runs Python on.
+
+    Attributes:
+        python: Version of Python, as `3.11`.
+        architecture: `x86_64`, or `arm64` for Graviton.
+    """
+
+    python: str = "3.11"
+    architecture: Architecture = "x86_64"
+
+    def __post_init__(self) -> None:
+        if self.python not in PYTHONS:
+            raise PackagingError(
+                f"--python must be one that EMR has with Spark 4 ({', '.join(PYTHONS)}); got {self.python!r}"
+            )
+        if self.architecture not in _PLATFORMS:
+            raise PackagingError(f"--architecture must be one of {', '.join(_PLATFORMS)}; got {self.architecture!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A built archive.
+
+    Attributes:
+        path: The file, a `.tar.gz`.
+        digest: SHA-256 of what is in it, in hex: the same contents have the same digest, however they are compressed.
+        platform: What it was built for.
+        packages: Versions of the packages in it, by name.
+    """
+
+    path: Path
+    digest: str
+    platform: Platform
+    packages: Mapping[str, str]
+
+
+def package(project: Path, directory: Path, platform: Platform, *, run: Run | None = None) -> Archive:
+    """Build the environment archive of a project.
+
+    Args:
+        project: Directory with `pyproject.toml` and `uv.lock`: this library's, or that of jobs which depend on it.
+        directory: Where the archive goes; its name says what it is for and what is in it.
+        platform: What the cluster runs.
+        run: Runs commands; for tests.
+
+    Raises:
+        PackagingError: uv is missing, the lock is missing or out of date, or a dependency has no wheel for the platform.
+    """
+    for name in ("pyproject.toml", "uv.lock"):
+        if not (project / name).is_file():
+            raise PackagingError(
+                f"{project.absolute()} has no {name}: --project must be the directory of a uv project, whose lock says what is packed"
+            )
+    directory.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="kinesis-efo-package-") as scratch:
+        root = Path(scratch)
+        tree = root / "tree"
+        _install(project, root, tree / "lib", platform, run or _run)
+        packages = installed(tree / "lib")
+        if "kinesis-efo" not in packages:
+            raise PackagingError(
+                f"the project {project.absolute()} does not depend on kinesis-efo: there is nothing to run a job with"
+            )
+        _write_launcher(tree / "bin" / "python", platform)
+        described = {"python": platform.python, "architecture": platform.architecture, "packages": packages}
+        (tree / "environment.json").write_text(json.dumps(described, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        digest = pack(tree, root / "archive.tar.gz")
+        name = f"environment-py{platform.python}-{platform.architecture}-{digest[:16]}.tar.gz"
+        shutil.move(root / "archive.tar.gz", directory / name)
+    return Archive(directory / name, digest, platform, packages)
+
+
+def read_archive(path: Path) -> Archive:
+    """An archive that was built before.
+
+    Raises:
+        PackagingError: The file cannot be read, or is no environment archive.
+    """
+    try:
+        digest = _digest(path)
+        with tarfile.open(path) as tar:
+            member = tar.extractfile("environment.json")
+            described = json.loads(member.read()) if member else {}
+        platform = Platform(described["python"], described["architecture"])
+        return Archive(path, digest, platform, described["packages"])
+    except (OSError, EOFError, KeyError, ValueError, tarfile.TarError) as error:
+        raise PackagingError(
+            f"{path} is no archive of `kinesis-efo emr package`: {type(error).__name__}: {error}"
+        ) from error
+
+
+def pack(tree: Path, file: Path) -> str:
+    """Write a directory as a `.tar.gz` in which nothing depends on when, where and by whom it was made.
+
+    Returns:
+        SHA-256 of the uncompressed archive, in hex.
+    """
+    with (
+        file.open("wb") as raw,
+        gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for path in _contents(tree):
+            tar.add(path, str(path.relative_to(tree)), recursive=False, filter=_normalized)
+    return _digest(file)
+
+
+def _digest(file: Path) -> str:
+    # Of what is packed: other releases of zlib compress it to other bytes.
+    with gzip.open(file) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _contents(tree: Path) -> Iterator[Path]:
+    return (path for path in sorted(tree.rglob("*")) if "__pycache__" not in path.parts)
+
+
+def _normalized(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    executable = member.isdir() or member.name == "bin/python"
+    member.mode = 0o755 if executable else 0o644
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = _EPOCH
+    return member
+
+
+def installed(directory: Path) -> dict[str, str]:
+    """Versions of the packages in a directory, by name."""
+    found = {}
+    for file in sorted(directory.glob("*.dist-info/METADATA")):
+        with file.open(encoding="utf-8") as text:
+            metadata = HeaderParser().parse(text, headersonly=True)
+        found[metadata["Name"].lower().replace("_", "-")] = metadata["Version"]
+    return found
+
+
+def _write_launcher(file: Path, platform: Platform) -> None:
+    file.parent.mkdir()
+    text = _LAUNCHER.substitute(
+        python=platform.python, architecture=platform.architecture, machine=_MACHINES[platform.architecture]
+    )
+    file.write_text(text, encoding="ascii")
+
+
+def _install(project: Path, scratch: Path, target: Path, platform: Platform, run: Run) -> None:
+    """The wheels of the project and of what its lock says, unpacked."""
+    uv = find_uv()
+    # Hatchling and setuptools write this into the wheel in place of the files' times.
+    environment = {"SOURCE_DATE_EPOCH": str(_EPOCH)}
+    requirements, wheels = scratch / "requirements.txt", scratch / "wheels"
+    exported = run(
+        [
+            uv, "export", "--quiet", "--project", str(project), "--locked", "--no-default-groups", "--no-emit-project",
+            *(argument for name in _CLUSTERS_OWN for argument in ("--prune", name)),
+            "--no-annotate", "--no-header",
+        ],
+        environment,
+    )  # fmt: skip
+    requirements.write_text(exported, encoding="utf-8")
+    run([uv, "build", "--quiet", "--wheel", "--out-dir", str(wheels), str(project)], environment)
+    install = [
+        uv, "pip", "install", "--quiet", "--target", str(target), "--python-platform", _PLATFORMS[platform.architecture],
+        "--python-version", platform.python, "--only-binary", ":all:", "--no-deps", "--no-compile-bytecode", "--link-mode", "copy",
+    ]  # fmt: skip
+    run([*install, "--require-hashes", "--requirements", str(requirements)], environment)
+    (wheel,) = wheels.glob("*.whl")
+    run([*install, str(wheel)], environment)
+    # Scripts name the interpreter of this machine; the records name its directories, or who installed.
+    shutil.rmtree(target / "bin", ignore_errors=True)
+    (target / ".lock").unlink(missing_ok=True)
+    for information in target.glob("*.dist-info"):
+        for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json"):
+            (information / name).unlink(missing_ok=True)
+
+
+def find_uv() -> str:
+    """The program uv: on the PATH, or where this project's own setup puts it.
+
+    Raises:
+        PackagingError: There is none.
+    """
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(".venv-uv", "bin").absolute()))
+    if uv is None:
+        raise PackagingError("packing needs the program uv: pip install uv")
+    return uv
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    # An active virtual environment would be warned about; it has no part in this.
+    inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
+    ran = subprocess.run(
+        command,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    if ran.returncode:
+        raise PackagingError(f"`{' '.join(['uv', *command[1:3]])}` failed:\n{ran.stderr.strip()}")
+    return ran.stdout

@@ -1,0 +1,95 @@
+"""A locked project built into an archive with the real uv."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from kinesis_efo.emr.packing import Platform, find_uv, installed, package, read_archive
+from kinesis_efo.errors import PackagingError
+
+PROJECT = """\
+[project]
+name = "kinesis-efo"
+version = "0.0.1"
+requires-python = ">=3.11"
+dependencies = ["msgspec==0.22.0", "typing-extensions", "py4j==0.10.9.9"]
+[project.scripts]
+thing = "thing:main"
+[dependency-groups]
+dev = ["six"]
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[tool.hatch.build.targets.wheel]
+only-include = ["thing.py"]
+"""
+
+
+def _project(directory: Path, text: str = PROJECT) -> Path:
+    directory.mkdir()
+    (directory / "pyproject.toml").write_text(text)
+    (directory / "thing.py").write_text("def main():\n    pass\n")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    project = _project(tmp_path_factory.mktemp("locked") / "project")
+    subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
+    return project
+
+
+def test_two_builds_in_two_places_are_the_same_bytes(locked: Path, tmp_path: Path) -> None:
+    copy = _project(tmp_path / "elsewhere")
+    (copy / "uv.lock").write_bytes((locked / "uv.lock").read_bytes())
+    one = package(locked, tmp_path / "one", Platform("3.11", "x86_64"))
+    other = package(copy, tmp_path / "other", Platform("3.11", "x86_64"))
+    assert one.path.name == other.path.name == f"environment-py3.11-x86_64-{one.digest[:16]}.tar.gz"
+    assert one.path.read_bytes() == other.path.read_bytes()
+    assert read_archive(one.path) == one
+
+
+def test_it_has_what_is_locked_and_nothing_of_the_cluster_or_of_this_machine(locked: Path, tmp_path: Path) -> None:
+    archive = package(locked, tmp_path, Platform("3.12", "arm64"))
+    assert dict(archive.packages) == {
+        "kinesis-efo": "0.0.1",
+        "msgspec": "0.22.0",
+        "typing-extensions": archive.packages["typing-extensions"],
+    }
+    with tarfile.open(archive.path) as tar:
+        tar.extractall(tmp_path / "unpacked", filter="data")
+    unpacked = tmp_path / "unpacked"
+    assert [path.name for path in (unpacked / "lib" / "msgspec").glob("*.so")] == [
+        "_core.cpython-312-aarch64-linux-gnu.so"
+    ]
+    assert {path.name for path in unpacked.iterdir()} == {"bin", "environment.json", "lib"}
+    assert {path.name for path in (unpacked / "bin").iterdir()} == {"python"}
+    here = (sys.prefix, sys.base_prefix, str(locked), str(tmp_path))
+    for file in unpacked.rglob("*"):
+        if file.is_file():
+            contents = file.read_bytes()
+            assert not any(path.encode() in contents for path in here), file
+    assert installed(unpacked / "lib") == dict(archive.packages)
+
+
+def test_what_uv_refuses_is_said_in_its_words(tmp_path: Path) -> None:
+    project = _project(tmp_path / "project")
+    (project / "uv.lock").write_text("version = 1\nrequires-python = '>=3.11'\n")
+    with pytest.raises(PackagingError, match=r"(?s)`uv export --quiet` failed:.*lock"):
+        package(project, tmp_path / "out", Platform())
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_a_project_without_this_library_is_refused(tmp_path: Path) -> None:
+    project = _project(
+        tmp_path / "project",
+        PROJECT.replace("kinesis-efo", "other").replace('"msgspec==0.22.0", "typing-extensions", "py4j==0.10.9.9"', ""),
+    )
+    subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
+    with pytest.raises(PackagingError, match="does not depend on kinesis-efo"):
+        package(project, tmp_path / "out", Platform())

@@ -1,0 +1,159 @@
+"""The archive's form: the same bytes from the same contents, a launcher that finds Python, and what is said when something is wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from kinesis_efo.emr.packing import Platform, _write_launcher, pack, package, read_archive
+from kinesis_efo.errors import PackagingError
+
+HERE = Platform(f"3.{sys.version_info.minor}", "arm64" if os.uname().machine == "aarch64" else "x86_64")
+
+
+def _tree(root: Path, *, umask: int = 0o022, touched: int = 1_700_000_000) -> Path:
+    before = os.umask(umask)
+    try:
+        for name, text in {"lib/b.py": "b = 1\n", "lib/a/__init__.py": "", "bin/python": "#!/bin/sh\n"}.items():
+            file = root / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+            os.utime(file, (touched, touched))
+    finally:
+        os.umask(before)
+    return root
+
+
+def test_the_same_contents_are_the_same_bytes_whenever_and_whoever_packs_them(tmp_path: Path) -> None:
+    one, other = _tree(tmp_path / "one"), _tree(tmp_path / "other", umask=0o077, touched=1)
+    (other / "lib" / "__pycache__").mkdir()
+    (other / "lib" / "__pycache__" / "b.cpython-311.pyc").write_bytes(b"of this machine")
+    digest = pack(one, tmp_path / "one.tar.gz")
+    assert pack(other, tmp_path / "other.tar.gz") == digest
+    assert (tmp_path / "one.tar.gz").read_bytes() == (tmp_path / "other.tar.gz").read_bytes()
+    with tarfile.open(tmp_path / "one.tar.gz") as tar:
+        members = {member.name: member for member in tar}
+    assert list(members) == ["bin", "bin/python", "lib", "lib/a", "lib/a/__init__.py", "lib/b.py"]
+    assert {name: oct(member.mode) for name, member in members.items() if member.isfile()} == {
+        "bin/python": "0o755", "lib/a/__init__.py": "0o644", "lib/b.py": "0o644"
+    }  # fmt: skip
+    assert {(member.uid, member.gid, member.uname, member.mtime) for member in members.values()} == {
+        (0, 0, "", 315532800)
+    }
+
+
+@pytest.mark.parametrize("change", ["text", "name", "mode of nothing"])
+def test_other_contents_have_another_digest(tmp_path: Path, change: str) -> None:
+    one, other = _tree(tmp_path / "one"), _tree(tmp_path / "other")
+    file = other / "lib" / "b.py"
+    match change:
+        case "text":
+            file.write_text("b = 2\n")
+        case "name":
+            file.rename(other / "lib" / "c.py")
+        case _:
+            file.chmod(0o777)
+    same = pack(one, tmp_path / "1.tar.gz") == pack(other, tmp_path / "2.tar.gz")
+    assert same is (change == "mode of nothing")
+
+
+class Unpacked:
+    """An archive's directory with the launcher in it, and one module."""
+
+    def __init__(self, root: Path, platform: Platform = HERE) -> None:
+        self.root = root
+        (root / "lib").mkdir(parents=True)
+        (root / "lib" / "packed.py").write_text("where = 'packed'\n")
+        _write_launcher(root / "bin" / "python", platform)
+        (root / "bin" / "python").chmod(0o755)
+
+    def run(self, *arguments: str, cwd: Path, program: str = "./environment/bin/python", **environment: str) -> str:
+        ran = subprocess.run(
+            [program, *arguments],
+            cwd=cwd,
+            env={"PATH": os.environ["PATH"], **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return ran.stdout + ran.stderr + ("" if ran.returncode == 0 else f"exit {ran.returncode}")
+
+
+def test_the_launcher_finds_its_packages_from_any_directory_and_keeps_what_spark_put_on_the_path(
+    tmp_path: Path,
+) -> None:
+    container = tmp_path / "a container"
+    container.mkdir()
+    # YARN links to where it has unpacked the archive.
+    Unpacked(tmp_path / "file cache")
+    (container / "environment").symlink_to(tmp_path / "file cache")
+    show = "import packed, sys; print(packed.where, sys.version_info[:2] == (3, int(sys.argv[1])), 'spark.zip' in sys.path[2])"
+    python = Unpacked(tmp_path / "elsewhere")
+    minor = HERE.python.partition(".")[2]
+    assert python.run("-c", show, minor, cwd=container, PYTHONPATH="/opt/spark.zip").split() == [
+        "packed",
+        "True",
+        "True",
+    ]
+    absolute = str(container / "environment" / "bin" / "python")
+    assert python.run("-c", "import packed; print(packed.where)", cwd=tmp_path, program=absolute) == "packed\n"
+
+
+def test_a_host_without_that_python_is_told_of(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("sh", "dirname", "uname"):
+        (tools / name).symlink_to(shutil.which(name) or "")
+    missing = Platform(
+        next(each for each in ("3.13", "3.12") if not Path(f"/usr/bin/python{each}").exists()), HERE.architecture
+    )
+    unpacked = Unpacked(tmp_path / "environment", missing)
+    said = unpacked.run("-V", cwd=tmp_path, PATH=str(tools))
+    assert f"built for Python {missing.python}, which this host does not have (PATH is {tools})" in said
+    assert "exit 1" in said
+    chosen = unpacked.run(
+        "-c", "import packed; print(packed.where)", cwd=tmp_path, PATH=str(tools), KINESIS_EFO_PYTHON=sys.executable
+    )
+    assert chosen == "packed\n"
+
+
+def test_a_host_with_other_processors_is_told_of(tmp_path: Path) -> None:
+    other = "x86_64" if HERE.architecture == "arm64" else "arm64"
+    said = Unpacked(tmp_path / "environment", Platform(HERE.python, other)).run("-V", cwd=tmp_path)
+    assert f"built for {other}, but this host is {os.uname().machine}" in said
+    assert "exit 1" in said
+
+
+@pytest.mark.parametrize(("python", "architecture", "said"), [("3.9", "x86_64", "'3.9'"), ("3.11", "sparc", "'sparc'")])
+def test_a_platform_that_emr_does_not_have_is_refused(python: str, architecture: str, said: str) -> None:
+    with pytest.raises(PackagingError, match=said):
+        Platform(python, architecture)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("contents", [b"", b"no archive", None])
+def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, contents: bytes | None) -> None:
+    file = tmp_path / "environment.tar.gz"
+    if contents is not None:
+        file.write_bytes(contents)
+    with pytest.raises(PackagingError, match=r"environment.tar.gz is no archive of `kinesis-efo emr package`"):
+        read_archive(file)
+
+
+def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+    pack(_tree(tmp_path / "tree"), tmp_path / "other.tar.gz")
+    with pytest.raises(PackagingError, match="is no archive"):
+        read_archive(tmp_path / "other.tar.gz")
+
+
+@pytest.mark.parametrize("missing", ["pyproject.toml", "uv.lock"])
+def test_a_directory_that_is_no_locked_project_is_refused(tmp_path: Path, missing: str) -> None:
+    for name in {"pyproject.toml", "uv.lock"} - {missing}:
+        (tmp_path / name).touch()
+    with pytest.raises(PackagingError, match=f"has no {missing}: --project must be"):
+        package(tmp_path, tmp_path / "out", Platform())

@@ -14,7 +14,7 @@ PYTHON := $(VENV)/bin/python
 # Looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
-.PHONY: help demo test lint synth bench java clean
+.PHONY: help demo test lint synth bench docs java clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -50,6 +50,10 @@ lint: $(VENV)/.full
 
 bench: $(VENV)/.full java
 	@$(RUN) $(PYTHON) -m benchmarks $(BENCH_ARGS)
+
+# The tables in README.md and docs/ that come from the code.
+docs: $(VENV)/.full
+	$(PYTHON) -m scripts.docs
 
 # Targets of the infrastructure, `synth` among them.
 -include infra/Makefile.inc

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kinesis_efo.errors import OptionsError
+from kinesis_efo.metrics.settings import EXPORTS, MetricsSettings
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.units import parse_duration, parse_size, parse_time
 
@@ -100,6 +101,7 @@ class SourceOptions:
     idle_checkpoint_interval: float = 60.0
     retry: RetrySettings = RetrySettings()
     aws: AwsSettings = AwsSettings()
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -129,6 +131,7 @@ class SourceOptions:
             },
             retry=RetrySettings(**_group(values, "retry")),
             aws=AwsSettings(**_group(values, "aws")),
+            metrics=MetricsSettings(**_group(values, "metrics")),
         )
 
 
@@ -253,6 +256,12 @@ def _fetchers(text: str) -> str:
     raise ValueError(text)
 
 
+def _export(text: str) -> str:
+    if text.strip().lower() not in EXPORTS:
+        raise ValueError(text)
+    return text.strip().lower()
+
+
 def _url(text: str) -> str:
     if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", text.strip()):
         raise ValueError(text)
@@ -327,6 +336,15 @@ SOURCE_OPTIONS: Final = (
            "longest backoff", group=("retry", "max_ms")),
     Option("subscribe.backoff.factor", _factor, "a number from 1 to 10", "`1.5`",
            "growth of the backoff", group=("retry", "factor")),
+    Option("metrics.export", _export, "otel, emf or none", "`otel`",
+           "`otel`: OpenTelemetry, silent until an SDK is configured; `emf`: CloudWatch EMF lines; or `none`",
+           group=("metrics", "export")),
+    Option("metrics.emf.to", _text, "stdout, stderr or a path", "`stdout`",
+           "where EMF lines go; a file is appended to, and may be rotated", group=("metrics", "emf_to")),
+    Option("metrics.emf.interval", _seconds(1_000, 3_600_000), "a duration such as 60s, from 1s to 1h", "`60s`",
+           "time between EMF lines", group=("metrics", "emf_interval")),
+    Option("metrics.shards", _at_least(_integer, 0, 10_000), "a whole number up to 10000", "`100`",
+           "most shards whose metrics are told apart, the rest is `other`; 0: per stream only", group=("metrics", "shards")),
 )  # fmt: skip
 _BY_LOWER_NAME: Final = {option.name.lower(): option for option in SOURCE_OPTIONS}
 
@@ -363,6 +381,11 @@ def _contradictions(values: Mapping[str, Any], given: set[str]) -> list[str]:
         f"kinesis-efo option '{name}' needs option 'roleArn'"
         for name in ("externalId", "roleSessionName")
         if name.lower() in given and "rolearn" not in given
+    ]
+    faults += [
+        f"kinesis-efo option '{name}' needs option 'metrics.export' to be emf"
+        for name in ("metrics.emf.to", "metrics.emf.interval")
+        if name.lower() in given and values.get("metrics.export", "") != "emf"
     ]
     if values.get("subscribe.backoff.baseMs", 1_000) > values.get("subscribe.backoff.maxMs", 10_000):
         faults.append("kinesis-efo option 'subscribe.backoff.baseMs' must not exceed 'subscribe.backoff.maxMs'")

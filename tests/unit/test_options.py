@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kinesis_efo.errors import OptionsError
+from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import SOURCE_OPTIONS, AwsSettings, RetrySettings, SourceOptions, Start, option_table
 from kinesis_efo.positions import TRIM_HORIZON, Position
 
@@ -43,6 +44,10 @@ WRONG = {
     "subscribe.backoff.baseMs": ["0", "600001", "1s"],
     "subscribe.backoff.maxMs": ["0", "600001", "1s"],
     "subscribe.backoff.factor": ["0.9", "11", "much", "nan"],
+    "metrics.export": ["prometheus", "yes", ""],
+    "metrics.emf.to": [" "],
+    "metrics.emf.interval": ["999ms", "2h", "often"],
+    "metrics.shards": ["-1", "10001", "all"],
 }  # fmt: skip
 
 
@@ -59,7 +64,7 @@ def test_no_option_is_left_out_here() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
 def test_a_wrong_value_is_named_with_its_option_and_what_it_must_be(name: str, value: str) -> None:
-    rest = {**DIRECT, "roleArn": ROLE} if name != "manifest" else {}
+    rest = {**DIRECT, "roleArn": ROLE, "metrics.export": "emf"} if name != "manifest" else {}
     (fault, *_) = faults(**{**rest, name: value})
     rule = next(option.rule for option in SOURCE_OPTIONS if option.name == name)
     assert fault.startswith(f"kinesis-efo option '{name}' must be ")
@@ -171,6 +176,17 @@ def test_streams_without_a_manifest() -> None:
     assert faults(**DIRECT, streams="orders") == (
         "kinesis-efo option 'streams' selects streams of a manifest; it means nothing with 'streamArn'",
     )
+
+
+def test_emf_lines_that_are_not_written() -> None:
+    assert faults(**DIRECT, **{"metrics.emf.to": "stderr", "metrics.emf.interval": "10s"}) == (
+        "kinesis-efo option 'metrics.emf.to' needs option 'metrics.export' to be emf",
+        "kinesis-efo option 'metrics.emf.interval' needs option 'metrics.export' to be emf",
+    )
+    emf = SourceOptions.parse(
+        {**DIRECT, "metrics.export": "EMF", "metrics.emf.to": "/var/log/e.log", "metrics.shards": "0"}
+    )
+    assert emf.metrics == MetricsSettings("emf", "/var/log/e.log", 60.0, 0)
 
 
 def test_a_backoff_that_begins_above_its_end() -> None:

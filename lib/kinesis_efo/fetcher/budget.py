@@ -1,12 +1,13 @@
 """One budget of bytes for all shards of a fetcher, with a guaranteed minimum for each of them.
 
-Lives in the fetcher's event loop and is not thread-safe. Relies on nothing.
+Lives in the fetcher's event loop and is not thread-safe; what it counts may be read from anywhere. Relies on nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from typing import Final
 
 from kinesis_efo.positions import ShardKey
@@ -40,6 +41,7 @@ class Budget:
     Args:
         limit: Bytes for all shards together.
         guarantee: Bytes that each shard may hold in any case.
+        now: Monotonic seconds, for how long shards wait.
 
     >>> budget = Budget(limit=100, guarantee=10)
     >>> busy, quiet = ShardKey("s", "busy"), ShardKey("s", "quiet")
@@ -48,12 +50,17 @@ class Budget:
     (True, False)
     """
 
-    def __init__(self, limit: int, guarantee: int = GUARANTEED_BYTES) -> None:
+    def __init__(
+        self, limit: int, guarantee: int = GUARANTEED_BYTES, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.limit = limit
         self.room = Signal()
         self._most_guaranteed = guarantee
         self._held: dict[ShardKey, int] = {}
         self._used = 0
+        self._now = now
+        self._waited: dict[ShardKey, float] = {}
+        self._waiting: dict[ShardKey, float] = {}
 
     @property
     def used(self) -> int:
@@ -81,6 +88,20 @@ class Budget:
             return True
         reserved = sum(max(0, guarantee - held) for other, held in self._held.items() if other != key)
         return self._used + size + reserved <= self.limit
+
+    async def wait(self, key: ShardKey) -> None:
+        """Let a shard wait until something has changed. Whether it fits now is for the caller to see."""
+        began = self._waiting[key] = self._now()
+        try:
+            await self.room.wait()
+        finally:
+            self._waited[key] = self._waited.get(key, 0.0) + self._now() - began
+            self._waiting.pop(key, None)
+
+    def waited(self, key: ShardKey) -> float:
+        """Seconds that a shard has waited for room, in total and up to now."""
+        since = self._waiting.get(key)
+        return self._waited.get(key, 0.0) + (0.0 if since is None else self._now() - since)
 
     def take(self, key: ShardKey, size: int) -> None:
         """Account bytes to a shard, whether they fit or not."""

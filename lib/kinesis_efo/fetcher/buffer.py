@@ -46,12 +46,16 @@ class ShardBuffer:
         start: Position that the subscription feeding this buffer started from.
         budget: Shared with all other shards of the fetcher.
         arrived: Called whenever the buffer grew or was closed.
+
+    Attributes:
+        waiting_since: When the oldest records here arrived, seconds on the monotonic clock; None where there are none.
     """
 
     def __init__(self, key: ShardKey, start: Position, budget: Budget, arrived: Callable[[], None]) -> None:
         self.key = key
         self.start = start
         self.end = start
+        self.waiting_since: float | None = None
         self._budget = budget
         self._arrived = arrived
         # Parallel columns, bisected by planning and reading. The sums run on through evictions; their first element
@@ -94,7 +98,7 @@ class ShardBuffer:
             if self._starving():
                 self._evict(len(self._ends))
                 break
-            await self._budget.room.wait()
+            await self._budget.wait(self.key)
         if not self._closed:
             self._append(event, size, now)
 
@@ -114,6 +118,8 @@ class ShardBuffer:
             self._since.append(now)
             self._bytes_through.append(self._bytes_through[-1] + size)
             self._records_through.append(self._records_through[-1] + head.records)
+            if head.records and self.waiting_since is None:
+                self.waiting_since = now
         self.end = _position(end)
         self._arrived()
 
@@ -232,6 +238,7 @@ class ShardBuffer:
             del self._bytes_through[: self._gone]
             del self._records_through[: self._gone]
             self._gone = 0
+        self.waiting_since = self.news_since(self.start)
         self._budget.give_back(self.key, freed)
 
 

@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import AsyncExitStack
 from random import Random
@@ -20,6 +20,7 @@ from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.fetcher.measures import FetcherMeasures
 from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.fetcher.start import start_offset
 from kinesis_efo.fetcher.streams import StreamAccess
@@ -31,6 +32,7 @@ from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo.leases.worker import LeaseLoop, worker_id
 from kinesis_efo.manifest import Manifest
+from kinesis_efo.metrics import report
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.positions import Offset
 
@@ -77,6 +79,7 @@ class FetcherRuntime:
         self._streams: dict[str, StreamAccess] = {}
         self._service: FetcherService | None = None
         self._table: LeaseTable | None = None
+        self._end_report: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Start fetching on demand.
@@ -117,6 +120,8 @@ class FetcherRuntime:
             asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result(_STOP_SECONDS)
         except (TimeoutError, CancelledError):
             log.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
+        # The leases first: a successor waits for them.
+        self._end_report()
         if self._service is not None:
             # Waits for calls that are under way; they have ended with the fetcher, but a stuck one must not hold us.
             closing = threading.Thread(target=self._service.shutdown, daemon=True)
@@ -170,6 +175,9 @@ class FetcherRuntime:
         )
         self._stack.push_async_callback(fetcher.stop)
         await fetcher.start(leases)
+        about = {"application": manifest.application, "environment": manifest.environment}
+        measures = FetcherMeasures(fetcher, self._streams, leases, about, options.metrics.shards, self._clock.monotonic)
+        self._end_report = report(measures, options.metrics)
         log.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams))
 
     @property

@@ -18,7 +18,7 @@ from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.faults import Fault, Verdict, classify, describe, fatal
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
-from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
+from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription, SubscriptionStats
 from kinesis_efo.kinesis.topology import ShardLister, starting_positions
 from kinesis_efo.kinesis.transport import Transport
 from kinesis_efo.manifest import StreamRef
@@ -39,6 +39,9 @@ class StreamAccess:
         source: Where the manifest came from, for messages.
         clock: Time.
         limits: Kinesis' times.
+
+    Attributes:
+        stats: What happened to the subscriptions of each shard, by shard id.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class StreamAccess:
         limits: Limits = KINESIS_LIMITS,
     ) -> None:
         self.lineage = Lineage(())
+        self.stats: dict[str, SubscriptionStats] = {}
         self._shards: dict[str, Shard] = {}
         self._ref = ref
         self._transport = transport
@@ -133,6 +137,7 @@ class StreamAccess:
             not_before=self._next_call(shard_id),
             limits=self._limits,
             clock=self._clock,
+            stats=self.stats.setdefault(shard_id, SubscriptionStats()),
         )
         self._last[shard_id] = subscription
         return subscription

@@ -72,6 +72,9 @@ class Fetcher:
         lease_keys: Which lease belongs to which shard.
         settings: See there.
         clock: Time.
+
+    Attributes:
+        budget: The bytes that all shards share.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class Fetcher:
         self._lease_keys = lease_keys
         self._settings = settings
         self._clock = clock
-        self._budget = Budget(settings.buffer_bytes)
+        self.budget = Budget(settings.buffer_bytes, now=clock.monotonic)
         self._feeds: dict[ShardKey, ShardFeed] = {}
         self._wanted: dict[ShardKey, Position] = {}
         self._polled: dict[ShardKey, Position] = {}
@@ -129,6 +132,11 @@ class Fetcher:
         self._feeds.clear()
 
     @property
+    def feeds(self) -> list[ShardFeed]:
+        """The shards that are read now; a copy, which may be asked for from any thread."""
+        return list(self._feeds.values())
+
+    @property
     def reading(self) -> bool:
         """Whether a task reads a range at this moment."""
         return any(self._reading.values())
@@ -162,7 +170,7 @@ class Fetcher:
                 buffers[key] = feed.from_position(position)
                 buffers[key].want(position)
         # Half of the budget at most: while Spark works on one micro-batch, the next one is fetched.
-        portions = plan(buffers, offset, min(request.max_bytes, self._budget.limit // 2), request.max_records)
+        portions = plan(buffers, offset, min(request.max_bytes, self.budget.limit // 2), request.max_records)
         reached = {**offset, **{key: portion.through for key, portion in portions.items()}}
         starting = self._starting(reached)
         return PollReply(
@@ -349,7 +357,7 @@ class Fetcher:
             self._feeds[key] = ShardFeed(
                 key,
                 partial(stream.subscribe, key.shard),
-                self._budget,
+                self.budget,
                 self,
                 self._clock,
                 fail_on_data_loss=self._settings.fail_on_data_loss,

@@ -51,7 +51,7 @@ class State(Enum):
 
 @dataclass(slots=True)
 class SubscriptionStats:
-    """What happened to a subscription so far, for metrics.
+    """What happened to a shard's subscriptions so far, for metrics: plain numbers, read from other threads.
 
     Attributes:
         state: What it is doing.
@@ -94,6 +94,7 @@ class ShardSubscription:
         limits: Kinesis' times.
         clock: Time.
         random: Numbers in `[0, 1)`, for jitter.
+        stats: Of the shard's former subscriptions, to go on counting.
 
     Attributes:
         position: Behind the last event that the sink admitted.
@@ -116,9 +117,10 @@ class ShardSubscription:
         limits: Limits = KINESIS_LIMITS,
         clock: Clock | None = None,
         random: Callable[[], float] = standard_random.random,
+        stats: SubscriptionStats | None = None,
     ) -> None:
         self.position = start
-        self.stats = SubscriptionStats()
+        self.stats = SubscriptionStats() if stats is None else stats
         self._stream = stream
         self._shard_id = shard_id
         self._sink = sink

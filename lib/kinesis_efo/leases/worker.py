@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from random import Random
 
 from kinesis_efo.clock import Clock
@@ -34,6 +35,21 @@ def worker_id(random: Random) -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{random.getrandbits(64):016x}"
 
 
+@dataclass(slots=True)
+class LeaseStats:
+    """What happened to a worker's leases so far, for metrics: plain numbers, read from other threads.
+
+    Attributes:
+        taken: Leases that became ours.
+        lost_to_others: Leases that another worker took; not those that were handed over.
+        not_renewed: Leases given up because no renewal came through in time.
+    """
+
+    taken: int = 0
+    lost_to_others: int = 0
+    not_renewed: int = 0
+
+
 class LeaseLoop:
     """Holds the leases of the shards that a worker wants. One per worker, on one asyncio loop.
 
@@ -52,6 +68,9 @@ class LeaseLoop:
         on_lost: Called with a lease key, and who has it now (None: nobody we know of, the table was not reachable in
             time), once it is not ours any more without our doing. Stop reading before returning.
         on_failed: Called with the error that ended the loop.
+
+    Attributes:
+        stats: What happened so far.
     """
 
     def __init__(
@@ -71,6 +90,7 @@ class LeaseLoop:
         on_lost: Callable[[str, str | None], None] = lambda _key, _owner: None,
         on_failed: Callable[[LeaseError], None] = lambda _error: None,
     ) -> None:
+        self.stats = LeaseStats()
         self._table = table
         self._me = Worker(worker_id, run_id, endpoint)
         self._clock = clock
@@ -140,7 +160,13 @@ class LeaseLoop:
     @property
     def held(self) -> frozenset[str]:
         """Lease keys that are ours at this moment."""
-        return frozenset(key for key, keeper in self._keepers.items() if keeper.held)
+        # The copy is for other threads that count.
+        return frozenset(key for key, keeper in list(self._keepers.items()) if keeper.held)
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Lease keys that are to be held, the finished ones left out."""
+        return frozenset(self._open)
 
     def is_held(self, key: str) -> bool:
         """Whether a lease is ours at this moment: asks the clock, so it is right even after the process was paused."""
@@ -336,6 +362,7 @@ class LeaseLoop:
             noted=lambda: self._noted.get(key),
         )
         self._keepers[key] = keeper
+        self.stats.taken += 1
         logger.info("lease %s taken by %s at %s", key, self._me.id, lease.checkpoint or "LATEST")
         task = asyncio.create_task(self._tend(key, keeper), name=f"lease {key}")
         self._tending.add(task)
@@ -360,9 +387,11 @@ class LeaseLoop:
                     self._on_lost(key, heir)
                     await keeper.release()
                 case Ending.LOST:
+                    self.stats.lost_to_others += 1
                     logger.warning("lease %s of %s lost to %s", key, self._me.id, keeper.lost_to or "nobody")
                     self._on_lost(key, keeper.lost_to)
                 case Ending.UNREACHABLE:
+                    self.stats.not_renewed += 1
                     why = keeper.trouble or "this process was stopped"
                     logger.warning("lease %s of %s lost: not renewed in time: %s", key, self._me.id, why)
                     self._on_lost(key, None)

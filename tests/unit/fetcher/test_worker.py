@@ -89,7 +89,7 @@ class Query:
         try:
             async for chunk in reader:
                 payloads += chunk
-                used = self.fetcher._budget.used
+                used = self.fetcher.budget.used
                 self.most_used = max(self.most_used, used)
                 await asyncio.sleep(pause)
                 if stop_after is not None and len(payloads) > stop_after:

@@ -1,0 +1,124 @@
+"""What a fetcher counts, as samples: per shard as far as shards are told apart, per stream, and for all of it.
+
+Read from an exporter's thread: it looks at plain numbers and copies of dictionaries only. Relies on what the parts count; a
+shard's counts outlive its feeds, so that no total steps back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Protocol
+
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.streams import StreamAccess
+from kinesis_efo.kinesis.subscription import State, SubscriptionStats
+from kinesis_efo.leases.worker import LeaseLoop
+from kinesis_efo.metrics import Attributes, Labels, Sample
+from kinesis_efo.metrics import catalog as metrics
+from kinesis_efo.metrics.labels import OTHER
+from kinesis_efo.positions import ShardKey
+
+QUIET_SECONDS: Final = 10.0
+"""Twice the time between two events of an idle shard: no event for longer than that is a lag by itself."""
+
+_MOST_ERRORS: Final = 32
+
+
+class Measured(Protocol):
+    """What is read of a fetcher."""
+
+    budget: Budget
+
+    @property
+    def feeds(self) -> list[ShardFeed]:
+        """The shards that are read now."""
+
+
+class FetcherMeasures:
+    """A source of samples.
+
+    Args:
+        fetcher: What is measured.
+        streams: By logical name.
+        leases: The fetcher's.
+        about: Attributes of every sample: application and environment.
+        shards: Most shards that are told apart.
+        now: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        fetcher: Measured,
+        streams: Mapping[str, StreamAccess],
+        leases: LeaseLoop,
+        about: Mapping[str, str],
+        shards: int,
+        now: Callable[[], float],
+    ) -> None:
+        self._fetcher = fetcher
+        self._streams = streams
+        self._leases = leases
+        self._about = tuple(about.items())
+        self._tells_apart = shards > 0
+        self._shards = Labels(shards)
+        self._errors = Labels(_MOST_ERRORS)
+        self._now = now
+
+    def __call__(self) -> Iterator[Sample]:
+        """All values, now. What is counted per stream comes as one sample per shard, to be added up."""
+        feeds = {feed.key: feed for feed in self._fetcher.feeds}
+        self._shards.keep(feeds.keys())
+        for name, stream in self._streams.items():
+            for shard, stats in list(stream.stats.items()):
+                key = ShardKey(name, shard)
+                yield from self._of_subscriptions(name, stats)
+                yield from self._of_shard(key, stats, feeds.get(key))
+        yield from self._of_fetcher()
+
+    def _of_subscriptions(self, stream: str, stats: SubscriptionStats) -> Iterator[Sample]:
+        about = (*self._about, ("stream", stream))
+        yield Sample(metrics.OPENED, stats.opened, about)
+        yield Sample(metrics.RENEWED, stats.renewed, about)
+        yield Sample(metrics.PAUSED, stats.paused, about)
+        yield Sample(metrics.OPEN, int(stats.state is State.STREAMING), about)
+        for code, count in list(stats.failures.items()):
+            yield Sample(metrics.FAILED, count, (*about, ("error", self._errors.label(code) or OTHER)))
+
+    def _of_shard(self, key: ShardKey, stats: SubscriptionStats, feed: ShardFeed | None) -> Iterator[Sample]:
+        about = (*self._about, ("stream", key.stream))
+        if self._tells_apart:
+            label = self._shards.label(key)
+            if label is None:
+                return
+            about = (*about, ("shard", OTHER if label is OTHER else key.shard))
+        yield Sample(metrics.RECORDS, stats.records, about)
+        yield Sample(metrics.BYTES, stats.bytes, about)
+        yield Sample(metrics.EVENTS, stats.events, about)
+        yield Sample(metrics.BACKPRESSURE, self._fetcher.budget.waited(key), about)
+        if feed is not None:
+            yield from self._of_feed(stats, feed, about)
+
+    def _of_feed(self, stats: SubscriptionStats, feed: ShardFeed, about: Attributes) -> Iterator[Sample]:
+        now = self._now()
+        buffer = feed.buffer
+        since = None if buffer is None else buffer.waiting_since
+        yield Sample(metrics.WAITING, 0.0 if since is None else max(0.0, now - since), about)
+        last_event, behind = stats.last_event, stats.millis_behind
+        if last_event is None or behind is None:
+            return
+        # A shard that has ended is silent for good.
+        silence = 0.0 if stats.state is State.ENDED else max(0.0, now - last_event)
+        yield Sample(metrics.SILENCE, silence, about)
+        yield Sample(metrics.LAG, behind + (round(silence * 1000) if silence > QUIET_SECONDS else 0), about)
+
+    def _of_fetcher(self) -> Iterator[Sample]:
+        budget, leases = self._fetcher.budget, self._leases
+        lost = {"taken": leases.stats.lost_to_others, "not renewed": leases.stats.not_renewed}
+        yield Sample(metrics.BUFFERED, budget.used, self._about)
+        yield Sample(metrics.BUFFER_LIMIT, budget.limit, self._about)
+        yield Sample(metrics.LEASES_WANTED, len(leases.wanted), self._about)
+        yield Sample(metrics.LEASES_HELD, len(leases.held), self._about)
+        yield Sample(metrics.LEASES_TAKEN, leases.stats.taken, self._about)
+        for reason, count in lost.items():
+            yield Sample(metrics.LEASES_LOST, count, (*self._about, ("reason", reason)))

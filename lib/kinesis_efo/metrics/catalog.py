@@ -1,0 +1,172 @@
+"""Every metric there is: names, units, attributes and meaning. The table in docs/metrics.md is printed from it. Pure.
+
+Units of OpenTelemetry are UCUM's (its semantic conventions for metrics); units of CloudWatch are those of MetricDatum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Kind(Enum):
+    """What a value is, and what several of them with the same attributes make together."""
+
+    COUNTER = "counter"
+    """Grows from the start of the process; their sum."""
+    AMOUNT = "gauge"
+    """How much there is now; their sum."""
+    WORST = "gauge, worst"
+    """How bad it is now; the highest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: In OpenTelemetry.
+        cloudwatch: In CloudWatch.
+        kind: What a value is.
+        unit: In OpenTelemetry.
+        attributes: Besides `application` and `environment`, where those are known.
+        meaning: One line.
+    """
+
+    name: str
+    cloudwatch: str
+    kind: Kind
+    unit: str
+    attributes: tuple[str, ...]
+    meaning: str
+
+    @property
+    def cloudwatch_unit(self) -> str:
+        """Its unit in CloudWatch; what is counted has none but `Count`."""
+        return {"ms": "Milliseconds", "s": "Seconds", "By": "Bytes"}.get(self.unit, "Count")
+
+
+DIMENSIONS: Final = {
+    "application": "Application",
+    "environment": "Environment",
+    "stream": "Stream",
+    "shard": "Shard",
+    "error": "Error",
+    "reason": "Reason",
+}
+"""Attributes by their OpenTelemetry name, with the name they have in CloudWatch."""
+
+_SHARD: Final = ("stream", "shard")
+
+LAG: Final = Metric(
+    "kinesis_efo.lag", "MillisBehindLatest", Kind.WORST, "ms", _SHARD,
+    "how far reading is behind the tip of the shard: what Kinesis said last, and from 10 s of silence on the silence as well",
+)  # fmt: skip
+SILENCE: Final = Metric(
+    "kinesis_efo.silence", "SecondsSinceEvent", Kind.WORST, "s", _SHARD,
+    "time since Kinesis sent the last event; it sends one every 5 s to an idle shard, so more than 35 s is trouble",
+)  # fmt: skip
+WAITING: Final = Metric(
+    "kinesis_efo.buffer.age", "SecondsUncommitted", Kind.WORST, "s", _SHARD,
+    "how long the oldest fetched records wait for Spark to commit them; grows without end where Spark does not move",
+)  # fmt: skip
+RECORDS: Final = Metric(
+    "kinesis_efo.records", "RecordsFetched", Kind.COUNTER, "{record}", _SHARD, "Kinesis records fetched"
+)
+BYTES: Final = Metric(
+    "kinesis_efo.bytes", "BytesFetched", Kind.COUNTER, "By", _SHARD, "bytes of the events fetched, as they came"
+)
+EVENTS: Final = Metric("kinesis_efo.events", "EventsFetched", Kind.COUNTER, "{event}", _SHARD, "events fetched")
+BACKPRESSURE: Final = Metric(
+    "kinesis_efo.backpressure", "SecondsBackpressured", Kind.COUNTER, "s", _SHARD,
+    "time that fetching a shard stood still because the buffer was full",
+)  # fmt: skip
+OPEN: Final = Metric(
+    "kinesis_efo.subscriptions.open", "SubscriptionsOpen", Kind.AMOUNT, "{subscription}", ("stream",),
+    "subscriptions that are open now; one per shard that is read",
+)  # fmt: skip
+OPENED: Final = Metric(
+    "kinesis_efo.subscriptions.opened", "SubscriptionsOpened", Kind.COUNTER, "{subscription}", ("stream",),
+    "successful SubscribeToShard calls",
+)  # fmt: skip
+RENEWED: Final = Metric(
+    "kinesis_efo.subscriptions.renewed", "SubscriptionsRenewed", Kind.COUNTER, "{subscription}", ("stream",),
+    "subscriptions that ended cleanly, as Kinesis ends each after 5 minutes, and were opened again",
+)  # fmt: skip
+PAUSED: Final = Metric(
+    "kinesis_efo.subscriptions.paused", "SubscriptionsPaused", Kind.COUNTER, "{subscription}", ("stream",),
+    "subscriptions closed on purpose because the buffer was full for 20 s",
+)  # fmt: skip
+FAILED: Final = Metric(
+    "kinesis_efo.subscriptions.failed", "SubscriptionsFailed", Kind.COUNTER, "{failure}", ("stream", "error"),
+    "failed SubscribeToShard calls and broken subscriptions, by error code",
+)  # fmt: skip
+BUFFERED: Final = Metric(
+    "kinesis_efo.buffer.used", "BufferBytes", Kind.AMOUNT, "By", (), "bytes of fetched events that wait for Spark"
+)
+BUFFER_LIMIT: Final = Metric(
+    "kinesis_efo.buffer.limit", "BufferLimitBytes", Kind.AMOUNT, "By", (), "the option `bufferBytes`"
+)
+LEASES_WANTED: Final = Metric(
+    "kinesis_efo.leases.wanted", "LeasesWanted", Kind.AMOUNT, "{lease}", (), "leases of the shards that are to be read"
+)
+LEASES_HELD: Final = Metric(
+    "kinesis_efo.leases.held", "LeasesHeld", Kind.AMOUNT, "{lease}", (), "those of them that are held"
+)
+LEASES_TAKEN: Final = Metric("kinesis_efo.leases.taken", "LeasesTaken", Kind.COUNTER, "{lease}", (), "leases taken")
+LEASES_LOST: Final = Metric(
+    "kinesis_efo.leases.lost", "LeasesLost", Kind.COUNTER, "{lease}", ("reason",),
+    "leases lost: `taken` by another worker, or `not renewed` in time",
+)  # fmt: skip
+WRITTEN: Final = Metric(
+    "kinesis_efo.producer.records", "RecordsWritten", Kind.COUNTER, "{record}", ("stream",), "records acknowledged"
+)
+WRITTEN_BYTES: Final = Metric(
+    "kinesis_efo.producer.bytes", "BytesWritten", Kind.COUNTER, "By", ("stream",), "the same in bytes, with their keys"
+)
+REQUESTS: Final = Metric(
+    "kinesis_efo.producer.requests", "PutRecordsCalls", Kind.COUNTER, "{call}", ("stream",), "PutRecords calls"
+)
+RETRIES: Final = Metric(
+    "kinesis_efo.producer.retries", "RecordsRetried", Kind.COUNTER, "{record}", ("stream", "error"),
+    "Kinesis records sent again, by error code",
+)  # fmt: skip
+REFUSED: Final = Metric(
+    "kinesis_efo.producer.refused", "RecordsRefused", Kind.COUNTER, "{record}", ("stream",),
+    "records left out because they can never be written",
+)  # fmt: skip
+OUTSTANDING: Final = Metric(
+    "kinesis_efo.producer.outstanding", "RecordsOutstanding", Kind.AMOUNT, "{record}", ("stream",),
+    "records put and not acknowledged yet",
+)  # fmt: skip
+OUTSTANDING_BYTES: Final = Metric(
+    "kinesis_efo.producer.outstanding.bytes", "BytesOutstanding", Kind.AMOUNT, "By", ("stream",), "the same in bytes"
+)
+PUT_WAITS: Final = Metric(
+    "kinesis_efo.producer.backpressure", "SecondsPutWaited", Kind.COUNTER, "s", ("stream",),
+    "time that puts waited for room",
+)  # fmt: skip
+LATENCY: Final = Metric(
+    "kinesis_efo.producer.latency.p99", "PutLatencyP99", Kind.WORST, "s", ("stream",),
+    "99 % of the records were acknowledged within this time since the producer was opened",
+)  # fmt: skip
+
+METRICS: Final = (
+    LAG, SILENCE, WAITING, RECORDS, BYTES, EVENTS, BACKPRESSURE, OPEN, OPENED, RENEWED, PAUSED, FAILED, BUFFERED,
+    BUFFER_LIMIT, LEASES_WANTED, LEASES_HELD, LEASES_TAKEN, LEASES_LOST, WRITTEN, WRITTEN_BYTES, REQUESTS, RETRIES,
+    REFUSED, OUTSTANDING, OUTSTANDING_BYTES, PUT_WAITS, LATENCY,
+)  # fmt: skip
+"""All of them, in the order of the table."""
+
+
+def metric_table() -> str:
+    """The metrics as a Markdown table, for docs/metrics.md."""
+    rows = [
+        f"| `{metric.name}` | `{metric.cloudwatch}` | {metric.kind.value} | {metric.unit} | "
+        f"{', '.join(f'`{name}`' for name in metric.attributes) or '-'} | {metric.meaning} |"
+        for metric in METRICS
+    ]
+    return "\n".join(
+        ["| OpenTelemetry | CloudWatch | kind | unit | attributes | |", "|---|---|---|---|---|---|", *rows]
+    )

@@ -1,0 +1,139 @@
+"""Metrics through OpenTelemetry's API, and an SDK for processes that nobody else configures.
+
+The API does nothing until an SDK is there. In the processes that Spark starts for Python, no program of the user's runs that
+could set one up: there the environment variables that every OpenTelemetry SDK knows do it (`OTEL_METRICS_EXPORTER`,
+`OTEL_EXPORTER_OTLP_ENDPOINT`, ...; OpenTelemetry specification, "Environment Variable Specification"). The provider made here is this
+library's own and never becomes the process's: it takes nothing from a program that sets one up later. Relies on the board.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
+
+from kinesis_efo.metrics.board import Board
+from kinesis_efo.metrics.catalog import METRICS, Kind, Metric
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
+
+log = logging.getLogger(__name__)
+
+METER: Final = "kinesis_efo"
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_FLUSH_SECONDS: Final = 2.0
+
+
+def publish(board: Board, meter: Meter) -> None:
+    """Make an instrument for every metric; each reads the board when an SDK collects."""
+    for metric in METRICS:
+        create: Callable[..., Any] = (
+            meter.create_observable_counter if metric.kind is Kind.COUNTER
+            else meter.create_observable_up_down_counter if metric.kind is Kind.AMOUNT
+            else meter.create_observable_gauge
+        )  # fmt: skip
+        create(metric.name, callbacks=[_observe(board, metric)], unit=metric.unit, description=metric.meaning)
+
+
+def _observe(board: Board, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observe(_options: CallbackOptions) -> Iterable[Observation]:
+        for (of, attributes), value in board.values().items():
+            if of is metric:
+                yield Observation(value, {name: text for name, text in attributes if text})
+
+    return observe
+
+
+class Telemetry:
+    """The board that a process publishes, and the SDK behind it where this library made it.
+
+    Args:
+        environment: Of this process.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self.board = Board()
+        self._own: SdkMeterProvider | None = None
+        provider: MeterProvider = get_meter_provider()
+        # Only an SDK has something to flush. The API's own provider passes on to the one that a program may set later.
+        if not hasattr(provider, "force_flush") and (exporters := exporter_names(environment)):
+            self._own = sdk_provider(exporters)
+        publish(self.board, (self._own or provider).get_meter(METER))
+
+    def flush(self) -> None:
+        """Export what was counted since the last time; bounded. What others have set up is theirs to flush."""
+        own = self._own
+        if own is not None:
+            flushing = threading.Thread(target=own.force_flush, args=(int(_FLUSH_SECONDS * 1000),), daemon=True)
+            flushing.start()
+            flushing.join(_FLUSH_SECONDS)
+
+    def close(self) -> None:
+        """End the SDK that this library made, with its threads."""
+        if self._own is not None:
+            self._own.shutdown()
+
+
+def exporter_names(environment: Mapping[str, str]) -> list[str]:
+    """The exporters that environment variables ask for, by the names of their entry points.
+
+    >>> exporter_names({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"})
+    ['otlp_proto_http']
+    >>> exporter_names({"OTEL_METRICS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+    ['otlp_proto_grpc']
+    >>> exporter_names({}), exporter_names({"OTEL_METRICS_EXPORTER": "none"})
+    ([], [])
+    """
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return []
+    default = "otlp" if any(environment.get(name) for name in _ENDPOINTS) else "none"
+    wanted = environment.get("OTEL_METRICS_EXPORTER") or default
+    protocol = next((environment[name] for name in _PROTOCOLS if environment.get(name)), "http/protobuf")
+    otlp = "otlp_proto_grpc" if protocol.strip() == "grpc" else "otlp_proto_http"
+    names = [name.strip() for name in wanted.split(",")]
+    return [otlp if name == "otlp" else name for name in names if name not in ("", "none")]
+
+
+def sdk_provider(exporters: Iterable[str]) -> SdkMeterProvider | None:
+    """An SDK with these exporters; None, with a warning, where one of them or the SDK is not installed."""
+    try:
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+
+        readers = []
+        for name in exporters:
+            (found,) = entry_points(group="opentelemetry_metrics_exporter", name=name)
+            made = found.load()()
+            readers.append(made if isinstance(made, MetricReader) else PeriodicExportingMetricReader(made))
+        # Spark ends these processes in its own way, and an exporter without a collector must not hold that up.
+        return MeterProvider(metric_readers=readers, shutdown_on_exit=False)
+    except Exception as error:
+        log.warning(
+            "metrics are not exported, although the environment asks for exporter %s: %s. Install opentelemetry-sdk and "
+            "opentelemetry-exporter-otlp where Spark's Python finds them, or set OTEL_METRICS_EXPORTER=none",
+            ", ".join(exporters),
+            f"{type(error).__name__}: {error}",
+        )
+        return None
+
+
+_once: Final = threading.Lock()
+
+
+def telemetry() -> Telemetry:
+    """The one of this process: instruments of one name exist once."""
+    with _once:
+        return _telemetry()
+
+
+@cache
+def _telemetry() -> Telemetry:
+    return Telemetry()

@@ -1,0 +1,47 @@
+"""Writes the tables that come from the code into README.md and docs/: `make docs`.
+
+A table is known by its header line and ends at the next blank line; everything around it is written by hand. Relies on the
+library for the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from kinesis_efo.metrics import metric_table
+from kinesis_efo.options import SOURCE_OPTIONS, Option, option_table
+from kinesis_efo.spark.sink_options import SINK_OPTIONS, sink_option_table
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+
+
+def reference(title: str, options: Iterable[Option]) -> str:
+    """Options with what their values must be, as a Markdown table."""
+    rows = [f"| `{option.name}` | {option.rule} | {option.default} | {option.meaning} |" for option in options]
+    return "\n".join([f"| {title} | value | default | |", "|---|---|---|---|", *rows])
+
+
+TABLES: Final = {
+    "README.md": (option_table(), sink_option_table()),
+    "docs/options.md": (reference("option", SOURCE_OPTIONS), reference("sink option", SINK_OPTIONS)),
+    "docs/metrics.md": (metric_table(),),
+}
+"""By page: its tables."""
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Every page that has tables, and what it should say."""
+    for name, tables in TABLES.items():
+        text = (ROOT / name).read_text()
+        for table in tables:
+            header = table.split("\n", 1)[0]
+            start = text.index(f"{header}\n")
+            text = text[:start] + table + text[text.index("\n\n", start) :]
+        yield ROOT / name, text
+
+
+if __name__ == "__main__":
+    for path, text in pages():
+        path.write_text(text)

@@ -1,0 +1,83 @@
+"""Sources together: sums and worst values, and totals that never step back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kinesis_efo.metrics import Board, Sample
+from kinesis_efo.metrics.board import FRESH_SECONDS, Values
+from kinesis_efo.metrics.catalog import BUFFERED, LAG, RECORDS
+
+ORDERS = (("stream", "orders"),)
+
+
+class Time:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pass_by(self) -> None:
+        self.now += FRESH_SECONDS
+
+
+class Counting:
+    """A source with one of each kind."""
+
+    def __init__(self, records: int, lag: int, buffered: int) -> None:
+        self.records, self.lag, self.buffered = records, lag, buffered
+
+    def __call__(self) -> Iterator[Sample]:
+        yield Sample(RECORDS, self.records, ORDERS)
+        yield Sample(LAG, self.lag, ORDERS)
+        yield Sample(BUFFERED, self.buffered, ())
+
+
+def test_counters_and_amounts_add_up_and_the_worst_lag_counts() -> None:
+    board = Board(Time())
+    board.add(Counting(3, 40, 100))
+    board.add(Counting(4, 10, 200))
+    assert board.values() == {(RECORDS, ORDERS): 7, (LAG, ORDERS): 40, (BUFFERED, ()): 300}
+
+
+def test_what_a_source_counted_stays_when_it_goes() -> None:
+    time = Time()
+    board = Board(time)
+    first, second = Counting(3, 40, 100), Counting(4, 10, 200)
+    board.add(first)
+    board.values()
+    first.records = 5
+    board.remove(first)
+    assert board.values() == {(RECORDS, ORDERS): 5}
+    board.add(second)
+    assert board.values() == {(RECORDS, ORDERS): 9, (LAG, ORDERS): 10, (BUFFERED, ()): 200}
+    board.remove(second)
+    time.pass_by()
+    assert board.values() == {(RECORDS, ORDERS): 9}
+
+
+def test_one_reading_serves_a_whole_collection() -> None:
+    time = Time()
+    board = Board(time)
+    source = Counting(1, 1, 1)
+    board.add(source)
+    before = board.values()
+    source.records = 2
+    assert board.values() is before
+    time.pass_by()
+    assert board.values()[RECORDS, ORDERS] == 2
+
+
+def test_a_source_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> Iterator[Sample]:
+        yield Sample(RECORDS, 1, ORDERS)
+        raise RuntimeError("boom")
+
+    board = Board(Time())
+    board.add(broken)
+    board.add(Counting(3, 40, 100))
+    values: Values = board.values()
+    assert values[RECORDS, ORDERS] == 3
+    assert "cannot be read" in caplog.text

@@ -1,0 +1,182 @@
+"""EMF lines, checked against AWS's own JSON schema for them, and when they are written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.metrics import METRICS, Board, Kind, MetricsSettings, Sample, report
+from kinesis_efo.metrics.board import Values
+from kinesis_efo.metrics.catalog import BUFFERED, DIMENSIONS, FAILED, LAG, RECORDS
+from kinesis_efo.metrics.emf import EmfWriter, emf_lines, emf_sink
+from tests.support.world import wait_until
+
+ABOUT = (("application", "lake"), ("environment", "dev"))
+ORDERS = (*ABOUT, ("stream", "orders"))
+SHARD = (*ORDERS, ("shard", "shardId-000000000001"))
+UNITS = re.compile(
+    r"(Seconds|Microseconds|Milliseconds|Bytes|Kilobytes|Megabytes|Gigabytes|Terabytes|Bits|Kilobits|Megabits|Gigabits|Terabits"
+    r"|Percent|Count|Bytes/Second|Count/Second|None)"
+)
+
+
+def check(line: str) -> dict[str, Any]:
+    """What the specification asks of a document."""
+    assert "\n" not in line
+    document: dict[str, Any] = json.loads(line)
+    assert isinstance(document["_aws"]["Timestamp"], int)
+    for directive in document["_aws"]["CloudWatchMetrics"]:
+        assert 1 <= len(directive["Namespace"]) <= 255
+        assert 1 <= len(directive["Metrics"]) <= 100
+        for dimensions in directive["Dimensions"]:
+            assert len(dimensions) <= 9, "older specifications allow no more"
+            assert all(isinstance(document[name], str) and document[name] for name in dimensions)
+        for metric in directive["Metrics"]:
+            assert isinstance(document[metric["Name"]], int | float)
+            assert UNITS.fullmatch(metric["Unit"])
+    return document
+
+
+def lines(values: Values, before: Values | None = None) -> list[dict[str, Any]]:
+    return [check(line) for line in emf_lines(values, before or {}, 1_700_000_000_000)]
+
+
+def test_a_shard_is_told_but_is_no_dimension() -> None:
+    (line,) = lines({(LAG, SHARD): 250, (RECORDS, SHARD): 7})
+    assert line == {
+        "_aws": {
+            "Timestamp": 1_700_000_000_000,
+            "CloudWatchMetrics": [
+                {
+                    "Namespace": "KinesisEfo",
+                    "Dimensions": [["Application", "Environment", "Stream"]],
+                    "Metrics": [
+                        {"Name": "MillisBehindLatest", "Unit": "Milliseconds"},
+                        {"Name": "RecordsFetched", "Unit": "Count"},
+                    ],
+                }
+            ],
+        },
+        "Application": "lake",
+        "Environment": "dev",
+        "Stream": "orders",
+        "Shard": "shardId-000000000001",
+        "MillisBehindLatest": 250,
+        "RecordsFetched": 7,
+    }
+
+
+def test_errors_are_counted_by_code_and_in_total() -> None:
+    (line,) = lines({(FAILED, (*ORDERS, ("error", "LimitExceededException"))): 2})
+    assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [
+        ["Application", "Environment", "Stream", "Error"],
+        ["Application", "Environment", "Stream"],
+    ]
+
+
+def test_what_is_not_known_is_no_dimension() -> None:
+    (line,) = lines({(BUFFERED, (("application", "lake"), ("environment", ""))): 1})
+    assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["Application"]]
+
+
+def test_counters_tell_their_growth_and_gauges_their_value() -> None:
+    before = {(RECORDS, SHARD): 5.0, (LAG, SHARD): 5.0}
+    assert [
+        (line["RecordsFetched"], line["MillisBehindLatest"])
+        for line in lines({(RECORDS, SHARD): 7, (LAG, SHARD): 7}, before)
+    ] == [(2, 7)]
+    assert lines({(RECORDS, SHARD): 3}, before)[0]["RecordsFetched"] == 3, "it began anew"
+
+
+@given(
+    st.dictionaries(
+        st.tuples(
+            st.sampled_from(METRICS),
+            st.dictionaries(st.sampled_from(sorted(DIMENSIONS)), st.text(max_size=20)).map(lambda d: tuple(d.items())),
+        ),
+        st.integers(0, 1 << 60) | st.floats(0, 1e9),
+        max_size=20,
+    )
+)
+def test_any_values_make_valid_documents(values: Values) -> None:
+    documents = lines(values)
+    assert sum(len(d["_aws"]["CloudWatchMetrics"][0]["Metrics"]) for d in documents) == len(values)
+
+
+def test_names_and_units_are_what_cloudwatch_takes() -> None:
+    assert len({metric.name for metric in METRICS}) == len({metric.cloudwatch for metric in METRICS}) == len(METRICS)
+    for metric in METRICS:
+        assert UNITS.fullmatch(metric.cloudwatch_unit)
+        assert set(metric.attributes) <= set(DIMENSIONS)
+        assert not set(DIMENSIONS.values()) & {metric.cloudwatch}
+
+
+class Counting:
+    records = 0
+
+    def __call__(self) -> list[Sample]:
+        return [Sample(RECORDS, self.records, ORDERS)]
+
+
+def test_growth_that_could_not_be_written_comes_later(caplog: pytest.LogCaptureFixture) -> None:
+    written: list[str] = []
+    full = True
+
+    def write(text: str) -> None:
+        if full:
+            raise OSError("no space left")
+        written.append(text)
+
+    now = [0.0]
+    board, source = Board(lambda: now[0]), Counting()
+    board.add(source)
+    writer = EmfWriter(board, 60, write, epoch=lambda: 1.7e9)
+    for records in (3, 5):
+        source.records, now[0] = records, now[0] + 1
+        writer.write()
+    assert caplog.text.count("cannot be written") == 1
+    full, now[0] = False, now[0] + 1
+    writer.write()
+    assert [check(line)["RecordsFetched"] for text in written for line in text.splitlines()] == [5]
+
+
+def test_the_end_writes_what_came_since(tmp_path: Path) -> None:
+    path, source = tmp_path / "emf.log", Counting()
+    end = report(source, MetricsSettings("emf", emf_to=str(path), emf_interval=3600))
+    source.records = 4
+    end()
+    end()
+    assert [check(line)["RecordsFetched"] for line in path.read_text().splitlines()] == [4]
+
+
+def test_lines_come_by_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "emf.log"
+    end = report(Counting(), MetricsSettings("emf", emf_to=str(path), emf_interval=0.02))
+    wait_until(lambda: path.exists() and path.read_text().count("\n") >= 2, 10)
+    end()
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_lines_go_to_the_process_streams(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write: Callable[[str], None] = emf_sink(name)
+    write("{}\n")
+    assert getattr(capsys.readouterr(), name.removeprefix("std")) == "{}\n"
+
+
+def test_none_reports_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    def source() -> list[Sample]:
+        raise AssertionError("not to be read")
+
+    report(source, MetricsSettings("none"))()
+    assert capsys.readouterr().out == ""
+
+
+def test_kinds_are_all_used() -> None:
+    assert {metric.kind for metric in METRICS} == set(Kind)

@@ -1,0 +1,149 @@
+"""OpenTelemetry: nothing without an SDK, the user's SDK where there is one, and one by environment variables for Spark's processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from kinesis_efo.metrics import METRICS, Board, Kind, Sample
+from kinesis_efo.metrics.catalog import BUFFERED, LAG, RECORDS
+from kinesis_efo.metrics.otel import METER, Telemetry, exporter_names, publish
+
+ORDERS = (("application", "lake"), ("environment", ""), ("stream", "orders"))
+
+
+class Counting:
+    records = 3
+
+    def __call__(self) -> list[Sample]:
+        return [Sample(RECORDS, self.records, ORDERS), Sample(LAG, 40, ORDERS), Sample(BUFFERED, 100, ())]
+
+
+@pytest.fixture
+def reader() -> Iterator[InMemoryMetricReader]:
+    reader = InMemoryMetricReader()
+    yield reader
+    reader.shutdown()
+
+
+def test_every_metric_reaches_an_sdk_with_its_unit_and_kind(reader: InMemoryMetricReader) -> None:
+    board = Board()
+    publish(board, MeterProvider([reader]).get_meter(METER))
+    board.add(lambda: [Sample(metric, 1, ()) for metric in METRICS])
+    data = reader.get_metrics_data()
+    assert data is not None
+    ((scope,),) = [resource.scope_metrics for resource in data.resource_metrics]
+    found = {metric.name: metric for metric in scope.metrics}
+    assert found.keys() == {metric.name for metric in METRICS}
+    for metric in METRICS:
+        assert (found[metric.name].unit, found[metric.name].description) == (metric.unit, metric.meaning)
+        monotonic = getattr(found[metric.name].data, "is_monotonic", None)
+        assert monotonic == {Kind.COUNTER: True, Kind.AMOUNT: False, Kind.WORST: None}[metric.kind]
+
+
+def test_values_and_attributes(reader: InMemoryMetricReader) -> None:
+    board = Board()
+    publish(board, MeterProvider([reader]).get_meter(METER))
+    board.add(Counting())
+    data = reader.get_metrics_data()
+    assert data is not None
+    (scope,) = data.resource_metrics[0].scope_metrics
+    points = {metric.name: list(metric.data.data_points) for metric in scope.metrics}
+    ((lag,), (records,)) = points["kinesis_efo.lag"], points["kinesis_efo.records"]
+    assert (lag.value, records.value) == (40, 3)  # type: ignore[union-attr]
+    assert dict(lag.attributes or {}) == {"application": "lake", "stream": "orders"}, "what is not known is left out"
+
+
+def test_without_an_sdk_nothing_is_read() -> None:
+    telemetry = Telemetry({})
+
+    def source() -> list[Sample]:
+        raise AssertionError("not to be read")
+
+    telemetry.board.add(source)
+    telemetry.flush()
+
+
+class Collector(BaseHTTPRequestHandler):
+    """An OTLP/HTTP receiver."""
+
+    received: list[tuple[str, ExportMetricsServiceRequest]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.received.append((self.path, ExportMetricsServiceRequest.FromString(body)))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[tuple[str, ExportMetricsServiceRequest]]]]:
+    received: list[tuple[str, ExportMetricsServiceRequest]] = []
+    server = HTTPServer(("127.0.0.1", 0), type("ThisCollector", (Collector,), {"received": received}))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", received
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_environment_alone_sends_metrics_to_a_collector(
+    collector: tuple[str, list[tuple[str, ExportMetricsServiceRequest]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint, received = collector
+    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_SERVICE_NAME": "archive"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    telemetry = Telemetry(environment)
+    telemetry.board.add(Counting())
+    telemetry.flush()
+    telemetry.close()
+    (path, request), *_ = received
+    assert path == "/v1/metrics"
+    (resource,) = request.resource_metrics
+    attributes = {attribute.key: attribute.value.string_value for attribute in resource.resource.attributes}
+    assert attributes["service.name"] == "archive"
+    (scope,) = resource.scope_metrics
+    (records,) = [metric for metric in scope.metrics if metric.name == "kinesis_efo.records"]
+    (point,) = records.sum.data_points
+    assert (records.sum.is_monotonic, point.as_int) == (True, 3)
+    assert {attribute.key: attribute.value.string_value for attribute in point.attributes} == {
+        "application": "lake",
+        "stream": "orders",
+    }
+
+
+def test_an_exporter_that_is_not_installed_is_told_and_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    telemetry = Telemetry({"OTEL_METRICS_EXPORTER": "carrier_pigeon"})
+    telemetry.board.add(Counting())
+    telemetry.flush()
+    assert "asks for exporter carrier_pigeon" in caplog.text and "OTEL_METRICS_EXPORTER=none" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("environment", "names"),
+    [
+        ({}, []),
+        ({"OTEL_METRICS_EXPORTER": "console"}, ["console"]),
+        ({"OTEL_METRICS_EXPORTER": "otlp, console"}, ["otlp_proto_http", "console"]),
+        ({"OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c"}, []),
+        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://c"}, ["otlp_proto_http"]),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"},
+            ["otlp_proto_grpc"],
+        ),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_SDK_DISABLED": "TRUE"}, []),
+    ],
+)
+def test_what_the_environment_asks_for(environment: dict[str, str], names: list[str]) -> None:
+    assert exporter_names(environment) == names

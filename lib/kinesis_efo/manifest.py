@@ -35,13 +35,23 @@ class StreamRef:
         name: Logical name, the key in the manifest.
         stream_name: Name in Kinesis.
         stream_arn: ARN of the stream.
-        consumer_arn: ARN of the consumer that Terraform registered.
+        consumer_arn: ARN of the consumer that Terraform registered; None where GetRecords reads the stream.
     """
 
     name: str
     stream_name: str
     stream_arn: str
-    consumer_arn: str
+    consumer_arn: str | None
+
+    @property
+    def polled(self) -> bool:
+        """Whether GetRecords reads the stream, without a consumer."""
+        return self.consumer_arn is None
+
+    @property
+    def reader(self) -> str:
+        """What Kinesis is asked for, as messages name it."""
+        return f"stream {self.stream_arn}" if self.polled else f"consumer {self.consumer_arn}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +204,7 @@ def arn_faults(ref: StreamRef, region: str) -> list[str]:
     """What contradicts each other in a stream's name and ARNs, as sentences."""
     faults = []
     stream = _ARN.fullmatch(ref.stream_arn)
-    consumer = _CONSUMER.fullmatch(ref.consumer_arn)
+    consumer = _CONSUMER.fullmatch(ref.consumer_arn or "")
     if not stream:
         faults.append(f"streamArn {ref.stream_arn!r} is not the ARN of a Kinesis stream")
     else:
@@ -266,19 +276,29 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
     Raises:
         ManifestError: As `load_manifest`, or `streams` names one that is not in it.
     """
-    if options.manifest is not None:
-        return load_manifest(options.manifest, session).select(options.streams)
-    assert options.stream_arn and options.consumer_arn and options.lease_table, "checked by SourceOptions.parse"
+    manifest = load_manifest(options.manifest, session).select(options.streams) if options.manifest else _given(options)
+    if options.read_mode == "polling":
+        polled = {name: replace(ref, consumer_arn=None) for name, ref in manifest.streams.items()}
+        return replace(manifest, streams=polled)
+    return manifest
+
+
+def _given(options: SourceOptions) -> Manifest:
+    """The manifest that the options give directly."""
+    assert options.stream_arn and options.lease_table, "checked by SourceOptions.parse"
     stream = _ARN.fullmatch(options.stream_arn)
-    consumer = _CONSUMER.fullmatch(options.consumer_arn)
-    assert stream and consumer, "checked by SourceOptions.parse"
+    consumer = _CONSUMER.fullmatch(options.consumer_arn or "")
+    assert stream and (consumer or options.read_mode == "polling"), "checked by SourceOptions.parse"
     name = stream["name"]
     return Manifest(
-        application=consumer["name"],
+        # Only messages name it. What keeps two queries apart is the lease table.
+        application=consumer["name"] if consumer else options.lease_table,
         environment="",
         region=options.aws.region or stream["region"],
         lease_table=options.lease_table,
         streams={name: StreamRef(name, name, options.stream_arn, options.consumer_arn)},
-        source="the options streamArn, consumerArn and leaseTable",
+        source="the options streamArn, consumerArn and leaseTable"
+        if consumer
+        else "the options streamArn and leaseTable",
         stream_names={name: name},
     )

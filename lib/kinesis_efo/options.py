@@ -87,6 +87,8 @@ class SourceOptions:
     consumer_arn: str | None = None
     lease_table: str | None = None
     streams: tuple[str, ...] | None = None
+    read_mode: str = "efo"
+    polling_interval: float = 1.0
     start: Start = Start()
     max_bytes_per_trigger: int | None = None
     max_records_per_trigger: int | None = None
@@ -240,10 +242,8 @@ def _registration(text: str) -> str:
 
 def _read_mode(text: str) -> str:
     match text.strip().lower():
-        case "efo":
-            return "efo"
-        case "polling":
-            raise _Refused("must be efo: polling is not available in this version")
+        case "efo" | "polling" as mode:
+            return mode
     raise ValueError(text)
 
 
@@ -288,11 +288,14 @@ SOURCE_OPTIONS: Final = (
            "the application's manifest; or `streamArn`, `consumerArn` and `leaseTable`", "manifest"),
     Option("streamArn", _arn("kinesis", _STREAM), "the ARN of a stream", "-", "instead of a manifest", "stream_arn"),
     Option("consumerArn", _arn("kinesis", _STREAM + r"/consumer/[\w.-]+:\d+"), "the ARN of a stream consumer", "-",
-           "instead of a manifest", "consumer_arn"),
+           "instead of a manifest; not needed with `readMode=polling`", "consumer_arn"),
     Option("leaseTable", _text, "the name of a DynamoDB table", "-", "instead of a manifest", "lease_table"),
     Option("streams", _names, "logical stream names separated by commas, each once", "all in the manifest",
            "which streams of the manifest to read", "streams"),
-    Option("readMode", _read_mode, "efo", "`efo`", "how records are fetched; `polling` comes later"),
+    Option("readMode", _read_mode, "efo or polling", "`efo`",
+           "`polling` fetches records with GetRecords, without a consumer", "read_mode"),
+    Option("polling.interval", _seconds(200, 10_000), "a duration such as 1s, from 200ms to 10s", "`1s`",
+           "how long `polling` waits between two looks at a shard that had no more", "polling_interval"),
     Option("startingPosition", _start,
            "LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>", "`LATEST`",
            "where a new query starts; a restarted one goes on from its checkpoint", "start"),
@@ -356,14 +359,16 @@ def _unknown(name: str) -> str:
 
 
 def _contradictions(values: Mapping[str, Any], given: set[str]) -> list[str]:
-    direct = [name for name in ("streamArn", "consumerArn", "leaseTable") if name.lower() in given]
+    needed = ["streamArn", "consumerArn", "leaseTable"]
+    direct = [name for name in needed if name.lower() in given]
+    if values.get("readMode") == "polling":
+        needed.remove("consumerArn")
     faults = []
     if "manifest" in given and direct:
         faults.append(
             f"kinesis-efo option 'manifest' already says what {_quoted(direct)} would say; give one or the other"
         )
-    elif "manifest" not in given and len(direct) < 3:
-        missing = [name for name in ("streamArn", "consumerArn", "leaseTable") if name not in direct]
+    elif "manifest" not in given and (missing := [name for name in needed if name not in direct]):
         faults.append(
             "kinesis-efo needs option 'manifest'" + (f", or {_quoted(missing)} besides {_quoted(direct)}" if direct else
             " (a path, ssm:///name or s3://bucket/key), or 'streamArn', 'consumerArn' and 'leaseTable'")

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
+from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
 
 IDLE_SECONDS = 5.0
@@ -105,13 +107,13 @@ class ModelStream:
 
     # -- Transport
 
-    async def subscribe(self, consumer_arn: str, shard_id: str, position: Position) -> ModelEvents:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> ModelEvents:
         assert not self.open.get(shard_id), f"two subscriptions to {shard_id} at a time"
         self.subscribed.append((shard_id, str(position)))
         self.open[shard_id] = 1
         return ModelEvents(self, self.shards_by_id[shard_id], position)
 
-    async def latest_tip(self, consumer_arn: str, shard_id: str) -> Position:
+    async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
         assert not self.open.get(shard_id), f"two subscriptions to {shard_id} at a time"
         return Position.after(next(self._numbers))
 
@@ -134,10 +136,10 @@ class ModelEvents:
             self._closing.set()
             self._stream.open[self._shard.shard_id] = 0
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[Event]:
         return self
 
-    async def __anext__(self) -> bytes:
+    async def __anext__(self) -> Event:
         while True:
             if self._closing.is_set():
                 raise ConnectionError("closed")
@@ -162,9 +164,9 @@ class ModelEvents:
             wait.cancel()
         return bool(done)
 
-    def _event(self, continuation: int | None, records: Iterable[tuple[int, int]] = ()) -> bytes:
+    def _event(self, continuation: int | None, records: Iterable[tuple[int, int]] = ()) -> Event:
         self.received += 1
-        return json.dumps(
+        payload = json.dumps(
             {
                 "ContinuationSequenceNumber": None if continuation is None else str(continuation),
                 "MillisBehindLatest": 0,
@@ -185,3 +187,4 @@ class ModelEvents:
                 ],
             }
         ).encode()
+        return Event(payload, read_head(payload))

@@ -12,7 +12,9 @@ from typing import Any
 from botocore.exceptions import ClientError, EventStreamError
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position
 
 
@@ -95,7 +97,7 @@ class ScriptedTransport:
         self.calls: list[tuple[float, str]] = []
         self.streams: list[ScriptedStream] = []
 
-    async def subscribe(self, consumer_arn: str, shard_id: str, position: Position) -> ScriptedStream:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> ScriptedStream:
         assert all(stream.closed for stream in self.streams), "two subscriptions to one shard at a time"
         self.calls.append((self._clock.monotonic(), str(position)))
         script = self._scripts.pop(0) if self._scripts else [Silence()]
@@ -107,7 +109,7 @@ class ScriptedTransport:
         self.streams.append(ScriptedStream(self._clock, script))
         return self.streams[-1]
 
-    async def latest_tip(self, consumer_arn: str, shard_id: str) -> Position:
+    async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
         raise NotImplementedError
 
     @property
@@ -139,17 +141,17 @@ class ScriptedStream:
     def close(self) -> None:
         self._closing.set()
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[Event]:
         return self
 
-    async def __anext__(self) -> bytes:
+    async def __anext__(self) -> Event:
         while self._steps and not self.closed:
             step = self._steps.pop(0)
             match step:
                 case bytes():
                     self.received += len(step)
                     self.read += 1
-                    return step
+                    return Event(step, read_head(step))
                 case Wait(seconds):
                     await self._sleep(seconds)
                 case Trickle(seconds):

@@ -262,3 +262,16 @@ def test_arns_instead_of_a_manifest() -> None:
     manifest = resolve_manifest(options, Session(None))
     assert (manifest.application, manifest.region, manifest.lease_table) == ("lake", "eu-west-1", "t")
     assert manifest.streams["dev-orders"].consumer_arn == CONSUMER
+
+
+def test_polling_needs_no_consumer(tmp_path: Path) -> None:
+    options = SourceOptions.parse({"streamArn": STREAM, "leaseTable": "t", "readMode": "polling"})
+    manifest = resolve_manifest(options, Session(None))
+    ref = manifest.streams["dev-orders"]
+    assert (manifest.application, ref.polled, ref.reader) == ("t", True, f"stream {STREAM}")
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(document()))
+    options = SourceOptions.parse({"manifest": str(path), "readMode": "polling"})
+    assert resolve_manifest(options, Session(None)).streams["orders"].polled
+    options = SourceOptions.parse({"manifest": str(path)})
+    assert resolve_manifest(options, Session(None)).streams["orders"].reader == f"consumer {CONSUMER}"

@@ -20,7 +20,8 @@ WRONG = {
     "consumerArn": [STREAM, CONSUMER.removesuffix(":1700000000"), "lake"],
     "leaseTable": [""],
     "streams": ["", "orders,", "orders,,clicks", "orders,orders", ","],
-    "readMode": ["polling", "push", ""],
+    "readMode": ["poll", "push", ""],
+    "polling.interval": ["199ms", "11s", "often"],
     "startingPosition": ["", "NOW", "LATEST:", "TRIM_HORIZON:1", "AT_TIMESTAMP", "AT_TIMESTAMP:soon", "AFTER:1", "EARLIEST"],
     "registration": ["lazy", "EAGER", "always", ""],
     "maxBytesPerTrigger": ["0", "-1", "many", "1.5m"],
@@ -83,7 +84,7 @@ def test_everything_at_once() -> None:
             "startingPosition": "trim_horizon", "registration": "None", "maxBytesPerTrigger": "64m",
             "maxRecordsPerTrigger": "5", "bufferBytes": "1g", "failOnDataLoss": "FALSE", "deaggregate": "false",
             "fetchers": "driver", "fetcherHost": "10.0.0.1", "catchUp": "true", "latencyHooks": "false",
-            "leaseTimeout": "20s", "pollTimeout": "1s", "idleCheckpointInterval": "5m", "region": "eu-west-1",
+            "leaseTimeout": "20s", "pollTimeout": "1s", "polling.interval": "500ms", "idleCheckpointInterval": "5m", "region": "eu-west-1",
             "endpointUrl": "http://127.0.0.1:4566", "roleArn": ROLE, "externalId": "x", "roleSessionName": "n",
             "subscribe.maxRetries": "3", "subscribe.backoff.baseMs": "10", "subscribe.backoff.maxMs": "20",
             "subscribe.backoff.factor": "2",
@@ -93,7 +94,7 @@ def test_everything_at_once() -> None:
         manifest="ssm:///kinesis-efo/dev/lake", streams=("orders", "clicks"), start=Start(TRIM_HORIZON),
         max_bytes_per_trigger=64 << 20, max_records_per_trigger=5, buffer_bytes=1 << 30, fail_on_data_loss=False,
         deaggregate=False, fetcher_host="10.0.0.1", catch_up=True, latency_hooks=False, lease_timeout=20.0,
-        poll_timeout=1.0, idle_checkpoint_interval=300.0, retry=RetrySettings(3, 10, 20, 2.0),
+        poll_timeout=1.0, polling_interval=0.5, idle_checkpoint_interval=300.0, retry=RetrySettings(3, 10, 20, 2.0),
         aws=AwsSettings("eu-west-1", "http://127.0.0.1:4566", ROLE, "x", "n"),
     )  # fmt: skip
     assert "externalId" not in repr(options) and "external_id" not in repr(options)
@@ -115,11 +116,11 @@ def test_starting_positions(text: str, start: Start) -> None:
 
 
 def test_all_faults_are_reported_together() -> None:
-    found = faults(manifest="m", bufferBytes="lots", bufferByte="1m", readMode="polling", externalId="x")
+    found = faults(manifest="m", bufferBytes="lots", bufferByte="1m", readMode="push", externalId="x")
     assert found == (
         "kinesis-efo option 'bufferBytes' must be a size such as 256m; got 'lots'",
         "kinesis-efo has no option 'bufferByte'; did you mean 'bufferBytes'?",
-        "kinesis-efo option 'readMode' must be efo: polling is not available in this version; got 'polling'",
+        "kinesis-efo option 'readMode' must be efo or polling; got 'push'",
         "kinesis-efo option 'externalId' needs option 'roleArn'",
     )
 
@@ -199,3 +200,15 @@ def test_the_table_shows_every_option() -> None:
     table = option_table()
     assert all(f"| `{option.name}` |" in table for option in SOURCE_OPTIONS)
     assert len(table.splitlines()) == len(SOURCE_OPTIONS) + 2
+
+
+def test_polling_needs_no_consumer_but_the_rest() -> None:
+    polling = {"streamArn": STREAM, "leaseTable": "leases", "readMode": "polling"}
+    assert SourceOptions.parse(polling).consumer_arn is None
+    assert SourceOptions.parse({**polling, "consumerArn": CONSUMER}).consumer_arn == CONSUMER
+    assert faults(streamArn=STREAM, readMode="polling") == (
+        "kinesis-efo needs option 'manifest', or 'leaseTable' besides 'streamArn'",
+    )
+    assert faults(streamArn=STREAM, leaseTable="leases") == (
+        "kinesis-efo needs option 'manifest', or 'consumerArn' besides 'streamArn' and 'leaseTable'",
+    )

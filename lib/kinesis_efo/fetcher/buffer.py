@@ -20,6 +20,9 @@ from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey
 EVENT_OVERHEAD: Final = 512
 """Bytes accounted for an event besides its payload: the objects that hold it."""
 
+QUIET_ANSWERS: Final = 2
+"""GetRecords has to answer so often that there is no more, until it is believed."""
+
 _COMPACT_AFTER: Final = 1024
 _BEHIND_ALL: Final = 10**400
 
@@ -68,6 +71,7 @@ class ShardBuffer:
         self._gone = 0
         self._wanted = start
         self._cursors: set[Cursor] = set()
+        self._quiet = 0
         self._closed = False
         budget.join(key)
 
@@ -78,6 +82,11 @@ class ShardBuffer:
     def idle(self) -> bool:
         """Whether the newest event only said that nothing came."""
         return len(self) > 0 and self._payloads[-1] is None and self._ends[-1] != _BEHIND_ALL
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether Kinesis said that there is nothing behind the newest event at this moment, without a position for it."""
+        return self._quiet >= QUIET_ANSWERS
 
     # -- filling
 
@@ -91,6 +100,9 @@ class ShardBuffer:
             event: The next event.
             now: When it arrived, seconds on the monotonic clock.
         """
+        if event.head.still:
+            self._quiet = 0 if event.head.millis_behind else self._quiet + 1
+            return
         # That nothing came needs no room, and must not wait for any: it keeps the offsets of idle shards moving.
         idle = not event.head.records and event.head.continuation is not None
         size = 0 if idle else EVENT_OVERHEAD + (len(event.payload) if event.head.records else 0)
@@ -121,6 +133,7 @@ class ShardBuffer:
             if head.records and self.waiting_since is None:
                 self.waiting_since = now
         self.end = _position(end)
+        self._quiet = 0
         self._arrived()
 
     def close(self) -> None:
@@ -258,8 +271,14 @@ class Cursor:
 
     @property
     def done(self) -> bool:
-        """Whether the reader has all of its range."""
-        return self.position.reaches(self._through)
+        """Whether the reader has all of its range.
+
+        A range that was planned from SubscribeToShard may end behind the last record. GetRecords never says so much; but what
+        the range ends with is past, so it is complete once there is nothing more at this moment.
+        """
+        if self.position.reaches(self._through):
+            return True
+        return self._buffer.caught_up and self._buffer._is_at_end(self.position)
 
     def take(self, max_bytes: int) -> list[bytes]:
         """The next payloads up to and including the event that ends the range; none where nothing is here yet.

@@ -25,9 +25,10 @@ from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.fetcher.start import start_offset
 from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.fetcher.worker import Fetcher, FetcherSettings
+from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport
+from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Transport
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo.leases.worker import LeaseLoop, worker_id
@@ -137,15 +138,11 @@ class FetcherRuntime:
         clients = AsyncClients(options.aws, manifest.region)
         enter = self._stack.enter_async_context
         control = await enter(await clients.open("kinesis"))
-        subscriptions = await enter(
-            await clients.open("kinesis", AioConfig(**SUBSCRIPTION_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS))
-        )
+        transport = await self._open_transport(clients)
+        limits = polling_limits(self._limits) if options.read_mode == "polling" else self._limits
         dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout, _LEASE_REQUESTS)))
-        transport = BotoTransport(subscriptions)
         self._streams = {
-            name: StreamAccess(
-                ref, transport, Topology(control), options.retry, manifest.source, self._clock, self._limits
-            )
+            name: StreamAccess(ref, transport, Topology(control), options.retry, manifest.source, self._clock, limits)
             for name, ref in manifest.streams.items()
         }
         self._table = LeaseTable(
@@ -179,6 +176,16 @@ class FetcherRuntime:
         measures = FetcherMeasures(fetcher, self._streams, leases, about, options.metrics.shards, self._clock.monotonic)
         self._end_report = report(measures, options.metrics)
         log.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams))
+
+    async def _open_transport(self, clients: AsyncClients) -> Transport:
+        polling = self._options.read_mode == "polling"
+        config = AioConfig(
+            **(POLLING_CONFIG if polling else SUBSCRIPTION_CONFIG), max_pool_connections=_MOST_SUBSCRIPTIONS
+        )
+        client = await self._stack.enter_async_context(await clients.open("kinesis", config))
+        if polling:
+            return PollingTransport(client, self._clock, self._options.polling_interval)
+        return BotoTransport(client)
 
     @property
     def _lease_keys(self) -> LeaseKeys:

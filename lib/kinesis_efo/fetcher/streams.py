@@ -142,8 +142,12 @@ class StreamAccess:
         self._last[shard_id] = subscription
         return subscription
 
-    async def tip(self, shard_id: str) -> Position:
+    async def tip(self, shard_id: str, position: Position) -> Position:
         """Where a shard ends right now.
+
+        Args:
+            shard_id: The shard.
+            position: How far it has been read.
 
         Raises:
             SubscriptionError: It cannot be subscribed to.
@@ -152,7 +156,7 @@ class StreamAccess:
         while True:
             await self._clock.sleep(max(0.0, self._next_call(shard_id) - self._clock.monotonic()))
             try:
-                tip = await self._transport.latest_tip(self._ref.consumer_arn, shard_id)
+                tip = await self._transport.latest_tip(self._ref, shard_id, position)
             except Exception as error:
                 fault = classify(error)
                 patient = fault.verdict in (Verdict.RETRY, Verdict.TOO_SOON, Verdict.NOT_ACTIVE, Verdict.TAKEN_OVER)

@@ -290,7 +290,9 @@ class Fetcher:
         self._want({**self._still_read(), **{key: offset.get(key, TRIM_HORIZON) for key in open_shards}})
         for feed in await asyncio.gather(*(self._held_feed(key, TRIM_HORIZON) for key in open_shards)):
             feed.close()
-        tips = await asyncio.gather(*(self._stream(key.stream).tip(key.shard) for key in open_shards))
+        tips = await asyncio.gather(
+            *(self._stream(key.stream).tip(key.shard, offset.get(key, TRIM_HORIZON)) for key in open_shards)
+        )
         return Offset({**ends, **dict(zip(open_shards, tips, strict=True))})
 
     # -- leases

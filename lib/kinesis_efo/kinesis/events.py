@@ -1,17 +1,19 @@
-"""The head of a SubscribeToShard event: what must be known of it before its records are decoded.
+"""The head of an event: what must be known of it before its records are decoded.
 
-The payload stays raw JSON; decoding records is the Spark tasks' work (`records`). Relies on msgspec, which skips what is
-not asked for.
+An event is what SubscribeToShard sends, or what GetRecords answers: both hold records in the same form. The payload stays
+raw JSON; decoding records is the Spark tasks' work (`records`). Relies on msgspec, which skips what is not asked for.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from kinesis_efo.errors import FrameError
 from kinesis_efo.positions import SHARD_END, Position
+
+T = TypeVar("T")
 
 _MOST_DIGITS: Final = 200
 
@@ -40,12 +42,14 @@ class EventHead(NamedTuple):
         millis_behind: How far the event lags behind the shard's tip, in milliseconds.
         records: Number of Kinesis records in it; aggregated ones count once.
         children: The shards that continue this one; only where the shard ends.
+        still: Nothing came, and Kinesis did not say how far that goes, as GetRecords does not: the position stays.
     """
 
     continuation: int | None
     millis_behind: int
     records: int
     children: tuple[ChildShard, ...] = ()
+    still: bool = False
 
 
 class Event(NamedTuple):
@@ -61,7 +65,7 @@ class Event(NamedTuple):
 
     @property
     def through(self) -> Position:
-        """How far the shard is read once this event is."""
+        """How far the shard is read once this event is; not to be asked of one that is `still`."""
         return SHARD_END if self.head.continuation is None else Position.after(self.head.continuation)
 
 
@@ -80,6 +84,12 @@ class _Record(msgspec.Struct):
     """No fields: records are counted, not read."""
 
 
+class _Polled(msgspec.Struct, rename="pascal", gc=False):
+    data: msgspec.Raw
+    sequence_number: msgspec.Raw
+    partition_key: msgspec.Raw = msgspec.Raw(b'""')
+
+
 class _Payload(msgspec.Struct, rename="pascal"):
     continuation_sequence_number: str | None = None
     millis_behind_latest: int = 0
@@ -87,7 +97,34 @@ class _Payload(msgspec.Struct, rename="pascal"):
     child_shards: list[_Child] | None = None
 
 
+class _Answer(msgspec.Struct, rename="pascal"):
+    records: list[_Polled]
+    next_shard_iterator: str | None = None
+    millis_behind_latest: int = 0
+    child_shards: list[_Child] | None = None
+
+
+class Answer(NamedTuple):
+    """What GetRecords answered.
+
+    Attributes:
+        events: The same as events: none, one or two, since an answer may hold the last records and tell the end.
+        iterator: Where to go on; None at the shard's end.
+        millis_behind: How far the answer lags behind the shard's tip, in milliseconds.
+        bytes: Data and partition keys in it, as Kinesis counts them against the shard's throughput; to a few bytes per record.
+        records: Kinesis records in it.
+    """
+
+    events: tuple[Event, ...]
+    iterator: str | None
+    millis_behind: int
+    bytes: int
+    records: int
+
+
 _DECODER: Final = msgspec.json.Decoder(_Payload)
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+_STILL: Final = 0
 
 
 def read_head(payload: bytes) -> EventHead:
@@ -101,12 +138,9 @@ def read_head(payload: bytes) -> EventHead:
             continuation nor children, or with both.
 
     >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"Data":""}]}')
-    EventHead(continuation=42, millis_behind=7, records=1, children=())
+    EventHead(continuation=42, millis_behind=7, records=1, children=(), still=False)
     """
-    try:
-        event = _DECODER.decode(payload)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"an event of {len(payload)} bytes cannot be read: {error}; {_sketch(payload)}") from None
+    event = _decode(_DECODER, payload, "an event")
     continuation = event.continuation_sequence_number
     if (continuation is None) != bool(event.child_shards):
         found = "neither a continuation nor child shards" if continuation is None else "a continuation and child shards"
@@ -115,16 +149,57 @@ def read_head(payload: bytes) -> EventHead:
         None if continuation is None else _number("ContinuationSequenceNumber", continuation),
         event.millis_behind_latest,
         len(event.records),
-        tuple(
-            ChildShard(
-                child.shard_id,
-                tuple(child.parent_shards),
-                _number("StartingHashKey", child.hash_key_range.starting_hash_key),
-                _number("EndingHashKey", child.hash_key_range.ending_hash_key),
-            )
-            for child in event.child_shards or ()
-        ),
+        _children(event.child_shards),
     )
+
+
+def read_answer(body: bytes) -> Answer:
+    """Read an answer of GetRecords.
+
+    Args:
+        body: JSON as it came.
+
+    Raises:
+        FrameError: It is not JSON or not an answer, or one that can neither go on nor end: with neither an iterator nor
+            children, or with both.
+
+    >>> read_answer(b'{"Records":[{"Data":"eA==","SequenceNumber":"42"}],"NextShardIterator":"i"}').events[0].through
+    Position(kind=<PositionKind.AFTER: 'AFTER'>, value=42)
+    """
+    answer = _decode(_ANSWER, body, "an answer")
+    behind, records = answer.millis_behind_latest, answer.records
+    if (answer.next_shard_iterator is None) != bool(answer.child_shards):
+        found = "neither an iterator nor child shards" if not answer.child_shards else "an iterator and child shards"
+        raise FrameError(f"an answer of {len(body)} bytes has {found}; {_sketch(body)}")
+    events = []
+    if records:
+        last = bytes(records[-1].sequence_number).strip(b'"').decode(errors="replace")
+        events.append(Event(body, EventHead(_number("SequenceNumber", last), behind, len(records))))
+    if answer.next_shard_iterator is None:
+        events.append(Event(b"", EventHead(None, behind, 0, _children(answer.child_shards))))
+    elif not records:
+        events.append(Event(b"", EventHead(_STILL, behind, 0, still=True)))
+    size = sum(len(bytes(record.data)) * 3 // 4 + len(bytes(record.partition_key)) - 2 for record in records)
+    return Answer(tuple(events), answer.next_shard_iterator, behind, size, len(records))
+
+
+def _children(children: list[_Child] | None) -> tuple[ChildShard, ...]:
+    return tuple(
+        ChildShard(
+            child.shard_id,
+            tuple(child.parent_shards),
+            _number("StartingHashKey", child.hash_key_range.starting_hash_key),
+            _number("EndingHashKey", child.hash_key_range.ending_hash_key),
+        )
+        for child in children or ()
+    )
+
+
+def _decode(decoder: msgspec.json.Decoder[T], payload: bytes, what: str) -> T:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"{what} of {len(payload)} bytes cannot be read: {error}; {_sketch(payload)}") from None
 
 
 def _number(name: str, text: str) -> int:

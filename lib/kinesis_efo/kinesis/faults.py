@@ -1,4 +1,4 @@
-"""What an error of SubscribeToShard means: the design's error table as one pure classification.
+"""What an error of SubscribeToShard or GetRecords means: the design's error table as one pure classification.
 
 Relies on the exceptions of botocore and aiohttp, which are what the transport raises.
 """
@@ -194,13 +194,13 @@ def fatal(
         first: The error that began the row of failures, where that is another one.
     """
     error = fault.error
-    where = f"stream {stream.name!r}, shard {shard_id}, consumer {stream.consumer_arn} (from {source})"
+    where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"
     match fault.verdict:
         case Verdict.REFUSED | Verdict.EXPIRED:
-            return AccessRefusedError(f"{where}: {describe(error)}. {_access_remedy(fault)}")
+            return AccessRefusedError(f"{where}: {describe(error)}. {_access_remedy(fault, stream)}")
         case Verdict.INVALID:
             return InvalidRequestError(
-                f"{where}: SubscribeToShard was refused as invalid: {describe(error)}. A position of another stream, or of one "
+                f"{where}: {_operation(error, stream)} was refused as invalid: {describe(error)}. A position of another stream, or of one "
                 "that was deleted and created again, is the usual cause: check that checkpoint and ARN belong together"
             )
         case Verdict.KEY:
@@ -225,7 +225,11 @@ def fatal(
     )
 
 
-def _access_remedy(fault: Fault) -> str:
+def _operation(error: Exception, stream: StreamRef) -> str:
+    return getattr(error, "operation_name", "GetRecords" if stream.polled else "SubscribeToShard")
+
+
+def _access_remedy(fault: Fault, stream: StreamRef) -> str:
     error = fault.error
     if fault.verdict is Verdict.EXPIRED:
         return (
@@ -234,12 +238,13 @@ def _access_remedy(fault: Fault) -> str:
         )
     if not isinstance(error, ClientError):
         return "Give the process AWS credentials, or set kinesis-efo option 'roleArn'"
-    operation = getattr(error, "operation_name", "SubscribeToShard")
+    operation = _operation(error, stream)
     action = f"{'sts' if operation.startswith('AssumeRole') else 'kinesis'}:{operation}"
     if "AccessDenied" not in fault.code and "Unauthorized" not in fault.code:
         return f"AWS did not accept the credentials that {action} was signed with: check keys, region and the machine's clock"
     who = re.search(r"arn:[\w-]+:(?:sts|iam)::\d+:[\w+=,.@/-]+", _message(error))
-    return f"Allow {action} on it to {who[0] if who else 'the role this process runs as'}"
+    declared = "; infra/ does so where the application has `polling: true`" if stream.polled else ""
+    return f"Allow {action} on it to {who[0] if who else 'the role this process runs as'}{declared}"
 
 
 def _key(error: Exception) -> str:

@@ -160,7 +160,7 @@ class Recovery:
         return jitter(self._retry, len(self._takeovers), self._random)
 
     async def _find_missing(self, fault: Fault, position: Position) -> float:
-        """SubscribeToShard says the same of a missing stream, shard and consumer. ListShards tells them apart."""
+        """Kinesis says the same of a missing stream, shard and consumer. ListShards tells them apart."""
         where = f"stream {self._stream.name!r}, shard {self._shard_id}"
         try:
             shards = await self._topology.shards(self._stream.stream_arn)
@@ -182,6 +182,9 @@ class Recovery:
                 f"{where}: the shard does not exist any more and was read up to {position} only: what lay behind that is "
                 "gone (retention). Set kinesis-efo option 'failOnDataLoss' to false to go on without it"
             ) from fault.error
+        if self._stream.polled:
+            # Both are there after all.
+            return self._count(fault)
         raise ConsumerNotFoundError(
             f"{where}: consumer {self._stream.consumer_arn} does not exist (any more); its ARN came from {self._source}. "
             "A consumer that is registered again has another ARN: deploy (`cdktf deploy`) so that the manifest names it, "

@@ -1,7 +1,7 @@
-"""One shard's subscription: opens, reads, renews and reopens SubscribeToShard until the shard ends or cannot be read.
+"""One shard's subscription: opens, reads, renews and reopens it until the shard ends or cannot be read.
 
 Implements section 4 of the design. Delivers every event once and in order to a sink that may make it wait. Relies on the
-transport for the wire and on `recovery` for what to do about errors.
+transport for SubscribeToShard or GetRecords, and on `recovery` for what to do about errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 
 from kinesis_efo.clock import Clock, SystemClock, within
 from kinesis_efo.errors import FrameError
-from kinesis_efo.kinesis.events import ChildShard, Event, EventHead, read_head
+from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.kinesis.faults import classify, describe
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, Recovery
 from kinesis_efo.kinesis.topology import ShardLister
@@ -187,7 +187,7 @@ class ShardSubscription:
             return None
         self.stats.state = State.OPENING
         self.next_call = self._clock.monotonic() + self._limits.between_calls
-        subscribe = self._transport.subscribe(self._stream.consumer_arn, self._shard_id, self.position)
+        subscribe = self._transport.subscribe(self._stream, self._shard_id, self.position)
         try:
             stream = await within(self._clock, self._limits.opening, subscribe, discard=_close)
         except Exception as error:
@@ -218,12 +218,12 @@ class ShardSubscription:
             )
 
     async def _read(self, stream: EventStream, opened: float) -> tuple[Exception | None, str]:
-        payloads = aiter(stream)
+        events = aiter(stream)
         first = self.stats.events
         while True:
             self._heard = stream.received
             self._expect(self._limits.silence, State.CLOSED)
-            event = await self._next(payloads)
+            event = await self._next(events)
             if self._overdue:
                 return TimeoutError(f"no event for {self._limits.silence:g} s"), "silent"
             if isinstance(event, Exception):
@@ -239,10 +239,9 @@ class ShardSubscription:
             if await self._deliver_known_end():
                 return None, "the shard is closed"
 
-    async def _next(self, payloads: AsyncIterator[bytes]) -> Event | Exception | None:
+    async def _next(self, events: AsyncIterator[Event]) -> Event | Exception | None:
         try:
-            payload = await anext(payloads, None)
-            return None if payload is None else Event(payload, read_head(payload))
+            return await anext(events, None)
         except Exception as error:
             return error
 
@@ -254,7 +253,8 @@ class ShardSubscription:
         self._expect(self._limits.full, State.PAUSED)
         await self._sink.admit(event)
         self._last_sign = self._clock.monotonic()
-        self.position = event.through
+        if not head.still:
+            self.position = event.through
         stats.events += 1
         stats.records += head.records
         stats.bytes += len(event.payload)

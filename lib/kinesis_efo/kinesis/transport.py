@@ -1,4 +1,4 @@
-"""The seam to SubscribeToShard: what a subscription needs of it, and its implementation with aiobotocore.
+"""The seam to Kinesis: what a subscription needs of it, and its implementation with SubscribeToShard and aiobotocore.
 
 aiobotocore speaks HTTP/1.1; another transport (HTTP/2) would implement `Transport` and nothing else would change. Signing,
 endpoints and errors of the request stay aiobotocore's. The body of a successful response is taken out of its hands in
@@ -17,8 +17,9 @@ import msgspec
 from botocore.exceptions import EventStreamError
 
 from kinesis_efo.errors import FrameError
-from kinesis_efo.kinesis.events import read_head
+from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.frames import Frame, FrameDecoder, encode_frame
+from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
 
 SUBSCRIPTION_CONFIG: Final[dict[str, Any]] = {
@@ -36,19 +37,19 @@ _BODY: Final = "KinesisEfoBody"
 
 
 class EventStream(Protocol):
-    """The events of one subscription, as raw JSON payloads. Read by one task at a time."""
+    """The events of one subscription. Read by one task at a time."""
 
     @property
     def received(self) -> int:
         """Bytes that came so far, those of incomplete events included: a sign of life."""
         ...
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        """The payloads, in order. Ends where Kinesis ends the subscription, after five minutes or at the shard's end.
+    def __aiter__(self) -> AsyncIterator[Event]:
+        """The events, in order. Ends where Kinesis ends the subscription, after five minutes or at the shard's end.
 
         Raises:
             EventStreamError: Kinesis ended the subscription with an error; botocore's exception, with the code.
-            FrameError: The bytes are not a valid event stream.
+            FrameError: The bytes are not a valid event stream, or not a valid event.
             Exception: The transport's own, for connections that broke or fell silent.
         """
         ...
@@ -62,11 +63,11 @@ class EventStream(Protocol):
 class Transport(Protocol):
     """How shards are subscribed to."""
 
-    async def subscribe(self, consumer_arn: str, shard_id: str, position: Position) -> EventStream:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> EventStream:
         """Subscribe to a shard.
 
         Args:
-            consumer_arn: The consumer to subscribe.
+            stream: The stream, and the consumer to subscribe.
             shard_id: The shard.
             position: Where to start. `SHARD_END` is refused with ValueError.
 
@@ -76,10 +77,15 @@ class Transport(Protocol):
         """
         ...
 
-    async def latest_tip(self, consumer_arn: str, shard_id: str) -> Position:
+    async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
         """Where the shard ends right now: what comes later lies behind this position.
 
         Counts as a subscription: Kinesis allows the next one to this shard 5 s later.
+
+        Args:
+            stream: The stream, and the consumer to subscribe.
+            shard_id: The shard.
+            position: How far it has been read: what is returned where nothing lies behind it.
 
         Raises:
             ClientError, EventStreamError, FrameError: As when reading.
@@ -98,24 +104,25 @@ class BotoTransport:
         self._client = client
         client.meta.events.register(_HOOK, _take_body, unique_id="kinesis-efo-body")
 
-    async def subscribe(self, consumer_arn: str, shard_id: str, position: Position) -> EventStream:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> EventStream:
         """See `Transport`."""
-        return await self._open(consumer_arn, shard_id, starting_position(position))
+        return await self._open(stream, shard_id, starting_position(position))
 
-    async def latest_tip(self, consumer_arn: str, shard_id: str) -> Position:
+    async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:  # noqa: ARG002
         """See `Transport`."""
-        stream = await self._open(consumer_arn, shard_id, {"Type": "LATEST"})
+        events = await self._open(stream, shard_id, {"Type": "LATEST"})
         try:
-            async for payload in stream:
-                continuation = read_head(payload).continuation
-                return Position(PositionKind.SHARD_END) if continuation is None else Position.after(continuation)
+            async for event in events:
+                return event.through
         finally:
-            stream.close()
-        raise FrameError(f"the subscription of {consumer_arn} to {shard_id} at LATEST ended before its first event")
+            events.close()
+        raise FrameError(
+            f"the subscription of {stream.consumer_arn} to {shard_id} at LATEST ended before its first event"
+        )
 
-    async def _open(self, consumer_arn: str, shard_id: str, starting_position: dict[str, Any]) -> BotoEventStream:
+    async def _open(self, stream: StreamRef, shard_id: str, starting_position: dict[str, Any]) -> BotoEventStream:
         response = await self._client.subscribe_to_shard(
-            ConsumerARN=consumer_arn, ShardId=shard_id, StartingPosition=starting_position
+            ConsumerARN=stream.consumer_arn, ShardId=shard_id, StartingPosition=starting_position
         )
         return BotoEventStream(response[_BODY])
 
@@ -138,10 +145,10 @@ class BotoEventStream:
         self._payloads: deque[bytes] = deque()
         self._fault: Exception | None = None
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[Event]:
         return self
 
-    async def __anext__(self) -> bytes:
+    async def __anext__(self) -> Event:
         # What arrived before an error is delivered before the error.
         while not self._payloads:
             if self._fault:
@@ -158,7 +165,8 @@ class BotoEventStream:
                     self._take(frame)
             except (FrameError, EventStreamError) as fault:
                 self._fault = fault
-        return self._payloads.popleft()
+        payload = self._payloads.popleft()
+        return Event(payload, read_head(payload))
 
     def _take(self, frame: Frame) -> None:
         match frame.headers.get(":message-type"), frame.headers.get(":event-type"):

@@ -132,10 +132,10 @@ async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transp
         leases.want({shard.shard_id: LeaseInfo() for shard in shards})
         await leases.wait_held([shard.shard_id for shard in shards], at_most=10)
         for shard in shards:
-            events = await transport.subscribe(stream.consumer_arn, shard.shard_id, TRIM_HORIZON)
+            events = await transport.subscribe(stream, shard.shard_id, TRIM_HORIZON)
             try:
-                async for payload in events:
-                    received += len(payload)
+                async for event in events:
+                    received += len(event.payload)
                     break
             finally:
                 events.close()

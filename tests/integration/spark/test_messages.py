@@ -29,12 +29,10 @@ def test_spark_finds_the_source_by_itself(spark: SparkSession, world: MakeWorld)
 
 
 def test_wrong_options_are_told_at_load(spark: SparkSession) -> None:
-    message = refused(spark, manifest="m.json", bufferBytes="lots", readMode="polling", bufferByte="1")
+    message = refused(spark, manifest="m.json", bufferBytes="lots", readMode="push", bufferByte="1")
     assert "OptionsError" in message
     assert "kinesis-efo option 'bufferBytes' must be a size such as 256m; got 'lots'" in message
-    assert (
-        "kinesis-efo option 'readMode' must be efo: polling is not available in this version; got 'polling'" in message
-    )
+    assert "kinesis-efo option 'readMode' must be efo or polling; got 'push'" in message
     assert "; did you mean 'bufferBytes'?" in message
 
 

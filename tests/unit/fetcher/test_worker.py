@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -19,7 +20,9 @@ from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
 from kinesis_efo.fetcher.messages import CommitRequest, PollRequest, TipsRequest
 from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.fetcher.worker import Fetcher, FetcherSettings
+from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.leases import LeaseLoop
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.manifest import StreamRef
@@ -27,6 +30,7 @@ from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.model_stream import ModelStream
+from tests.support.polled_stream import PolledClient
 from tests.support.virtual_time import LoopClock, run
 
 REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
@@ -36,13 +40,23 @@ NO_LIMIT = 1 << 60
 class Query:
     """A fetcher, and what Spark would do with it."""
 
-    def __init__(self, stream: ModelStream, store: MemoryLeaseStore | None = None, buffer_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        stream: ModelStream,
+        store: MemoryLeaseStore | None = None,
+        buffer_bytes: int = 1 << 20,
+        polled: PolledClient | None = None,
+    ) -> None:
         self.stream = stream
         self.store = store or MemoryLeaseStore()
         self.rows: list[tuple[str, int]] = []
         self.most_used = 0
         clock = LoopClock()
-        access = StreamAccess(REF, stream, stream, RetrySettings(), "manifest.json", clock)  # type: ignore[arg-type]
+        ref, transport, limits = REF, stream, KINESIS_LIMITS
+        if polled is not None:
+            ref, limits = replace(REF, consumer_arn=None), polling_limits(KINESIS_LIMITS)
+            transport = PollingTransport(polled, clock, 1.0)  # type: ignore[assignment]
+        access = StreamAccess(ref, transport, stream, RetrySettings(), "manifest.json", clock, limits)
         keys = LeaseKeys({"orders": "dev-orders"})
         self.fetcher = Fetcher({"orders": access}, keys, FetcherSettings(buffer_bytes, True, 10.0), clock)
         self.leases = LeaseLoop(

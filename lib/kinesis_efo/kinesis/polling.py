@@ -1,0 +1,243 @@
+"""Reading shards with GetRecords: the transport of `readMode=polling`, with the same events, positions and errors.
+
+Kinesis allows five calls and 2 MB per second and shard, to all who poll the shard together, and an answer of 10 MB
+(https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html). Answers are taken as they come, as the bodies
+of events are: botocore would decode every record. Relies on an aiobotocore client and, for the hook, on what `transport` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, Final
+
+from botocore.exceptions import ClientError
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.kinesis.events import Answer, Event, read_answer
+from kinesis_efo.kinesis.recovery import Limits
+from kinesis_efo.kinesis.transport import EventStream, as_time, starting_position
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.positions import Position
+
+POLLING_CONFIG: Final[dict[str, Any]] = {
+    "retries": {"total_max_attempts": 1},
+    "connect_timeout": 10,
+    "read_timeout": 20,
+}
+"""Configuration of the client, besides `max_pool_connections`. Retries are the subscription's."""
+
+CALL_SECONDS: Final = 0.2
+"""Between two calls to a shard: five per second."""
+
+BYTES_PER_SECOND: Final = 2 << 20
+"""What may be read of a shard in a second; larger answers have to be waited for afterwards."""
+
+MOST_RECORDS: Final = 10_000
+"""The largest `Limit` there is."""
+
+ANSWER_BYTES: Final = 1 << 20
+"""What an answer should hold, as an event does: more would come no sooner, and wait in memory."""
+
+_FIRST_RECORDS: Final = 1_000
+_HOOK: Final = "before-parse.kinesis.GetRecords"
+_BODY: Final = "KinesisEfoBody"
+_LOOK_BACK_SECONDS: Final = tuple(30.0 * 10**power for power in range(7))
+
+
+def polling_limits(limits: Limits) -> Limits:
+    """The times that hold for polling: nothing has to lie between two openings but the five calls per second."""
+    return replace(
+        limits,
+        between_calls=min(limits.between_calls, CALL_SECONDS),
+        after_success=min(limits.after_success, CALL_SECONDS),
+    )
+
+
+@dataclass(slots=True)
+class Pace:
+    """When a shard may be asked again, and for how many records.
+
+    Attributes:
+        next_call: Seconds on the monotonic clock.
+        limit: Most records of the next answer.
+
+    >>> pace = Pace()
+    >>> pace.asking(now=100.0), pace.next_call
+    (1000, 100.2)
+    >>> pace.answered(Answer((), "next", 5_000, bytes=10 << 20, records=100), now=101.0, interval=1.0)
+    >>> pace.next_call, pace.limit
+    (106.0, 10)
+    """
+
+    next_call: float = -inf
+    limit: int = _FIRST_RECORDS
+
+    def asking(self, now: float) -> int:
+        """Note a call; how many records it may ask for."""
+        asked = self.limit
+        self.next_call = now + CALL_SECONDS
+        # Until it is answered: what is too much for a slow line must not be asked for again.
+        self.limit = max(1, asked // 4)
+        return asked
+
+    def answered(self, answer: Answer, now: float, interval: float) -> None:
+        """Note an answer.
+
+        Args:
+            answer: What came.
+            now: When, seconds on the monotonic clock.
+            interval: Seconds to the next call where there was no more.
+        """
+        wait = max(CALL_SECONDS, answer.bytes / BYTES_PER_SECOND, 0.0 if answer.millis_behind else interval)
+        self.next_call = now + wait
+        average = max(1, answer.bytes // answer.records) if answer.records else 0
+        self.limit = min(MOST_RECORDS, max(1, ANSWER_BYTES // average)) if average else _FIRST_RECORDS
+
+
+class PollingTransport:
+    """GetRecords through an aiobotocore client; implements `Transport`.
+
+    Args:
+        client: An aiobotocore `kinesis` client made with `POLLING_CONFIG`, used for nothing else. The caller closes it.
+        clock: Time.
+        interval: Seconds between two calls to a shard that had no more.
+    """
+
+    def __init__(self, client: Any, clock: Clock, interval: float) -> None:
+        self._client = client
+        self._clock = clock
+        self._interval = interval
+        # Of the shard, whatever subscription asks: a new one must not come too soon after the one before.
+        self._paces: dict[tuple[str, str], Pace] = {}
+        client.meta.events.register(_HOOK, _take_body, unique_id="kinesis-efo-answer")
+
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> EventStream:
+        """See `Transport`."""
+        return await self._open(stream, shard_id, starting_position(position))
+
+    async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
+        """See `Transport`. GetRecords tells no position where there are no records: this looks for the last one."""
+        for seconds in _LOOK_BACK_SECONDS:
+            since = {"Type": "AT_TIMESTAMP", "Timestamp": as_time(round((self._clock.time() - seconds) * 1000))}
+            try:
+                events = await self._open(stream, shard_id, since)
+            except ClientError as error:
+                # Our clock is fast: what it calls the past is the future to Kinesis.
+                if _code(error) != "InvalidArgumentException":
+                    raise
+            else:
+                if (last := await _last(events)) is not None:
+                    return last
+        return position
+
+    async def _open(self, stream: StreamRef, shard_id: str, start: dict[str, Any]) -> PolledEvents:
+        request = {"ShardIteratorType": start["Type"]}
+        if "SequenceNumber" in start:
+            request["StartingSequenceNumber"] = start["SequenceNumber"]
+        if "Timestamp" in start:
+            request["Timestamp"] = start["Timestamp"]
+        response = await self._client.get_shard_iterator(StreamARN=stream.stream_arn, ShardId=shard_id, **request)
+        pace = self._paces.setdefault((stream.stream_arn, shard_id), Pace())
+        iterator: str = response["ShardIterator"]
+        return PolledEvents(self._client, stream.stream_arn, iterator, pace, self._clock, self._interval)
+
+
+class PolledEvents:
+    """The events of one shard from an iterator on; implements `EventStream`.
+
+    Ends at the shard's end. Ends also when the iterator has expired, which it does when nobody asked for five minutes: as a
+    subscription does after five minutes, to be opened again behind what came.
+
+    Args:
+        client: As `PollingTransport`.
+        stream_arn: The stream.
+        iterator: Where to begin.
+        pace: Of the shard.
+        clock: Time.
+        interval: Seconds between two calls where there was no more.
+
+    Attributes:
+        received: Bytes that came so far.
+    """
+
+    def __init__(self, client: Any, stream_arn: str, iterator: str, pace: Pace, clock: Clock, interval: float) -> None:
+        self.received = 0
+        self._client = client
+        self._stream_arn = stream_arn
+        self._iterator: str | None = iterator
+        self._pace = pace
+        self._clock = clock
+        self._interval = interval
+        self._events: deque[Event] = deque()
+        self._waiting: asyncio.Timeout | None = None
+        self._closed = False
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        if not self._events and not self._closed:
+            try:
+                async with asyncio.timeout(None) as self._waiting:
+                    await self._ask()
+            except TimeoutError:
+                if not self._closed:
+                    raise
+            finally:
+                self._waiting = None
+        if not self._events or self._closed:
+            raise StopAsyncIteration
+        return self._events.popleft()
+
+    def close(self) -> None:
+        """See `EventStream`."""
+        self._closed = True
+        if self._waiting is not None:
+            self._waiting.reschedule(0)
+
+    async def _ask(self) -> None:
+        if self._iterator is None:
+            return
+        await self._clock.sleep(max(0.0, self._pace.next_call - self._clock.monotonic()))
+        limit = self._pace.asking(self._clock.monotonic())
+        try:
+            response = await self._client.get_records(
+                StreamARN=self._stream_arn, ShardIterator=self._iterator, Limit=limit
+            )
+        except ClientError as error:
+            if _code(error) != "ExpiredIteratorException":
+                raise
+            return
+        self.received += len(response[_BODY])
+        answer = read_answer(response[_BODY])
+        self._pace.answered(answer, self._clock.monotonic(), self._interval)
+        self._iterator = answer.iterator
+        self._events.extend(answer.events)
+
+
+async def _last(events: PolledEvents) -> Position | None:
+    """Behind the last event there is at this moment; None where there is none."""
+    last: Position | None = None
+    try:
+        async for event in events:
+            if not event.head.still:
+                last = event.through
+            if not event.head.millis_behind and not events._events:
+                break
+    finally:
+        events.close()
+    return last
+
+
+def _take_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+    if response_dict["status_code"] < 300:
+        customized_response_dict[_BODY] = response_dict["body"]
+        response_dict["body"] = b"{}"
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))

@@ -1,0 +1,102 @@
+"""GetShardIterator and GetRecords of a model stream, for tests in virtual time: refuses what Kinesis would refuse."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.kinesis import polling
+from tests.support.model_stream import ModelStream
+from tests.support.transports import refused
+
+
+class PolledClient:
+    """What `PollingTransport` needs of an aiobotocore client.
+
+    Args:
+        stream: The stream.
+        clock: Virtual time.
+        limits: Whether calls and bytes per second are limited.
+
+    Attributes:
+        calls: Time of each GetRecords, by shard.
+        limits_asked: `Limit` of each GetRecords.
+        opened: (time, shard id, request) of each GetShardIterator.
+        refused: How often a call came too soon.
+        faults: Called with the shard before each GetRecords is answered; may raise.
+        end_with_records: Whether the answer with a closed shard's last records tells its end, too.
+        iterator_seconds: An iterator expires after this.
+    """
+
+    def __init__(self, stream: ModelStream, clock: Clock, *, limits: bool = True) -> None:
+        self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_, **__: None))
+        self.calls: dict[str, deque[float]] = defaultdict(deque)
+        self.limits_asked: list[int] = []
+        self.opened: list[tuple[float, str, dict[str, Any]]] = []
+        self.refused: Counter[str] = Counter()
+        self.faults: Callable[[str], None] = lambda _: None
+        self.end_with_records = False
+        self.iterator_seconds = 300.0
+        self._stream = stream
+        self._clock = clock
+        self._limits = limits
+        self._busy_until: dict[str, float] = defaultdict(float)
+
+    async def get_shard_iterator(self, **request: Any) -> dict[str, Any]:
+        now, shard_id = self._clock.monotonic(), request["ShardId"]
+        self.opened.append((now, shard_id, request))
+        if shard_id not in self._stream.shards_by_id:
+            raise refused("ResourceNotFoundException", operation="GetShardIterator")
+        at = int(request.get("StartingSequenceNumber", 0))
+        return {"ShardIterator": json.dumps([shard_id, at, now])}
+
+    async def get_records(self, StreamARN: str, ShardIterator: str, Limit: int) -> dict[str, Any]:
+        shard_id, at, issued = json.loads(ShardIterator)
+        now = self._clock.monotonic()
+        self._admit(shard_id, now)
+        self.limits_asked.append(Limit)
+        self.faults(shard_id)
+        if now - issued > self.iterator_seconds:
+            raise refused("ExpiredIteratorException", operation="GetRecords")
+        shard = self._stream.shards_by_id[shard_id]
+        records, size = [], 0
+        for number, length in shard.records:
+            if number > at and len(records) < Limit and (size + length <= 10 << 20 or not records):
+                records.append((number, length))
+                size += length
+        self._busy_until[shard_id] = now + size / (2 << 20)
+        at = records[-1][0] if records else at
+        left = any(number > at for number, _ in shard.records)
+        ended = shard.last is not None and not left and (not records or self.end_with_records)
+        body = {
+            "Records": [
+                {"Data": "A" * (length // 3 * 4), "PartitionKey": "k", "SequenceNumber": str(number)}
+                for number, length in records
+            ],
+            "MillisBehindLatest": 1000 if left else 0,
+            "NextShardIterator": None if ended else json.dumps([shard_id, at, now]),
+        }
+        if ended:
+            body["ChildShards"] = [
+                {
+                    "ShardId": child.shard_id,
+                    "ParentShards": list(child.parents),
+                    "HashKeyRange": {"StartingHashKey": str(child.hashes[0]), "EndingHashKey": str(child.hashes[1])},
+                }
+                for child in shard.children
+            ]
+        return {polling._BODY: json.dumps(body).encode()}
+
+    def _admit(self, shard_id: str, now: float) -> None:
+        recent = self.calls[shard_id]
+        # Sums of fifths are not quite a second.
+        while recent and recent[0] <= now - 1 + 1e-6:
+            recent.popleft()
+        if self._limits and (len(recent) >= 5 or now < self._busy_until[shard_id] - 1e-6):
+            self.refused[shard_id] += 1
+            raise refused("ProvisionedThroughputExceededException", operation="GetRecords")
+        recent.append(now)

@@ -1,0 +1,403 @@
+"""A shard read with GetRecords in virtual time: the pace, the iterators, what ends it and what is said of errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from kinesis_efo.errors import (
+    AccessRefusedError,
+    DataLossError,
+    FrameError,
+    InvalidRequestError,
+    RetriesExhaustedError,
+    StreamNotFoundError,
+)
+from kinesis_efo.kinesis.events import ChildShard, Event, read_answer
+from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
+from kinesis_efo.kinesis.subscription import ShardSubscription, State
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from tests.support.model_stream import ModelStream
+from tests.support.polled_stream import PolledClient
+from tests.support.transports import ScriptedTopology, refused
+from tests.support.virtual_time import LoopClock, run
+
+SHARD = "shardId-000000000000"
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
+REF = StreamRef("orders", "dev-orders", ARN, None)
+CHILD = {"ShardId": "c", "ParentShards": ["p"], "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}
+
+
+class Scene:
+    """A subscription that polls one shard of a model stream."""
+
+    def __init__(self, *sizes: int, interval: float = 1.0, start: Position = TRIM_HORIZON, **limits: Any) -> None:
+        self.clock = LoopClock()
+        self.stream = ModelStream()
+        self.stream.put(0, *sizes)
+        self.client = PolledClient(self.stream, self.clock, **limits)
+        self.times: list[float] = []
+        self.client.faults = lambda _: self.times.append(self.clock.monotonic())
+        self.transport = PollingTransport(self.client, self.clock, interval)
+        self.topology: Any = self.stream
+        self.events: list[Event] = []
+        self.room = asyncio.Event()
+        self.room.set()
+        self.start = start
+
+    async def admit(self, event: Event) -> None:
+        await self.room.wait()
+        self.events.append(event)
+
+    def subscribe(self, **changes: Any) -> ShardSubscription:
+        return ShardSubscription(
+            REF, SHARD, self.start, self, self.transport, self.topology, source="the manifest",
+            limits=polling_limits(KINESIS_LIMITS), clock=self.clock, random=lambda: 1.0, **changes,
+        )  # fmt: skip
+
+    async def run_for(self, seconds: float, **changes: Any) -> ShardSubscription:
+        subscription = self.subscribe(**changes)
+        task = asyncio.ensure_future(subscription.run())
+        await asyncio.wait({task}, timeout=seconds)
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled() or task.exception() is None, task.exception()
+        return subscription
+
+    async def fails(self, kind: type[Exception], *texts: str, **changes: Any) -> ShardSubscription:
+        subscription = self.subscribe(**changes)
+        with pytest.raises(kind) as caught:
+            await subscription.run()
+        assert type(caught.value) is kind
+        for text in texts:
+            assert text in str(caught.value)
+        return subscription
+
+    @property
+    def gaps(self) -> list[float]:
+        return [round(later - earlier, 6) for earlier, later in pairwise(self.times)]
+
+    @property
+    def records(self) -> int:
+        return sum(event.head.records for event in self.events)
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    def wrapped() -> None:
+        run(asyncio.wait_for(test(), 3600))
+
+    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
+    return wrapped
+
+
+# -- answers
+
+
+def test_an_answer_is_an_event_with_the_body_untouched() -> None:
+    record = {"Data": "YWJj", "PartitionKey": "key", "SequenceNumber": "41"}
+    body = json.dumps(
+        {"Records": [record, {**record, "SequenceNumber": "42"}], "NextShardIterator": "i", "MillisBehindLatest": 7}
+    ).encode()
+    answer = read_answer(body)
+    (event,) = answer.events
+    assert (event.payload, event.through, event.head.millis_behind) == (body, Position.after(42), 7)
+    assert (answer.iterator, answer.records, answer.bytes) == ("i", 2, 2 * (3 + 3 + 1))
+
+
+def test_the_last_records_and_the_end_in_one_answer_are_two_events() -> None:
+    record = {"Data": "", "PartitionKey": "k", "SequenceNumber": "42"}
+    last, end = read_answer(json.dumps({"Records": [record], "ChildShards": [CHILD]}).encode()).events
+    assert (last.through, last.head.records) == (Position.after(42), 1)
+    assert (end.through, end.payload, end.head.children) == (SHARD_END, b"", (ChildShard("c", ("p",), 0, 9),))
+
+
+def test_an_empty_answer_keeps_the_position() -> None:
+    (event,) = read_answer(b'{"Records":[],"NextShardIterator":"i","MillisBehindLatest":9}').events
+    assert event.head.still and event.head.millis_behind == 9
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"Records":[]}', "neither an iterator nor child shards"),
+        (
+            json.dumps({"Records": [], "NextShardIterator": "i", "ChildShards": [CHILD]}).encode(),
+            "an iterator and child",
+        ),
+        (b"{}", "missing required field `Records`"),
+        (b'{"Records":[{"Data":"","SequenceNumber":"x"}],"NextShardIterator":"i"}', "SequenceNumber of an event"),
+        (b'{"Records":[{"Data":"","SequenceNumber":[]}],"NextShardIterator":"i"}', "SequenceNumber of an event"),
+        (b'{"Records":[', "cannot be read"),
+        (b"", "an answer of 0 bytes cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
+    ],
+)
+def test_what_is_no_answer_is_refused(body: bytes, message: str) -> None:
+    with pytest.raises(FrameError, match=message):
+        read_answer(body)
+
+
+# -- the pace
+
+
+@virtual
+async def test_a_shard_with_much_to_read_is_asked_five_times_a_second() -> None:
+    scene = Scene(*[10] * 60_000)
+    await scene.run_for(4)
+    assert scene.gaps[:5] == [0.2] * 5
+    assert not scene.client.refused
+    assert scene.records == 1000 + 5 * 10_000 + 9_000, "as many as there may be, once their size is known"
+
+
+@virtual
+async def test_no_more_than_two_megabytes_a_second_are_read() -> None:
+    scene = Scene(*[1 << 20] * 40)
+    await scene.run_for(19)
+    assert not scene.client.refused
+    assert scene.client.limits_asked[:3] == [1000, 1, 1]
+    assert 34 <= scene.records <= 40
+    # 10 MB at once, since nothing was known of the records; then as much as an event holds.
+    assert scene.gaps[0] == pytest.approx(5, abs=0.1)
+    assert scene.gaps[1] == pytest.approx(0.5, abs=0.01)
+
+
+@virtual
+async def test_a_shard_without_more_is_left_alone_for_the_interval() -> None:
+    for interval in (1.0, 0.2, 10.0):
+        scene = Scene(10, interval=interval)
+        subscription = await scene.run_for(600)
+        assert set(scene.gaps) == {interval}
+        assert len(scene.client.opened) == 1, "an iterator that is used does not expire"
+        assert (subscription.stats.state, subscription.stats.failures) == (State.CLOSED, {})
+        assert subscription.position == Position.after(scene.stream[0].records[-1][0])
+
+
+@virtual
+async def test_nothing_for_hours_is_not_silence_and_forgives_failures() -> None:
+    scene = Scene()
+    failing = iter(range(10**6))
+
+    def every_hundredth(_: str) -> None:
+        if next(failing) % 100 == 0:
+            raise ConnectionResetError
+
+    scene.client.faults = every_hundredth
+    subscription = await scene.run_for(3000)
+    assert subscription.stats.failures["ConnectionResetError"] > 20
+    assert subscription.position == TRIM_HORIZON
+    assert subscription.stats.millis_behind == 0
+    assert subscription.stats.last_event is not None
+
+
+@virtual
+async def test_a_new_subscription_keeps_the_pace_of_the_one_before() -> None:
+    scene = Scene(*[1 << 20] * 20)
+    await scene.run_for(0.1)
+    await scene.run_for(10)
+    assert scene.gaps[0] == pytest.approx(5, abs=0.1)
+    assert not scene.client.refused
+
+
+@virtual
+async def test_less_is_asked_for_after_an_answer_that_did_not_come() -> None:
+    scene = Scene(*[100] * 2000)
+
+    def broken(_: str) -> None:
+        if len(scene.client.limits_asked) <= 3:
+            raise ConnectionResetError
+
+    scene.client.faults = broken
+    await scene.run_for(30)
+    assert scene.client.limits_asked[:4] == [1000, 250, 62, 15]
+    assert scene.records == 2000
+
+
+# -- iterators, the end, back-pressure
+
+
+@virtual
+async def test_an_expired_iterator_is_renewed_behind_what_came_and_not_counted() -> None:
+    scene = Scene(10, 10)
+    scene.client.iterator_seconds = 0.5
+    task = asyncio.ensure_future((subscription := scene.subscribe()).run())
+    await asyncio.sleep(60)
+    scene.stream.put(0, 10)
+    scene.stream.split(0)
+    await asyncio.wait_for(task, 60)
+    requests = [request for _, _, request in scene.client.opened]
+    assert len(requests) > 20
+    assert requests[0]["ShardIteratorType"] == "TRIM_HORIZON"
+    assert {request["StartingSequenceNumber"] for request in requests[1:]} <= {
+        str(number) for number, _ in scene.stream[0].records
+    }
+    assert scene.records == 3
+    assert subscription.stats.failures == {}
+
+
+@virtual
+async def test_iterators_that_are_always_expired_are_not_renewed_for_ever() -> None:
+    scene = Scene(10)
+
+    def expired(_: str) -> None:
+        raise refused("ExpiredIteratorException", operation="GetRecords")
+
+    scene.client.faults = expired
+    subscription = await scene.fails(RetriesExhaustedError, "ended without a single event")
+    assert len(scene.client.opened) == 11
+    assert subscription.position == TRIM_HORIZON
+
+
+@virtual
+async def test_the_end_is_delivered_once_with_its_children() -> None:
+    for together in (False, True):
+        scene = Scene(10, 10)
+        scene.client.end_with_records = together
+        scene.stream.split(0)
+        await scene.subscribe().run()
+        assert [event.through for event in scene.events] == [
+            Position.after(scene.stream[0].records[-1][0]),
+            SHARD_END,
+        ]
+        assert [child.shard_id[-1] for child in scene.events[-1].head.children] == ["1", "2"]
+
+
+@virtual
+async def test_an_empty_closed_shard_has_ended() -> None:
+    scene = Scene()
+    scene.stream.split(0)
+    subscription = scene.subscribe()
+    await subscription.run()
+    assert subscription.position == SHARD_END
+
+
+@virtual
+async def test_while_the_sink_is_full_nobody_asks() -> None:
+    scene = Scene(*[1000] * 30_000)
+    task = asyncio.ensure_future((subscription := scene.subscribe()).run())
+    await asyncio.sleep(2)
+    scene.room.clear()
+    await asyncio.sleep(1)
+    asked = len(scene.times)
+    await asyncio.sleep(1000)
+    assert len(scene.times) == asked
+    assert subscription.stats.state is State.PAUSED
+    scene.room.set()
+    await asyncio.sleep(30)
+    assert scene.records == 30_000
+    assert (subscription.stats.paused, subscription.stats.failures) == (1, {})
+    task.cancel()
+    await asyncio.wait({task})
+
+
+@virtual
+async def test_closing_ends_a_read_that_waits_at_once() -> None:
+    scene = Scene()
+    events = await scene.transport.subscribe(REF, SHARD, TRIM_HORIZON)
+    assert (await anext(aiter(events))).head.still
+    reading = asyncio.ensure_future(anext(aiter(events), None))
+    await asyncio.sleep(0.1)
+    began = scene.clock.monotonic()
+    events.close()
+    events.close()
+    assert await reading is None
+    assert scene.clock.monotonic() == began
+    assert await anext(aiter(events), None) is None
+
+
+@virtual
+async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
+    scene = Scene(10)
+    answer = scene.client.get_records
+
+    async def hang_once(**request: Any) -> dict[str, Any]:
+        if len(scene.client.opened) == 1:
+            await asyncio.sleep(10_000)
+        return await answer(**request)
+
+    scene.client.get_records = hang_once  # type: ignore[method-assign]
+    subscription = await scene.run_for(60)
+    assert subscription.stats.failures == {"TimeoutError": 1}
+    assert scene.records == 1
+
+
+# -- errors
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_others_who_poll_the_shard_slow_it_down_and_no_more(together: int) -> None:
+    async def main() -> None:
+        scene = Scene(*[10] * 3000)
+        others = iter(range(10**6))
+
+        def throttle(_: str) -> None:
+            if next(others) % (together + 1):
+                raise refused("ProvisionedThroughputExceededException", operation="GetRecords")
+
+        scene.client.faults = throttle
+        subscription = await scene.run_for(120)
+        assert subscription.stats.failures.keys() == {"ProvisionedThroughputExceededException"}
+        assert scene.records == 3000
+
+    run(main())
+
+
+@virtual
+async def test_throttling_without_end_is_told() -> None:
+    scene = Scene(10)
+
+    def throttle(_: str) -> None:
+        raise refused("ProvisionedThroughputExceededException", "Rate exceeded for shard", operation="GetRecords")
+
+    scene.client.faults = throttle
+    await scene.fails(
+        RetriesExhaustedError, f"stream 'orders', shard {SHARD}, stream {ARN} (from the manifest)", "Rate"
+    )
+
+
+@virtual
+async def test_a_missing_permission_is_named_with_where_it_is_declared() -> None:
+    scene = Scene(10)
+
+    def deny(_: str) -> None:
+        raise refused("AccessDeniedException", "not authorized", operation="GetRecords")
+
+    scene.client.faults = deny
+    await scene.fails(AccessRefusedError, "Allow kinesis:GetRecords", "`polling: true`")
+
+
+@virtual
+async def test_an_invalid_position_names_the_operation() -> None:
+    scene = Scene(10)
+
+    def invalid(_: str) -> None:
+        raise refused("InvalidArgumentException", "Invalid StartingSequenceNumber", operation="GetShardIterator")
+
+    scene.client.faults = invalid
+    await scene.fails(InvalidRequestError, "GetShardIterator was refused as invalid", "Invalid StartingSequenceNumber")
+
+
+@pytest.mark.parametrize(
+    ("listed", "kind"),
+    [
+        ([SHARD], RetriesExhaustedError),
+        (["shardId-000000000009"], DataLossError),
+        (refused("ResourceNotFoundException", operation="ListShards"), StreamNotFoundError),
+    ],
+    ids=str,
+)
+def test_something_that_is_missing_is_looked_for(listed: Any, kind: type[Exception]) -> None:
+    async def main() -> None:
+        scene = Scene(10)
+        scene.topology = ScriptedTopology(listed)
+        del scene.stream.shards_by_id[SHARD]
+        await scene.fails(kind, SHARD, retry=RetrySettings(max_retries=3))
+
+    run(main())

@@ -1,20 +1,21 @@
 """The command group: which commands there are, how they are loaded, and how errors reach the terminal.
 
 A command's module holds a function, or a Typer app for a group of commands, with the command's name. It is imported when
-the command is called: `kinesis-efo --help` starts at once, and an extra is needed only by the command that uses it.
+the command is called: help and completion start at once, and an extra is needed only by the command that uses it.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError
 
@@ -25,21 +26,27 @@ class Entry:
 
     Attributes:
         module: Where it is.
+        summary: What the list of commands says of it.
         extra: The extra of this distribution that it needs, if any.
     """
 
     module: str
+    summary: str
     extra: str | None = None
 
 
 COMMANDS: Final = {
-    "local": Entry("kinesis_efo.cli.local", extra="local"),
+    "local": Entry("kinesis_efo.cli.local", "Serve Kinesis with Enhanced Fan-Out on this machine.", extra="local"),
+    "manifest": Entry("kinesis_efo.cli.manifest", "Show an application's manifest, or check it against AWS."),
+    "shards": Entry("kinesis_efo.cli.shards", "Show the shards of an application's streams as a tree."),
 }
 """Every command by its name."""
 
 
 class LazyGroup(TyperGroup):
-    """A command group that imports a command when it is asked for."""
+    """A command group that imports a command when it is called, not when it is listed."""
+
+    _listing = False
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """The names of all commands, in the order of the help."""
@@ -48,7 +55,27 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """The command of that name, or None."""
         entry = COMMANDS.get(cmd_name)
-        return load(cmd_name, entry) if entry else None
+        if entry is None:
+            return None
+        return TyperCommand(cmd_name, help=entry.summary) if self._listing else load(cmd_name, entry)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of the group, from the summaries."""
+        with self._summaries():
+            super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """What completes a command's name, from the summaries."""
+        with self._summaries():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextmanager
+    def _summaries(self) -> Iterator[None]:
+        self._listing = True
+        try:
+            yield
+        finally:
+            self._listing = False
 
 
 def load(name: str, entry: Entry) -> Any:
@@ -79,7 +106,6 @@ app = typer.Typer(
     name="kinesis-efo",
     cls=LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

@@ -12,14 +12,13 @@ from math import inf
 from typing import TypeVar
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import AccessRefusedError, StreamNotFoundError, SubscriptionError
 from kinesis_efo.kinesis.backoff import Backoff
 from kinesis_efo.kinesis.events import ChildShard
-from kinesis_efo.kinesis.faults import Fault, Verdict, classify, describe, fatal
+from kinesis_efo.kinesis.faults import Verdict, classify, fatal
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription, SubscriptionStats
-from kinesis_efo.kinesis.topology import ShardLister, starting_positions
+from kinesis_efo.kinesis.topology import ShardLister, explained, starting_positions
 from kinesis_efo.kinesis.transport import Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -173,21 +172,4 @@ class StreamAccess:
         return max(last.next_call if last else -inf, self._not_before.get(shard_id, -inf))
 
     async def _listed(self, listing: Awaitable[T]) -> T:
-        try:
-            return await listing
-        except Exception as error:
-            raise self._unlistable(classify(error)) from error
-
-    def _unlistable(self, fault: Fault) -> SubscriptionError:
-        where = f"stream {self._ref.name!r}: {self._ref.stream_arn} (from {self._source})"
-        match fault.verdict:
-            case Verdict.MISSING:
-                return StreamNotFoundError(
-                    f"{where} does not exist (any more): {describe(fault.error)}. Was it deployed to this account and region?"
-                )
-            case Verdict.REFUSED | Verdict.EXPIRED:
-                return AccessRefusedError(
-                    f"{where}: its shards cannot be listed: {describe(fault.error)}. "
-                    "The job's role needs kinesis:ListShards on it, and valid credentials"
-                )
-        return SubscriptionError(f"{where}: its shards cannot be listed: {describe(fault.error)}")
+        return await explained(listing, self._ref, self._source)

@@ -5,14 +5,20 @@ I/O only; what follows from the shards is `lineage`'s. Relies on an aiobotocore 
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable
+from typing import Any, Final, Protocol, TypeVar
 
 from botocore.exceptions import ClientError
 
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.errors import AccessRefusedError, StreamNotFoundError, SubscriptionError
+from kinesis_efo.kinesis.faults import Verdict, classify, describe
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.transport import as_time
+from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
+
+T = TypeVar("T")
 
 PAGE: Final = 1_000
 """Shards per call: what the API does by itself, said so that it is certain."""
@@ -104,6 +110,34 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
     elif start.kind is not PositionKind.TRIM_HORIZON:
         raise ValueError(f"{start} is not where a whole stream can start")
     return dict.fromkeys(Lineage(await lister.shards(stream_arn)).roots(), TRIM_HORIZON)
+
+
+async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
+    """The result of a listing, or an error that a person can act on.
+
+    Args:
+        listing: What a `ShardLister` was asked.
+        ref: The stream.
+        source: Where its ARN came from, for messages: the manifest's location.
+
+    Raises:
+        SubscriptionError: The shards cannot be listed; the message says why and what to do.
+    """
+    where = f"stream {ref.name!r}: {ref.stream_arn} (from {source})"
+    try:
+        return await listing
+    except Exception as error:
+        match classify(error).verdict:
+            case Verdict.MISSING:
+                raise StreamNotFoundError(
+                    f"{where} does not exist (any more): {describe(error)}. Was it deployed to this account and region?"
+                ) from error
+            case Verdict.REFUSED | Verdict.EXPIRED:
+                raise AccessRefusedError(
+                    f"{where}: its shards cannot be listed: {describe(error)}. "
+                    "The role needs kinesis:ListShards on it, and valid credentials"
+                ) from error
+        raise SubscriptionError(f"{where}: its shards cannot be listed: {describe(error)}") from error
 
 
 def _shard(data: dict[str, Any]) -> Shard:

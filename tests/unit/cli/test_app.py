@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,11 +47,61 @@ def test_importing_the_command_line_imports_no_command() -> None:
     assert found.stdout.strip() == "[]"
 
 
+def test_help_and_completion_import_no_command() -> None:
+    script = (
+        "import sys\n"
+        "from kinesis_efo.cli import main\n"
+        "try:\n    main(sys.argv[1:])\n"
+        "except SystemExit:\n    pass\n"
+        "print([name for name in sys.modules if name.startswith('kinesis_efo.cli.') and name != 'kinesis_efo.cli.app'])"
+    )
+    asked = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True, check=True)
+    assert asked.stdout.splitlines()[-1] == "[]"
+    assert cli.COMMANDS["shards"].summary[:20] in asked.stdout
+
+
+def test_the_shell_completes_commands_and_streams(tmp_path: Path) -> None:
+    manifest = tmp_path / "lake.json"
+    arn = "arn:aws:kinesis:eu-west-1:111122223333:stream"
+    manifest.write_text(
+        json.dumps(
+            {
+                "schemaVersion": 1, "application": "lake", "environment": "dev", "region": "eu-west-1",
+                "leaseTable": {"name": "leases"},
+                "streams": {
+                    name: {"streamName": name, "streamArn": f"{arn}/{name}",
+                           "consumerArn": f"{arn}/{name}/consumer/lake:1700000000"}
+                    for name in ("orders", "clicks")
+                },
+            }
+        )
+    )  # fmt: skip
+    assert "shards" in _complete("kinesis-efo sha")
+    assert str(manifest) in _complete(f"kinesis-efo shards --manifest {tmp_path}/")
+    assert _complete(f"kinesis-efo shards --manifest {manifest} --stream o") == ["orders"]
+    # What cannot be read offers nothing, and says nothing into the prompt.
+    assert _complete(f"kinesis-efo shards --manifest {tmp_path}/none.json --stream o") == []
+
+
+def _complete(words: str) -> list[str]:
+    """What bash would offer for the last word."""
+    environment = {
+        **os.environ,
+        "_KINESIS_EFO_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    script = "import sys; sys.argv[0] = 'kinesis-efo'; from kinesis_efo.cli import main; main()"
+    found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert found.stderr == ""
+    return found.stdout.split()
+
+
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of a command called `probe`, which needs the extra `local`."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(cli.COMMANDS, "probe", cli.Entry("probe_command", extra="local"))
+    monkeypatch.setitem(cli.COMMANDS, "probe", cli.Entry("probe_command", "Probes.", extra="local"))
     monkeypatch.delitem(sys.modules, "probe_command", raising=False)
     return tmp_path / "probe_command.py"
 

@@ -1,0 +1,87 @@
+"""``kinesis-efo manifest``: what an application's manifest says, and whether AWS has what it says.
+
+`show` needs nothing but the document. `check` asks AWS for every resource it names, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.findings import report
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.operate.access import Access
+from kinesis_efo.operate.checkup import consumer, lease_table, stream
+
+manifest = typer.Typer(no_args_is_help=True, help="Show an application's manifest, or check it against AWS.")
+
+
+@manifest.command()
+def show(
+    manifest: arguments.ManifestOption,
+    region: arguments.RegionOption = None,
+    role_arn: arguments.RoleOption = None,
+    external_id: arguments.ExternalIdOption = None,
+    endpoint_url: arguments.EndpointOption = None,
+    as_json: output.JsonFlag = False,
+) -> None:
+    """Show what a manifest says, once it was found valid."""
+    found = arguments.load(manifest, arguments.aws_settings(region, role_arn, external_id, endpoint_url))
+    output.answer(as_json, _data(found), lambda: _view(found))
+
+
+@manifest.command()
+def check(
+    manifest: arguments.ManifestOption,
+    region: arguments.RegionOption = None,
+    role_arn: arguments.RoleOption = None,
+    external_id: arguments.ExternalIdOption = None,
+    endpoint_url: arguments.EndpointOption = None,
+    as_json: output.JsonFlag = False,
+) -> None:
+    """Check that AWS has every stream, consumer and table that a manifest names. Exit code 1 if something is wrong."""
+    aws = arguments.aws_settings(region, role_arn, external_id, endpoint_url)
+    found = arguments.load(manifest, aws)
+
+    async def look() -> list[Any]:
+        async with Access(aws, found.region) as access:
+            jobs = [check(access, ref) for ref in found.streams.values() for check in (stream, consumer)]
+            return [*await asyncio.gather(*jobs), await lease_table(access, found)]
+
+    report(as_json, asyncio.run(look()))
+
+
+def _data(found: Manifest) -> dict[str, Any]:
+    return {
+        "application": found.application,
+        "environment": found.environment,
+        "region": found.region,
+        "leaseTable": found.lease_table,
+        "source": found.source,
+        "streams": {
+            name: {"streamName": ref.stream_name, "streamArn": ref.stream_arn, "consumerArn": ref.consumer_arn}
+            for name, ref in found.streams.items()
+        },
+    }
+
+
+def _view(found: Manifest) -> RenderableType:
+    head = output.table(
+        ("manifest", found.source),
+        [
+            ("application", found.application),
+            ("environment", found.environment),
+            ("region", found.region),
+            ("lease table", found.lease_table),
+        ],
+    )
+    streams = output.table(
+        ("stream", "name in Kinesis", "consumer"),
+        [(name, ref.stream_name, ref.consumer_arn) for name, ref in found.streams.items()],
+    )
+    return Group(head, Text(), streams)

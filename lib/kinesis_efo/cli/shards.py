@@ -1,0 +1,94 @@
+"""``kinesis-efo shards``: the shards of a stream as a tree of who descends from whom."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+from rich.tree import Tree
+
+from kinesis_efo.cli import arguments, output
+from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.kinesis.topology import Topology, explained
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.operate.access import Access
+from kinesis_efo.operate.shard_tree import Entry, share, tree
+
+
+def shards(
+    manifest: arguments.ManifestOption,
+    stream: arguments.StreamsOption = None,
+    open_only: Annotated[bool, typer.Option("--open", help="Only shards that are written to now.")] = False,
+    region: arguments.RegionOption = None,
+    role_arn: arguments.RoleOption = None,
+    external_id: arguments.ExternalIdOption = None,
+    endpoint_url: arguments.EndpointOption = None,
+    as_json: output.JsonFlag = False,
+) -> None:
+    """Show the shards of an application's streams, each below the shard it continues."""
+    aws = arguments.aws_settings(region, role_arn, external_id, endpoint_url)
+    found = arguments.load(manifest, aws, stream)
+
+    async def look() -> dict[str, list[Shard]]:
+        async with Access(aws, found.region) as access:
+            topology = Topology(await access.client("kinesis"))
+            refs = found.streams.values()
+            listed = await asyncio.gather(
+                *(explained(topology.shards(ref.stream_arn), ref, found.source) for ref in refs)
+            )
+        return {ref.name: each for ref, each in zip(refs, listed, strict=True)}
+
+    listed = asyncio.run(look())
+    output.answer(as_json, _data(found, listed, open_only), lambda: _view(found, listed, open_only))
+
+
+def _data(manifest: Manifest, listed: dict[str, list[Shard]], open_only: bool) -> dict[str, Any]:
+    return {
+        "application": manifest.application,
+        "streams": {
+            name: [
+                {
+                    "shardId": shard.shard_id,
+                    "parents": list(shard.parents),
+                    "open": shard.last is None,
+                    "startingHashKey": str(shard.hash_range[0]),
+                    "endingHashKey": str(shard.hash_range[1]),
+                    "startingSequenceNumber": str(shard.first),
+                    "endingSequenceNumber": None if shard.last is None else str(shard.last),
+                }
+                for shard in sorted(each, key=lambda shard: shard.shard_id)
+                if shard.last is None or not open_only
+            ]
+            for name, each in listed.items()
+        },
+    }
+
+
+def _view(manifest: Manifest, listed: dict[str, list[Shard]], open_only: bool) -> RenderableType:
+    trees: list[RenderableType] = []
+    for name, each in listed.items():
+        count = sum(shard.last is None for shard in each)
+        root = Tree(f"{name} ({manifest.streams[name].stream_name}): {output.count(len(each), 'shard')}, {count} open")
+        # The last twig at each depth is the parent of what follows one deeper.
+        twigs = [root]
+        for entry in tree(each):
+            if entry.shard.last is not None and open_only:
+                continue
+            depth = 0 if open_only else entry.depth
+            if not (entry.repeated and open_only):
+                twigs[depth + 1 :] = [twigs[depth].add(_text(entry))]
+        trees += [root, Text()]
+    return Group(*trees[:-1])
+
+
+def _text(entry: Entry) -> Text:
+    shard = entry.shard
+    if entry.repeated:
+        return Text(f"{shard.shard_id}  see above: it continues two shards", "dim")
+    text = f"{shard.shard_id}  {'open' if shard.last is None else 'closed'}  {share(shard):.1%} of the hash keys"
+    if entry.trimmed_parents:
+        text += f"  continues {', '.join(entry.trimmed_parents)}, which retention removed"
+    return Text(text, "" if shard.last is None else "dim")

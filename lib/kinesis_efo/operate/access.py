@@ -1,0 +1,60 @@
+"""AWS clients for commands: opened when first used, closed together, and quicker to give up than a query's.
+
+Relies on `AsyncClients` for region, endpoint and role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from aiobotocore.config import AioConfig
+
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.options import AwsSettings
+
+IMPATIENT: Final = AioConfig(
+    connect_timeout=5, read_timeout=15, retries={"mode": "standard", "total_max_attempts": 3}, max_pool_connections=64
+)
+"""Somebody is waiting for the answer."""
+
+
+class Clients(Protocol):
+    """Where checks get their clients from."""
+
+    async def client(self, service: str) -> Any:
+        """An aiobotocore client for `kinesis`, `dynamodb`, ..."""
+        ...
+
+
+class Access:
+    """Clients under one set of settings. An async context manager.
+
+    Args:
+        aws: Region, endpoint and role.
+        region: Used where the settings name none: the manifest's.
+    """
+
+    def __init__(self, aws: AwsSettings, region: str) -> None:
+        self._clients = AsyncClients(aws, region)
+        self._opened: dict[str, Any] = {}
+        self._opening = asyncio.Lock()
+        self._stack = AsyncExitStack()
+
+    async def client(self, service: str) -> Any:
+        """See `Clients`."""
+        async with self._opening:
+            if service not in self._opened:
+                made = await self._clients.open(service, IMPATIENT)
+                self._opened[service] = await self._stack.enter_async_context(made)
+        return self._opened[service]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()

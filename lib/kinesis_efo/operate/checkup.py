@@ -1,0 +1,221 @@
+"""Checks of what an application needs from AWS, one function each. They change nothing and register nothing.
+
+Relies on clients that are passed in; what an error means is `findings`' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from botocore.exceptions import ClientError
+
+from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.operate.access import Clients
+from kinesis_efo.operate.findings import Finding, Unsure, Wrong, finding
+
+CONSUMER_QUOTA: Final = 20
+"""Consumers per stream, unless AWS raised it (Kinesis Data Streams, "Quotas and limits")."""
+
+PROBE_KEY: Final = "kinesis-efo-doctor"
+"""Lease key of the writes that must not happen: no shard has it, and each write asks for it to exist."""
+
+
+async def stream(clients: Clients, ref: StreamRef) -> Finding:
+    """Whether the stream exists and can be read."""
+
+    async def look() -> str:
+        kinesis = await clients.client("kinesis")
+        try:
+            answer = await kinesis.describe_stream_summary(StreamARN=ref.stream_arn)
+        except ClientError as error:
+            raise _if_missing(
+                error, f"{ref.stream_arn} does not exist", "deploy it, to this account and region"
+            ) from error
+        found = answer["StreamDescriptionSummary"]
+        status = found["StreamStatus"]
+        if status not in ("ACTIVE", "UPDATING"):
+            raise Wrong(
+                f"{ref.stream_arn} is {status}", "wait until it is ACTIVE" if status == "CREATING" else "deploy it"
+            )
+        shards, hours = found["OpenShardCount"], found["RetentionPeriodHours"]
+        return f"{status}, {shards} open shard{'s'[: shards != 1]}, {hours} h retention, {_encryption(found)}"
+
+    return await finding(f"stream {ref.name}", look(), action="kinesis:DescribeStreamSummary")
+
+
+async def consumer(clients: Clients, ref: StreamRef) -> Finding:
+    """Whether the consumer that the manifest names exists and is ACTIVE."""
+
+    async def look() -> str:
+        kinesis = await clients.client("kinesis")
+        try:
+            answer = await kinesis.describe_stream_consumer(ConsumerARN=ref.consumer_arn)
+        except ClientError as error:
+            raise _if_missing(
+                error,
+                f"{ref.consumer_arn} does not exist (any more)",
+                "deploy again, so that the manifest names the consumer there is, and restart the query",
+            ) from error
+        status = answer["ConsumerDescription"]["ConsumerStatus"]
+        if status != "ACTIVE":
+            raise Wrong(
+                f"{ref.consumer_arn} is {status}", "wait until it is ACTIVE" if status == "CREATING" else "deploy it"
+            )
+        return f"ACTIVE, {ref.consumer_arn.partition(':stream/')[2]}"
+
+    return await finding(f"consumer of {ref.name}", look(), action="kinesis:DescribeStreamConsumer")
+
+
+async def shards(clients: Clients, ref: StreamRef) -> Finding:
+    """Whether the stream's shards can be listed."""
+
+    async def look() -> str:
+        kinesis = await clients.client("kinesis")
+        try:
+            answer = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
+        except ClientError as error:
+            raise _if_missing(
+                error, f"{ref.stream_arn} does not exist", "deploy it, to this account and region"
+            ) from error
+        if not answer["Shards"]:
+            raise Wrong("the stream has no shards", "look at the stream: it was just created, or is being deleted")
+        return "can be listed"
+
+    return await finding(f"shards of {ref.name}", look(), action="kinesis:ListShards")
+
+
+async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str], *, anyway: bool) -> Finding:
+    """Whether a subscription would succeed, by a dry run.
+
+    Args:
+        clients: Where the clients come from.
+        ref: The stream.
+        owners: Workers that hold leases of it.
+        anyway: Try although they do.
+    """
+
+    async def look() -> str:
+        kinesis = await clients.client("kinesis")
+        shape = kinesis.meta.service_model.operation_model("SubscribeToShard").input_shape
+        if "DryRun" not in shape.members:
+            raise Unsure("this botocore knows no dry run of SubscribeToShard", "upgrade boto3 and aiobotocore")
+        if owners and not anyway:
+            # AWS does not say whether a dry run counts against the one call per second and shard of a live query.
+            raise Unsure(
+                f"not tried: {min(owners)} reads the stream, which proves as much",
+                "to try all the same, say --subscribe-anyway",
+            )
+        listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
+        try:
+            answer = await kinesis.subscribe_to_shard(
+                ConsumerARN=ref.consumer_arn,
+                ShardId=listed["Shards"][0]["ShardId"],
+                StartingPosition={"Type": "LATEST"},
+                DryRun=True,
+            )
+        except ClientError as error:
+            return _dry_run(error, ref)
+        answer["EventStream"].close()
+        raise Unsure(
+            "the endpoint knows no dry run: a subscription was opened, and closed at once", "use AWS' endpoint"
+        )
+
+    return await finding(f"subscribing to {ref.name}", look(), action="kinesis:SubscribeToShard")
+
+
+def _dry_run(error: ClientError, ref: StreamRef) -> str:
+    code = error.response["Error"]["Code"]
+    if code == "DryRunOperationException":
+        return "allowed (dry run)"
+    if code == "ResourceInUseException":
+        raise Unsure(
+            f"{code}: {error.response['Error']['Message']}", "somebody reads with this consumer just now"
+        ) from error
+    raise _if_missing(error, f"{ref.consumer_arn} does not exist (any more)", "deploy again, and restart the query")
+
+
+async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
+    """How many consumers the stream has, of those it may have."""
+
+    async def look() -> str:
+        kinesis = await clients.client("kinesis")
+        names: list[str] = []
+        request: dict[str, Any] = {"StreamARN": ref.stream_arn, "MaxResults": 100}
+        while True:
+            try:
+                page = await kinesis.list_stream_consumers(**request)
+            except ClientError as error:
+                raise _if_missing(error, f"{ref.stream_arn} does not exist", "deploy it") from error
+            names += [each["ConsumerName"] for each in page["Consumers"]]
+            if not (token := page.get("NextToken")):
+                break
+            request["NextToken"] = token
+        if len(names) >= CONSUMER_QUOTA:
+            raise Unsure(
+                f"{len(names)} consumers: {CONSUMER_QUOTA} is the quota unless AWS raised it",
+                "before you declare another, remove one that nobody reads with, or have the quota raised",
+            )
+        return f"{len(names)} of {CONSUMER_QUOTA} consumers"
+
+    return await finding(f"quota of {ref.name}", look(), action="kinesis:ListStreamConsumers", needed=False)
+
+
+async def lease_table(clients: Clients, manifest: Manifest) -> Finding:
+    """Whether the lease table exists, has the right key and can be read."""
+
+    async def look() -> str:
+        table = LeaseTable(
+            await clients.client("dynamodb"),
+            manifest.lease_table,
+            declared_by=f"the stack of application {manifest.application!r} (see manifest {manifest.source})",
+        )
+        await table.check()
+        scan = await table.scan()
+        if scan.unreadable:
+            raise Wrong("; ".join(list(scan.unreadable.values())[:3]), "correct or delete the rows")
+        owned = sum(lease.owner is not None for lease in scan.leases.values())
+        return f"{manifest.lease_table}: ACTIVE, key leaseKey (S), {len(scan.leases)} rows, {owned} owned"
+
+    return await finding("lease table", look(), action="dynamodb:Scan")
+
+
+async def lease_writes(clients: Clients, manifest: Manifest) -> Finding:
+    """Whether leases may be written: writes that ask for a row that is not there, so that nothing is written."""
+
+    async def look() -> str:
+        dynamodb = await clients.client("dynamodb")
+        row = {"leaseKey": {"S": PROBE_KEY}}
+        there = {"TableName": manifest.lease_table, "ConditionExpression": "attribute_exists(leaseKey)"}
+        update = {"UpdateExpression": "SET leaseCounter = :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
+        for action, write, request in (
+            ("PutItem", dynamodb.put_item, {"Item": row}),
+            ("UpdateItem", dynamodb.update_item, {"Key": row, **update}),
+            ("DeleteItem", dynamodb.delete_item, {"Key": row}),
+        ):
+            try:
+                await write(**there, **request)
+            except ClientError as error:
+                code = error.response["Error"]["Code"]
+                if code == "ResourceNotFoundException":
+                    raise Wrong(
+                        f"lease table {manifest.lease_table} does not exist", "deploy the application's stack"
+                    ) from error
+                if "AccessDenied" in code:
+                    fix = f"attach the application's policy to the role: it allows dynamodb:{action} and the use of the key"
+                    raise Wrong(f"{code}: {error.response['Error']['Message']}", fix) from error
+                if code != "ConditionalCheckFailedException":
+                    raise
+        return "rows may be created, changed and deleted"
+
+    return await finding("lease writes", look(), action="dynamodb:UpdateItem")
+
+
+def _if_missing(error: ClientError, detail: str, fix: str) -> Exception:
+    """What to raise for an error: our own where the resource does not exist, else the error itself."""
+    return Wrong(detail, fix) if error.response["Error"]["Code"] == "ResourceNotFoundException" else error
+
+
+def _encryption(summary: dict[str, Any]) -> str:
+    return f"encrypted with {summary['KeyId']}" if summary.get("EncryptionType") == "KMS" else "not encrypted"

@@ -1,0 +1,100 @@
+"""What a check found: passed, failed or unknown, and the fix. Turns what goes wrong while checking into one of these.
+
+Relies on the classification of AWS errors that subscriptions use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from enum import Enum
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kinesis_efo.errors import ConfigurationError, LeaseTableError, TableUnavailableError
+from kinesis_efo.kinesis.faults import Verdict, classify, describe
+
+
+class Status(Enum):
+    """What is known of one thing."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The outcome of one check.
+
+    Attributes:
+        subject: What was checked.
+        status: The outcome.
+        detail: What was found.
+        fix: What to do; empty where nothing is to be done.
+    """
+
+    subject: str
+    status: Status
+    detail: str
+    fix: str = ""
+
+
+class Wrong(Exception):
+    """What was checked is not as it should be.
+
+    Args:
+        detail: What was found.
+        fix: What to do.
+    """
+
+    status = Status.FAILED
+
+    def __init__(self, detail: str, fix: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.fix = fix
+
+
+class Unsure(Wrong):
+    """It cannot be told whether what was checked is as it should be. Arguments as `Wrong`."""
+
+    status = Status.UNKNOWN
+
+
+async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bool = True) -> Finding:
+    """The outcome of a check.
+
+    Args:
+        subject: What is checked.
+        work: The check; its result says what was found. Raises `Wrong` or `Unsure`, or whatever AWS' clients raise.
+        action: The permission it takes, such as `kinesis:ListShards`.
+        needed: Whether a query needs that permission; where only the check does, a refusal leaves the answer open.
+    """
+    try:
+        return Finding(subject, Status.PASSED, await work)
+    except Wrong as wrong:
+        return Finding(subject, wrong.status, wrong.detail, wrong.fix)
+    except LeaseTableError as error:
+        return Finding(subject, Status.FAILED, str(error), "deploy the application's stack; its policy is the job's")
+    except TableUnavailableError as error:
+        return Finding(subject, Status.UNKNOWN, str(error), "try again; if it stays so, look at the network path")
+    except ConfigurationError as error:
+        return Finding(subject, Status.FAILED, str(error), "correct the command line or the SDK's configuration")
+    except (ClientError, BotoCoreError, OSError) as error:
+        return _of_client(subject, error, action, needed)
+
+
+def _of_client(subject: str, error: Exception, action: str, needed: bool) -> Finding:
+    verdict = classify(error).verdict
+    if verdict is Verdict.REFUSED and needed:
+        fix = f"allow {action} to the role, or check as the job itself with --role-arn"
+        return Finding(subject, Status.FAILED, describe(error), fix)
+    if verdict is Verdict.REFUSED:
+        fix = f"allow {action} to yourself if you want to know; a query does not need it"
+        return Finding(subject, Status.UNKNOWN, describe(error), fix)
+    if verdict is Verdict.EXPIRED:
+        return Finding(subject, Status.FAILED, describe(error), "renew the credentials: log in again")
+    if verdict is Verdict.INVALID:
+        return Finding(subject, Status.FAILED, describe(error), f"correct what was asked of {action}")
+    return Finding(subject, Status.UNKNOWN, describe(error), "try again; if it stays so, look at the network path")

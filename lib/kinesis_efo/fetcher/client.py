@@ -141,6 +141,9 @@ class FetcherClient:
                 f"no fetcher answers at {self.location}: {_first_line(error)}. It runs in the driver; executors on other "
                 "hosts reach it only at an address of the driver's host (kinesis-efo option 'fetcherHost')"
             ) from None
+        except flight.FlightCancelledError:
+            # Nothing here cancels a call that it still waits for: the service did, by shutting down in the middle of it.
+            raise FetcherUnreachableError(f"the fetcher at {self.location} has stopped in the middle of a call") from None
         except flight.FlightTimedOutError as error:
             raise FetcherUnreachableError(f"the fetcher at {self.location} did not answer in time: {error}") from None
         except flight.FlightError as error:

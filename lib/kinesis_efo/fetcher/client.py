@@ -143,7 +143,9 @@ class FetcherClient:
             ) from None
         except flight.FlightCancelledError:
             # Nothing here cancels a call that it still waits for: the service did, by shutting down in the middle of it.
-            raise FetcherUnreachableError(f"the fetcher at {self.location} has stopped in the middle of a call") from None
+            raise FetcherUnreachableError(
+                f"the fetcher at {self.location} has stopped in the middle of a call"
+            ) from None
         except flight.FlightTimedOutError as error:
             raise FetcherUnreachableError(f"the fetcher at {self.location} did not answer in time: {error}") from None
         except flight.FlightError as error:

@@ -59,7 +59,7 @@ class PlayedSpark:
         write_with_length(b"ok", self.stream)
         self.stream.flush()
         assert read_int(self.stream) == self.process.pid
-        self._send("%d.%d" % sys.version_info[:2], str(directory), 0)
+        self._send(f"{sys.version_info.major}.{sys.version_info.minor}", str(directory), 0)
         CPickleSerializer()._write_with_length(source, self.stream)
         self._send(source.schema().json(), 10_000)
         self.stream.flush()

@@ -36,6 +36,7 @@ class Entry:
 
 
 COMMANDS: Final = {
+    "doctor": Entry("kinesis_efo.cli.doctor", "Check everything a query of an application needs."),
     "local": Entry("kinesis_efo.cli.local", "Serve Kinesis with Enhanced Fan-Out on this machine.", extra="local"),
     "manifest": Entry("kinesis_efo.cli.manifest", "Show an application's manifest, or check it against AWS."),
     "shards": Entry("kinesis_efo.cli.shards", "Show the shards of an application's streams as a tree."),

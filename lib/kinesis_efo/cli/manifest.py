@@ -16,7 +16,8 @@ from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.findings import report
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.operate.access import Access
-from kinesis_efo.operate.checkup import consumer, lease_table, stream
+from kinesis_efo.operate.checkup import consumer, stream
+from kinesis_efo.operate.lease_checkup import lease_table
 
 manifest = typer.Typer(no_args_is_help=True, help="Show an application's manifest, or check it against AWS.")
 

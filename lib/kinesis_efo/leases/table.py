@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import aiohttp
 from aiobotocore.config import AioConfig
 from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError, HTTPClientError
+from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
@@ -34,6 +35,14 @@ _PASSING: Final = frozenset(
         "TransactionInProgressException",
         "TransactionConflictException",
     }
+)
+_UNREACHABLE: Final = (
+    HTTPClientError,
+    BotoConnectionError,  # refused, unresolved, timed out: none of these is an HTTPClientError
+    CredentialRetrievalError,
+    ResponseParserError,
+    OSError,
+    aiohttp.ClientError,
 )
 _DENIED: Final = frozenset({"AccessDeniedException", "AccessDenied", "UnauthorizedOperation"})
 
@@ -190,7 +199,7 @@ class LeaseTable(LeaseStore):
             if code in _PASSING or status >= 500:
                 raise TableUnavailableError(f"{self.label}: {action} failed for now: {error}") from error
             raise self._fatal(action, code, error) from error
-        except (HTTPClientError, CredentialRetrievalError, ResponseParserError, OSError, aiohttp.ClientError) as error:
+        except _UNREACHABLE as error:
             reason = str(error) or type(error).__name__
             raise TableUnavailableError(f"{self.label}: {action} failed for now: {reason}") from error
         except BotoCoreError as error:

@@ -1,4 +1,4 @@
-"""Checks of what an application needs from AWS, one function each. They change nothing and register nothing.
+"""Checks of the streams and consumers an application reads, one function each. They change and register nothing.
 
 Relies on clients that are passed in; what an error means is `findings`' business.
 """
@@ -6,20 +6,20 @@ Relies on clients that are passed in; what an error means is `findings`' busines
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
-from kinesis_efo.leases.table import LeaseTable
-from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import Finding, Unsure, Wrong, finding
 
 CONSUMER_QUOTA: Final = 20
 """Consumers per stream, unless AWS raised it (Kinesis Data Streams, "Quotas and limits")."""
 
-PROBE_KEY: Final = "kinesis-efo-doctor"
-"""Lease key of the writes that must not happen: no shard has it, and each write asks for it to exist."""
+RATE_WINDOW: Final = timedelta(hours=1)
+"""How far back refused subscriptions are looked for."""
 
 
 async def stream(clients: Clients, ref: StreamRef) -> Finding:
@@ -63,7 +63,7 @@ async def consumer(clients: Clients, ref: StreamRef) -> Finding:
             raise Wrong(
                 f"{ref.consumer_arn} is {status}", "wait until it is ACTIVE" if status == "CREATING" else "deploy it"
             )
-        return f"ACTIVE, {ref.consumer_arn.partition(':stream/')[2]}"
+        return f"ACTIVE, {ref.stream_name}, consumer {consumer_name(ref)}"
 
     return await finding(f"consumer of {ref.name}", look(), action="kinesis:DescribeStreamConsumer")
 
@@ -136,6 +136,25 @@ def _dry_run(error: ClientError, ref: StreamRef) -> str:
     raise _if_missing(error, f"{ref.consumer_arn} does not exist (any more)", "deploy again, and restart the query")
 
 
+async def polling(clients: Clients, ref: StreamRef) -> Finding:
+    """Whether GetRecords may be called; reads at most one record, of the oldest shard."""
+
+    async def look() -> str:
+        kinesis = await clients.client("kinesis")
+        try:
+            listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
+            shard = listed["Shards"][0]["ShardId"]
+            begun = await kinesis.get_shard_iterator(
+                StreamARN=ref.stream_arn, ShardId=shard, ShardIteratorType="TRIM_HORIZON"
+            )
+            await kinesis.get_records(StreamARN=ref.stream_arn, ShardIterator=begun["ShardIterator"], Limit=1)
+        except ClientError as error:
+            raise _if_missing(error, f"{ref.stream_arn} does not exist", "deploy it") from error
+        return "GetRecords answers"
+
+    return await finding(f"polling {ref.name}", look(), action="kinesis:GetShardIterator and kinesis:GetRecords")
+
+
 async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
     """How many consumers the stream has, of those it may have."""
 
@@ -162,54 +181,50 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
     return await finding(f"quota of {ref.name}", look(), action="kinesis:ListStreamConsumers", needed=False)
 
 
-async def lease_table(clients: Clients, manifest: Manifest) -> Finding:
-    """Whether the lease table exists, has the right key and can be read."""
+async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Finding:
+    """Whether Kinesis had to refuse subscriptions lately: more than one call per second and shard, or two readers."""
 
     async def look() -> str:
-        table = LeaseTable(
-            await clients.client("dynamodb"),
-            manifest.lease_table,
-            declared_by=f"the stack of application {manifest.application!r} (see manifest {manifest.source})",
+        cloudwatch = await clients.client("cloudwatch")
+        answer = await cloudwatch.get_metric_data(
+            MetricDataQueries=[
+                {
+                    "Id": "refused",
+                    "MetricStat": {
+                        "Metric": {
+                            "Namespace": "AWS/Kinesis",
+                            "MetricName": "SubscribeToShard.RateExceeded",
+                            "Dimensions": [
+                                {"Name": "StreamName", "Value": ref.stream_name},
+                                {"Name": "ConsumerName", "Value": consumer_name(ref)},
+                            ],
+                        },
+                        "Period": 300,
+                        "Stat": "Sum",
+                    },
+                }
+            ],
+            StartTime=now - RATE_WINDOW,
+            EndTime=now,
         )
-        await table.check()
-        scan = await table.scan()
-        if scan.unreadable:
-            raise Wrong("; ".join(list(scan.unreadable.values())[:3]), "correct or delete the rows")
-        owned = sum(lease.owner is not None for lease in scan.leases.values())
-        return f"{manifest.lease_table}: ACTIVE, key leaseKey (S), {len(scan.leases)} rows, {owned} owned"
+        values = answer["MetricDataResults"][0]["Values"]
+        if not values:
+            raise Unsure(
+                "CloudWatch has no figures of the last hour", "none is needed unless a query runs; then look again"
+            )
+        if refused := round(sum(values)):
+            raise Wrong(
+                f"{refused} subscriptions refused in the last hour",
+                "find who else reads with this consumer: every application needs one of its own",
+            )
+        return "no subscription refused in the last hour"
 
-    return await finding("lease table", look(), action="dynamodb:Scan")
+    return await finding(f"subscribe rate of {ref.name}", look(), action="cloudwatch:GetMetricData", needed=False)
 
 
-async def lease_writes(clients: Clients, manifest: Manifest) -> Finding:
-    """Whether leases may be written: writes that ask for a row that is not there, so that nothing is written."""
-
-    async def look() -> str:
-        dynamodb = await clients.client("dynamodb")
-        row = {"leaseKey": {"S": PROBE_KEY}}
-        there = {"TableName": manifest.lease_table, "ConditionExpression": "attribute_exists(leaseKey)"}
-        update = {"UpdateExpression": "SET leaseCounter = :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
-        for action, write, request in (
-            ("PutItem", dynamodb.put_item, {"Item": row}),
-            ("UpdateItem", dynamodb.update_item, {"Key": row, **update}),
-            ("DeleteItem", dynamodb.delete_item, {"Key": row}),
-        ):
-            try:
-                await write(**there, **request)
-            except ClientError as error:
-                code = error.response["Error"]["Code"]
-                if code == "ResourceNotFoundException":
-                    raise Wrong(
-                        f"lease table {manifest.lease_table} does not exist", "deploy the application's stack"
-                    ) from error
-                if "AccessDenied" in code:
-                    fix = f"attach the application's policy to the role: it allows dynamodb:{action} and the use of the key"
-                    raise Wrong(f"{code}: {error.response['Error']['Message']}", fix) from error
-                if code != "ConditionalCheckFailedException":
-                    raise
-        return "rows may be created, changed and deleted"
-
-    return await finding("lease writes", look(), action="dynamodb:UpdateItem")
+def consumer_name(ref: StreamRef) -> str:
+    """The consumer's name, out of its ARN."""
+    return (ref.consumer_arn or "").rpartition("/")[2].partition(":")[0]
 
 
 def _if_missing(error: ClientError, detail: str, fix: str) -> Exception:

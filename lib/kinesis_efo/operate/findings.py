@@ -93,6 +93,8 @@ def _of_client(subject: str, error: Exception, action: str, needed: bool) -> Fin
     if verdict is Verdict.REFUSED:
         fix = f"allow {action} to yourself if you want to know; a query does not need it"
         return Finding(subject, Status.UNKNOWN, describe(error), fix)
+    if verdict is Verdict.MISSING:
+        return Finding(subject, Status.FAILED, describe(error), "deploy it, to this account and region")
     if verdict is Verdict.EXPIRED:
         return Finding(subject, Status.FAILED, describe(error), "renew the credentials: log in again")
     if verdict is Verdict.INVALID:

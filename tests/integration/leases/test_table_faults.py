@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
@@ -198,6 +199,25 @@ def test_faults_of_the_service_and_the_network_pass(moto: str, fault: Fault) -> 
 
     test.__name__ = f"passing-{id(fault)}"
     with_table(test, lease_timeout=0.9)(moto)
+
+
+def test_a_table_that_refuses_connections_may_come_back() -> None:
+    async def main() -> None:
+        # Bound, and not listening: nobody else gets the port meanwhile.
+        with socket.socket() as deaf:
+            deaf.bind(("127.0.0.1", 0))
+            async with aiobotocore.session.get_session().create_client(
+                "dynamodb",
+                region_name="eu-west-1",
+                endpoint_url=f"http://127.0.0.1:{deaf.getsockname()[1]}",
+                aws_access_key_id="test",
+                aws_secret_access_key="test",
+                config=client_config(3.0),
+            ) as client:
+                with pytest.raises(TableUnavailableError, match="Could not connect to the endpoint"):
+                    await LeaseTable(client, "leases", declared_by="stack kinesis-efo-dev").scan()
+
+    asyncio.run(main())
 
 
 @with_table

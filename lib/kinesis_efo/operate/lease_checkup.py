@@ -1,0 +1,89 @@
+"""Checks of an application's lease table. They change nothing: a write that is tried asks for a row that is not there.
+
+Relies on clients that are passed in, and on the table's own check.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from botocore.exceptions import ClientError
+
+from kinesis_efo.leases.row import LeaseKeys
+from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.operate.access import Clients
+from kinesis_efo.operate.findings import Finding, Wrong, finding
+
+PROBE_KEY: Final = "kinesis-efo-doctor"
+"""Lease key of the writes that must not happen: no shard has it, and each write asks for it to exist."""
+
+
+async def open_table(clients: Clients, manifest: Manifest) -> LeaseTable:
+    """The lease table of an application."""
+    return LeaseTable(
+        await clients.client("dynamodb"),
+        manifest.lease_table,
+        declared_by=f"the stack of application {manifest.application!r} (see manifest {manifest.source})",
+    )
+
+
+async def owners(clients: Clients, manifest: Manifest) -> dict[str, set[str]]:
+    """Who holds leases of each stream, by logical name.
+
+    Raises:
+        LeaseError: The table cannot be read.
+    """
+    keys = LeaseKeys(manifest.stream_names)
+    found: dict[str, set[str]] = {name: set() for name in manifest.streams}
+    for key, lease in (await (await open_table(clients, manifest)).scan()).leases.items():
+        shard = keys.decode(key)
+        if shard is not None and lease.owner is not None and shard.stream in found:
+            found[shard.stream].add(lease.owner)
+    return found
+
+
+async def lease_table(clients: Clients, manifest: Manifest) -> Finding:
+    """Whether the lease table exists, has the right key and can be read."""
+
+    async def look() -> str:
+        table = await open_table(clients, manifest)
+        await table.check()
+        scan = await table.scan()
+        if scan.unreadable:
+            raise Wrong("; ".join(list(scan.unreadable.values())[:3]), "correct or delete the rows")
+        owned = sum(lease.owner is not None for lease in scan.leases.values())
+        return f"{manifest.lease_table}: ACTIVE, key leaseKey (S), {len(scan.leases)} rows, {owned} owned"
+
+    return await finding("lease table", look(), action="dynamodb:Scan")
+
+
+async def lease_writes(clients: Clients, manifest: Manifest) -> Finding:
+    """Whether leases may be written: writes that ask for a row that is not there, so that nothing is written."""
+
+    async def look() -> str:
+        dynamodb = await clients.client("dynamodb")
+        row = {"leaseKey": {"S": PROBE_KEY}}
+        there = {"TableName": manifest.lease_table, "ConditionExpression": "attribute_exists(leaseKey)"}
+        update = {"UpdateExpression": "SET leaseCounter = :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
+        for action, write, request in (
+            ("PutItem", dynamodb.put_item, {"Item": row}),
+            ("UpdateItem", dynamodb.update_item, {"Key": row, **update}),
+            ("DeleteItem", dynamodb.delete_item, {"Key": row}),
+        ):
+            try:
+                await write(**there, **request)
+            except ClientError as error:
+                code = error.response["Error"]["Code"]
+                if code == "ResourceNotFoundException":
+                    raise Wrong(
+                        f"lease table {manifest.lease_table} does not exist", "deploy the application's stack"
+                    ) from error
+                if "AccessDenied" in code:
+                    fix = f"attach the application's policy to the role: it allows dynamodb:{action} and the use of the key"
+                    raise Wrong(f"{code}: {error.response['Error']['Message']}", fix) from error
+                if code != "ConditionalCheckFailedException":
+                    raise
+        return "rows may be created, changed and deleted"
+
+    return await finding("lease writes", look(), action="dynamodb:UpdateItem")

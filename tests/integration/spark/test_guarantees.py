@@ -245,3 +245,26 @@ def test_stopping_is_prompt_and_releases_the_leases(world: MakeWorld, queries: Q
     w.put(numbered(10, first=40))
     again = queries.start(queries.load(w, leaseTimeout="60s"), rows)
     assert sorted(numbers(rows.wait_for(again, 50, seconds=50))) == list(range(50))
+
+
+def test_a_query_moves_between_polling_and_subscribing_on_one_checkpoint(world: MakeWorld, queries: Queries) -> None:
+    w, rows = world({"orders": 2}), Rows()
+    w.put(numbered(200, keys=20))
+    for count, mode in [(200, "efo"), (400, "polling"), (600, "efo")]:
+        # What the run before had planned when it was stopped is read in the other mode first.
+        query = queries.start(
+            queries.load(w, readMode=mode, maxRecordsPerTrigger="90", idleCheckpointInterval="1s"), rows
+        )
+        rows.wait_for(query, count if count == 600 else count - 50)
+        query.stop()
+        if count == 400:
+            w.kinesis.split_shard(
+                StreamName=w.streams["orders"], ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125)
+            )
+            w.wait_active()
+        w.put(numbered(200, first=count, keys=20))
+    assert sorted(numbers(rows.all))[:600] == list(range(600))
+    last: dict[str, int] = {}
+    for row, number in zip(rows.all, numbers(rows.all), strict=True):
+        assert last.get(row.partitionKey, -1) < number
+        last[row.partitionKey] = number

@@ -90,6 +90,13 @@ from cdktf_cdktf_provider_aws.dynamodb_table import (  # noqa: E402
     DynamodbTablePointInTimeRecovery,
     DynamodbTableServerSideEncryption,
 )
+from cdktf_cdktf_provider_aws.emrserverless_application import (  # noqa: E402
+    EmrserverlessApplication,
+    EmrserverlessApplicationAutoStartConfiguration,
+    EmrserverlessApplicationAutoStopConfiguration,
+    EmrserverlessApplicationMaximumCapacity,
+    EmrserverlessApplicationNetworkConfiguration,
+)
 from cdktf_cdktf_provider_aws.iam_instance_profile import IamInstanceProfile  # noqa: E402
 from cdktf_cdktf_provider_aws.iam_policy import IamPolicy  # noqa: E402
 from cdktf_cdktf_provider_aws.iam_role import IamRole  # noqa: E402
@@ -100,6 +107,26 @@ from cdktf_cdktf_provider_aws.kinesis_stream_consumer import KinesisStreamConsum
 from cdktf_cdktf_provider_aws.kms_alias import KmsAlias  # noqa: E402
 from cdktf_cdktf_provider_aws.kms_key import KmsKey  # noqa: E402
 from cdktf_cdktf_provider_aws.provider import AwsProvider, AwsProviderDefaultTags, AwsProviderEndpoints  # noqa: E402
+from cdktf_cdktf_provider_aws.s3_bucket import S3Bucket  # noqa: E402
+from cdktf_cdktf_provider_aws.s3_bucket_lifecycle_configuration import (  # noqa: E402
+    S3BucketLifecycleConfiguration,
+    S3BucketLifecycleConfigurationRule,
+    S3BucketLifecycleConfigurationRuleAbortIncompleteMultipartUpload,
+    S3BucketLifecycleConfigurationRuleExpiration,
+    S3BucketLifecycleConfigurationRuleFilter,
+    S3BucketLifecycleConfigurationRuleNoncurrentVersionExpiration,
+)
+from cdktf_cdktf_provider_aws.s3_bucket_policy import S3BucketPolicy  # noqa: E402
+from cdktf_cdktf_provider_aws.s3_bucket_public_access_block import S3BucketPublicAccessBlock  # noqa: E402
+from cdktf_cdktf_provider_aws.s3_bucket_server_side_encryption_configuration import (  # noqa: E402
+    S3BucketServerSideEncryptionConfigurationA,
+    S3BucketServerSideEncryptionConfigurationRuleA,
+    S3BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultA,
+)
+from cdktf_cdktf_provider_aws.s3_bucket_versioning import (  # noqa: E402
+    S3BucketVersioningA,
+    S3BucketVersioningVersioningConfiguration,
+)
 from cdktf_cdktf_provider_aws.ssm_parameter import SsmParameter  # noqa: E402
 from constructs import Construct  # noqa: E402
 
@@ -122,6 +149,11 @@ __all__ = [
     "DynamodbTableAttribute",
     "DynamodbTablePointInTimeRecovery",
     "DynamodbTableServerSideEncryption",
+    "EmrserverlessApplication",
+    "EmrserverlessApplicationAutoStartConfiguration",
+    "EmrserverlessApplicationAutoStopConfiguration",
+    "EmrserverlessApplicationMaximumCapacity",
+    "EmrserverlessApplicationNetworkConfiguration",
     "Fn",
     "IamInstanceProfile",
     "IamPolicy",
@@ -135,6 +167,20 @@ __all__ = [
     "KmsKey",
     "LocalBackend",
     "S3Backend",
+    "S3Bucket",
+    "S3BucketLifecycleConfiguration",
+    "S3BucketLifecycleConfigurationRule",
+    "S3BucketLifecycleConfigurationRuleAbortIncompleteMultipartUpload",
+    "S3BucketLifecycleConfigurationRuleExpiration",
+    "S3BucketLifecycleConfigurationRuleFilter",
+    "S3BucketLifecycleConfigurationRuleNoncurrentVersionExpiration",
+    "S3BucketPolicy",
+    "S3BucketPublicAccessBlock",
+    "S3BucketServerSideEncryptionConfigurationA",
+    "S3BucketServerSideEncryptionConfigurationRuleA",
+    "S3BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultA",
+    "S3BucketVersioningA",
+    "S3BucketVersioningVersioningConfiguration",
     "SsmParameter",
     "TerraformOutput",
     "TerraformResource",

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from infra import names
-from infra.settings import AdoptedStream, Environment, OwnStream
+from infra.settings import Access, AdoptedStream, EmrEc2, Environment, OwnStream, PolicyOnly
 
 MANIFEST_VERSION = 1
+DEPLOYMENT_VERSION = 1
+ENVIRONMENTS, PROGRAMS, STOPS, LOGS = "environments/", "programs/", "stops/", "logs/"
+"""Prefixes in the bucket of artifacts, as the library writes them."""
 READ_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards")
 POLL_STREAM = ("kinesis:GetRecords", "kinesis:GetShardIterator")
 SUBSCRIBE = ("kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard")
@@ -52,6 +55,55 @@ def manifest(
             for name, ref in streams.items()
         },
     }
+
+
+def deployment(
+    environment: Environment, key: str, *, bucket: str, key_arn: str | None, target: str | None, role_arn: str | None
+) -> dict[str, Any]:
+    """How jobs of an application are submitted, with whatever stands for the values that only AWS knows.
+
+    The shape is agreed with `kinesis-efo emr submit`, which reads it.
+    """
+    emr, job = environment.emr, environment.job(key)
+    assert emr is not None
+    application = names.application_name(key, environment.applications[key])
+    document = {
+        "schemaVersion": DEPLOYMENT_VERSION,
+        "application": application,
+        "environment": environment.environment,
+        "region": environment.region,
+        "manifest": f"ssm://{names.parameter_name(environment, key)}",
+        "target": target,
+        "roleArn": role_arn,
+        "artifacts": f"s3://{bucket}",
+        "logs": f"s3://{bucket}/{LOGS}{application}",
+        "logsKeyArn": key_arn,
+        "releaseLabel": emr.release_label,
+        "architecture": emr.architecture,
+        "python": emr.python,
+        "program": job.program if job else None,
+        "arguments": job.arguments if job else [],
+        "spark": job.spark if job else {},
+    }
+    # Terraform's jsonencode of CDKTF leaves out what is null; so does this, wherever it is written.
+    return {name: value for name, value in document.items() if value is not None}
+
+
+def runtime_role(access: Access, role_arn: str | None) -> str | None:
+    """The role that a job is submitted with; None where it has that of its cluster, or none is declared."""
+    return None if isinstance(access, EmrEc2 | PolicyOnly) else role_arn
+
+
+def tls_only(bucket_arn: str) -> Statement:
+    """For a bucket's policy: nobody reads or writes without TLS."""
+    return Statement(
+        "TlsOnly",
+        ("s3:*",),
+        (bucket_arn, f"{bucket_arn}/*"),
+        effect="Deny",
+        conditions=(Condition("Bool", "aws:SecureTransport", ("false",)),),
+        principals={"*": ("*",)},
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +218,18 @@ class Policy:
         self.add(Statement("LoadManifest", ("ssm:GetParameter",), (parameter_arn,)))
         self._decrypt_state(key_arn)
 
+    def use_artifacts(self, bucket_arn: str, environment: str, application: str, key_arn: str) -> None:
+        """Load an archive and a program, see that the job should stop, and write logs."""
+        stops = f"{STOPS}kinesis-efo-{environment}-*"
+        readable = (f"{ENVIRONMENTS}*", f"{PROGRAMS}*", stops)
+        self.add(Statement("LoadPrograms", ("s3:GetObject",), tuple(f"{bucket_arn}/{each}" for each in readable)))
+        # Without it, what is not there is forbidden instead of missing.
+        listed = (Condition("StringLike", "s3:prefix", readable),)
+        self.add(Statement("FindPrograms", ("s3:ListBucket",), (bucket_arn,), conditions=listed))
+        self.add(Statement("WriteLogs", ("s3:PutObject",), (f"{bucket_arn}/{LOGS}{application}/*",)))
+        via = through(self.region, "s3")
+        self.add(Statement("EncryptArtifacts", ("kms:Decrypt", "kms:GenerateDataKey"), (key_arn,), conditions=via))
+
     def deny_registration(self) -> None:
         """Consumers are Terraform's: whatever else a role is allowed, it never registers or deregisters one."""
         self.add(Statement("NeverRegisterConsumers", REGISTRATION, ("*",), effect="Deny"))
@@ -231,8 +295,26 @@ def literal_policy(environment: Environment, key: str) -> Policy:
         policy.write_stream(names.stream_arn(environment, stream_key), _literal_key(environment, stream_key))
     policy.read_write_leases(names.lease_table_arn(environment, key), _some_key(environment))
     policy.read_manifest(names.parameter_arn(environment, key), _some_key(environment))
+    if environment.emr is not None:
+        bucket = names.bucket_arn(environment, names.artifacts_bucket(environment))
+        name = names.application_name(key, application)
+        policy.use_artifacts(bucket, environment.environment, name, _some_key(environment))
     policy.deny_registration()
     return policy
+
+
+def literal_deployment(environment: Environment, key: str) -> str:
+    """The description of an application's jobs, at least as long as Terraform will write it."""
+    job, access = environment.job(key), environment.applications[key].access
+    document = deployment(
+        environment,
+        key,
+        bucket=names.artifacts_bucket(environment),
+        key_arn=_some_key(environment),
+        target=(job.target if job else None) or f"serverless:{'0' * 16}",
+        role_arn=runtime_role(access, names.role_arn(environment, key)),
+    )
+    return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
 
 def literal_consumer_arn(environment: Environment, stream_key: str, key: str) -> str:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from infra import rules
 from infra.errors import Fault, SettingsError
-from infra.settings import Application, Environment, Head, Settings, stream_model
+from infra.settings import Application, Environment, Head, Job, Settings, stream_model
 
 _log = logging.getLogger("infra")
 _Model = TypeVar("_Model", bound=Settings)
@@ -110,6 +110,7 @@ def _parse(document: Any) -> rules.Draft:
         draft.faults.append(Fault("", document, "must be a mapping with environment, region, streams, applications"))
         return draft
     entries = {"streams": document.pop("streams", None), "applications": document.pop("applications", None)}
+    jobs = document.pop("jobs", None) or []
     draft.head = _check(Head, document, "", draft.faults)
     for section, written in entries.items():
         if not isinstance(written, dict) or not written:
@@ -124,6 +125,12 @@ def _parse(document: Any) -> rules.Draft:
                     draft.streams[str(key)] = stream
             elif application := _check(Application, entry or {}, path, draft.faults):
                 draft.applications[str(key)] = application
+    if not isinstance(jobs, list):
+        draft.faults.append(Fault("jobs", jobs, "must be a list"))
+        return draft
+    for number, entry in enumerate(jobs):
+        if job := _check(Job, entry or {}, f"jobs.{number}", draft.faults):
+            draft.jobs.append(job)
     return draft
 
 

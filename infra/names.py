@@ -128,6 +128,23 @@ def parameter_arn(environment: Environment, key: str) -> str:
     return arn(environment, "ssm", f"parameter{parameter_name(environment, key)}")
 
 
+def deployment_parameter_name(environment: Environment, key: str) -> str:
+    """Name of the parameter that says how an application is run."""
+    return f"{parameter_name(environment, key)}/job"
+
+
+def artifacts_bucket(environment: Environment) -> str:
+    """Name of the bucket of archives, programs and logs; meaningful where `emr` is declared."""
+    given = environment.emr.artifacts_bucket if environment.emr else None
+    # Names of buckets are the whole world's.
+    return given or f"kinesis-efo-{environment.environment}-{environment.account_id}"
+
+
+def bucket_arn(environment: Environment, name: str) -> str:
+    """ARN of a bucket."""
+    return f"arn:{partition(environment.region)}:s3:::{name}"
+
+
 def policy_name(environment: Environment, key: str) -> str:
     """Name of an application's managed policy."""
     return f"kinesis-efo-{environment.environment}-{application_name(key, environment.applications[key])}"
@@ -138,6 +155,11 @@ def role_name(environment: Environment, key: str) -> str:
     access = environment.applications[key].access
     given = access.role_name if isinstance(access, RoleAccess) else None
     return given or policy_name(environment, key)
+
+
+def role_arn(environment: Environment, key: str) -> str:
+    """ARN of an application's role, where one is declared."""
+    return f"arn:{partition(environment.region)}:iam::{environment.account_id}:role/{role_name(environment, key)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +182,10 @@ class Place:
 
 ENVIRONMENT_KEY = Place("environment_key", "environment_key")
 """The environment's own KMS key."""
+ARTIFACTS = Place("artifacts", "artifacts")
+"""The bucket of archives, programs and logs."""
+JOBS = Place("jobs", "jobs")
+"""The environment's application of EMR Serverless."""
 
 
 def place(key: str, entry: Stream | Application) -> Place:

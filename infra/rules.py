@@ -15,8 +15,13 @@ from infra.errors import Fault
 from infra.settings import (
     AdoptedStream,
     Application,
+    Eks,
+    Emr,
+    EmrEc2,
+    EmrServerless,
     Environment,
     Head,
+    Job,
     OtherAccount,
     OwnStream,
     RoleAccess,
@@ -38,6 +43,7 @@ class Draft:
     head: Head | None = None
     streams: dict[str, Stream] = field(default_factory=dict)
     applications: dict[str, Application] = field(default_factory=dict)
+    jobs: list[Job] = field(default_factory=list)
     written: dict[str, set[str]] = field(default_factory=lambda: {"streams": set(), "applications": set()})
     faults: list[Fault] = field(default_factory=list)
 
@@ -45,7 +51,9 @@ class Draft:
         """The environment that the valid entries make. Needs a valid head."""
         assert self.head is not None
         head = {name: getattr(self.head, name) for name in Head.model_fields}
-        return Environment.model_construct(**head, streams=self.streams, applications=self.applications)
+        return Environment.model_construct(
+            **head, streams=self.streams, applications=self.applications, jobs=tuple(self.jobs)
+        )
 
 
 def key_faults(section: str, key: object) -> Iterator[Fault]:
@@ -58,7 +66,14 @@ def key_faults(section: str, key: object) -> Iterator[Fault]:
 
 def within_environment(draft: Draft) -> list[Fault]:
     """What is wrong between the entries of one file."""
-    faults = [*_capacity(draft), *_references(draft), *_consumer_limit(draft), *_uniqueness(draft), *_moves(draft)]
+    faults = [
+        *_capacity(draft),
+        *_references(draft),
+        *_consumer_limit(draft),
+        *_uniqueness(draft),
+        *_moves(draft),
+        *_jobs(draft),
+    ]
     if draft.head is not None:
         faults += [*_protection(draft.head), *_places(draft, draft.head)]
         if not faults and not draft.faults:
@@ -170,6 +185,48 @@ def _moves(draft: Draft) -> Iterator[Fault]:
                 yield Fault(f"{path}.name", None, rule)
 
 
+def _jobs(draft: Draft) -> Iterator[Fault]:
+    """Jobs without a place to run, and what EMR would refuse."""
+    emr = draft.head.emr if draft.head else None
+    if emr and emr.serverless and bool(emr.serverless.subnets) != bool(emr.serverless.security_groups):
+        rule = "must come together: subnets without security groups, or the other way round, place nothing"
+        yield Fault("emr.serverless.subnets", emr.serverless.subnets, rule)
+    counts = Counter(job.application for job in draft.jobs)
+    for number, job in enumerate(draft.jobs):
+        path = f"jobs.{number}"
+        if job.application not in draft.written["applications"]:
+            yield Fault(f"{path}.application", job.application, "names an application that this file does not have")
+        if counts[job.application] > 1:
+            yield Fault(f"{path}.application", job.application, "must have one job only: its leases let one run read")
+        if draft.head and emr is None:
+            yield Fault(path, job.program, "needs emr, which says where archives and programs are kept; say emr: {}")
+        application = draft.applications.get(job.application)
+        if application is not None:
+            yield from _job_target(path, job, application, emr)
+
+
+# What an access says about where jobs run; a policy alone says nothing.
+_RUNS_ON = {EmrServerless: "serverless", EmrEc2: "cluster", Eks: "eks"}
+
+
+def _job_target(path: str, job: Job, application: Application, emr: Emr | None) -> Iterator[Fault]:
+    access = application.access
+    if isinstance(access, OtherAccount):
+        yield Fault(f"{path}.application", job.application, "runs in another account, which declares its own jobs")
+        return
+    kind = _RUNS_ON.get(type(access))
+    if job.target is not None:
+        if kind and not job.target.startswith(f"{kind}:"):
+            rule = f"must be {kind}:<id>, as the access of {job.application} is {access.kind}"
+            yield Fault(f"{path}.target", job.target, rule)
+    elif isinstance(access, EmrServerless) and access.application_id:
+        rule = f"is missing: the role of {job.application} is for another application; say target: serverless:{access.application_id}"
+        yield Fault(f"{path}.target", None, rule)
+    elif kind != "serverless" or (emr is not None and emr.serverless is None):
+        rule = f"is missing: say where {job.application} runs, as target: {kind or 'cluster'}:<id>"
+        yield Fault(f"{path}.target", None, rule)
+
+
 def _protection(head: Head) -> Iterator[Fault]:
     if head.environment == "prod" and head.protect is False:
         yield Fault("protect", False, "must not be false in prod, which is always protected; leave it out")
@@ -227,11 +284,15 @@ def _sizes(environment: Environment) -> Iterator[Fault]:
     for key, application in environment.applications.items():
         if isinstance(application.access, OtherAccount):
             continue
-        size = len(documents.literal_manifest(environment, key).encode())
-        if size > limit:
-            hint = "say manifest_tier: advanced" if environment.manifest_tier == "standard" else "split the application"
-            rule = f"its manifest must fit the {environment.manifest_tier} parameter tier ({limit} bytes); {hint}"
-            yield Fault(f"applications.{key}", f"{size} bytes", rule)
+        texts = {"manifest": documents.literal_manifest(environment, key)}
+        if environment.emr is not None:
+            texts["job"] = documents.literal_deployment(environment, key)
+        for what, text in texts.items():
+            if (size := len(text.encode())) > limit:
+                standard = environment.manifest_tier == "standard"
+                hint = "say manifest_tier: advanced" if standard else "split the application"
+                rule = f"its {what} must fit the {environment.manifest_tier} parameter tier ({limit} bytes); {hint}"
+                yield Fault(f"applications.{key}", f"{size} bytes", rule)
         characters = len(documents.literal_policy(environment, key).json())
         if characters > _POLICY_CHARACTERS:
             rule = f"its policy must fit a managed policy ({_POLICY_CHARACTERS} characters); split the application"

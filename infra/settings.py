@@ -5,7 +5,7 @@ Limits and name patterns are those of the AWS API references of Kinesis, DynamoD
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
@@ -27,6 +27,10 @@ PrincipalArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::\
 OidcArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:oidc-provider/[\w./-]+$")]
 AccountId = Annotated[str, StringConstraints(pattern=r"^\d{12}$")]
 Region = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")]
+
+BucketName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
+SubnetId = Annotated[str, StringConstraints(pattern=r"^subnet-[0-9a-f]{8,17}$")]
+SecurityGroupId = Annotated[str, StringConstraints(pattern=r"^sg-[0-9a-f]{8,17}$")]
 
 ShardMetric = Literal[
     "IncomingBytes",
@@ -214,6 +218,66 @@ class Alarms(Settings):
     dashboard: bool = True
 
 
+class ServerlessApplication(Settings):
+    """An application of EMR Serverless, on which the jobs of this environment run.
+
+    Attributes:
+        maximum_vcpu: What all its jobs together may use; the bound of its costs.
+        maximum_memory_gb: The same in GB.
+        subnets: Subnets that jobs are placed in; without them, jobs reach services of AWS in this region only.
+        security_groups: Theirs; goes with `subnets`.
+    """
+
+    maximum_vcpu: Annotated[int, Field(ge=1, le=10_000)] = 64
+    maximum_memory_gb: Annotated[int, Field(ge=2, le=100_000)] = 256
+    subnets: list[SubnetId] = []
+    security_groups: list[SecurityGroupId] = []
+
+
+class Emr(Settings):
+    """Where jobs run, and where what they are made of is kept. Without it, only streams and access are declared.
+
+    Attributes:
+        release_label: Release of EMR; one with Spark 4.
+        architecture: Of its processors: `arm64` is Graviton.
+        python: Version of Python that jobs are packaged for; one that the release has.
+        artifacts_bucket: S3 bucket for archives, programs and logs; default `kinesis-efo-<environment>-<account>`.
+        log_days: How long logs are kept.
+        serverless: The application of EMR Serverless; null for none, where jobs run on clusters or EKS.
+    """
+
+    release_label: Annotated[str, StringConstraints(pattern=r"^emr-spark-([89]|[1-9]\d)[.][0-9.]+(-[a-z0-9]+)?$")] = (
+        "emr-spark-8.0.0"
+    )
+    architecture: Literal["arm64", "x86_64"] = "arm64"
+    python: Literal["3.11", "3.12", "3.13"] = "3.11"
+    artifacts_bucket: BucketName | None = None
+    log_days: Annotated[int, Field(ge=1, le=3650)] = 30
+    serverless: ServerlessApplication | None = ServerlessApplication()
+
+
+class Job(Settings):
+    """A program that should run, all the time, for an application.
+
+    Attributes:
+        application: Key of the application. It has one job at most: its leases let one run read.
+        program: The program, relative to the project; it takes `--manifest`, which is added.
+        arguments: Its arguments.
+        spark: Settings of Spark, beside those that submission chooses.
+        target: `cluster:<id>`, `serverless:<application id>` or `eks:<virtual cluster id>`; default: this environment's
+            application of EMR Serverless, where the access is that of EMR Serverless.
+    """
+
+    application: Key
+    program: Annotated[str, StringConstraints(pattern=r"^[\w][\w./-]*\.py$")]
+    arguments: list[str] = []
+    spark: dict[str, str] = {}
+    target: (
+        Annotated[str, StringConstraints(pattern=r"^(cluster:j-[A-Z0-9]{1,30}|(serverless|eks):[0-9a-z]{1,64})$")]
+        | None
+    ) = None
+
+
 class Pipeline(Settings):
     """Who may plan and apply this environment from CI. What that needs in AWS is the environment's bootstrap stack.
 
@@ -250,12 +314,13 @@ class Head(Settings):
         manifest_tier: Parameter Store tier: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
         alarms: See `Alarms`.
         pipeline: See `Pipeline`; without it, people deploy this environment.
+        emr: See `Emr`; without it, jobs run where this code knows nothing of.
     """
 
     environment: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
     region: Region
     account_id: AccountId
-    state_bucket: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
+    state_bucket: BucketName
     state_region: Region | None = None
     tags: Tags = {}
     protect: bool | None = None
@@ -264,6 +329,7 @@ class Head(Settings):
     manifest_tier: Literal["standard", "advanced"] = "standard"
     alarms: Alarms = Alarms()
     pipeline: Pipeline | None = None
+    emr: Emr | None = None
 
     @property
     def protected(self) -> bool:
@@ -277,10 +343,16 @@ class Environment(Head):
     Attributes:
         streams: By key.
         applications: By key.
+        jobs: What runs, at most one for each application.
     """
 
     streams: Mapping[str, Stream]
     applications: Mapping[str, Application]
+    jobs: Sequence[Job] = ()
+
+    def job(self, application: str) -> Job | None:
+        """The job of an application, if it has one."""
+        return next((job for job in self.jobs if job.application == application), None)
 
 
 def stream_model(entry: Any) -> type[OwnStream] | type[AdoptedStream]:

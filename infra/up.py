@@ -88,7 +88,10 @@ def localized(environment: Environment) -> Environment:
         if isinstance(own, AdoptedStream):
             own = OwnStream(name=names.stream_name(environment, key), mode="provisioned", shards=1)
         streams[key] = own
-    local = environment.model_copy(update={"streams": streams, "applications": _not_adopting(environment)})
+    # There is no EMR.
+    emr = environment.emr and environment.emr.model_copy(update={"serverless": None})
+    changes = {"streams": streams, "applications": _not_adopting(environment), "emr": emr}
+    local = environment.model_copy(update=changes)
     used: dict[str, str] = {}
     for key in streams:
         name = names.stream_name(local, key)
@@ -148,6 +151,7 @@ class _Boto3:
             return session.client(service, endpoint_url=endpoint, config=config)
 
         self._kinesis, self._dynamodb, self._ssm = client("kinesis"), client("dynamodb"), client("ssm")
+        self._s3 = client("s3")
 
     def reach(self) -> None:
         """Return once the endpoint answers as Kinesis.
@@ -166,7 +170,7 @@ class _Boto3:
         self._wait.until(answers, f"nothing answers at {self._endpoint}: start it with `kinesis-efo local`")
 
     def everything(self) -> None:
-        """Streams, consumers, lease tables and manifests."""
+        """Streams, consumers, lease tables and manifests; for jobs, the bucket and their descriptions."""
         environment = self._environment
         for key, stream in environment.streams.items():
             assert isinstance(stream, OwnStream), "localized"
@@ -178,7 +182,9 @@ class _Boto3:
                 document = documents.manifest(
                     environment, key, table_name=table, table_arn=self._table(table), streams=references
                 )
-                self._manifest(names.parameter_name(environment, key), document)
+                self._parameter(names.parameter_name(environment, key), document)
+        if environment.emr is not None:
+            self._jobs()
 
     def check(self) -> None:
         """Make sure that every manifest is there: a provider that talks to somewhere else would say nothing.
@@ -240,7 +246,27 @@ class _Boto3:
             raise UpError(f"table {name} in local AWS has another key than leaseKey; delete it, or restart local AWS")
         return str(table()["TableArn"])
 
-    def _manifest(self, name: str, document: Mapping[str, Any]) -> None:
+    def _jobs(self) -> None:
+        """The bucket of artifacts, and how each application is run."""
+        environment = self._environment
+        bucket = names.artifacts_bucket(environment)
+        with _already_there():
+            self._s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": environment.region})
+        for key, application in environment.applications.items():
+            if isinstance(application.access, OtherAccount):
+                continue
+            job = environment.job(key)
+            document = documents.deployment(
+                environment,
+                key,
+                bucket=bucket,
+                key_arn=None,
+                target=job.target if job else None,
+                role_arn=documents.runtime_role(application.access, names.role_arn(environment, key)),
+            )
+            self._parameter(names.deployment_parameter_name(environment, key), document)
+
+    def _parameter(self, name: str, document: Mapping[str, Any]) -> None:
         value = json.dumps(document, separators=(",", ":"), sort_keys=True)
         self._ssm.put_parameter(Name=name, Type="SecureString", Value=value, Overwrite=True)
 
@@ -250,7 +276,7 @@ def _already_there() -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        if error.response["Error"]["Code"] != "ResourceInUseException":
+        if error.response["Error"]["Code"] not in ("ResourceInUseException", "BucketAlreadyOwnedByYou"):
             raise
 
 

@@ -2,10 +2,22 @@
 
 from infra.constructs.access import ReaderAccess
 from infra.constructs.alarms import Alarms
+from infra.constructs.bucket import PrivateBucket
 from infra.constructs.dashboard import Dashboard
+from infra.constructs.jobs import Jobs
 from infra.constructs.key import CustomerKey
 from infra.constructs.manifest import Manifest
 from infra.constructs.stream import FanOutStream
 from infra.constructs.table import LeaseTable
 
-__all__ = ["Alarms", "CustomerKey", "Dashboard", "FanOutStream", "LeaseTable", "Manifest", "ReaderAccess"]
+__all__ = [
+    "Alarms",
+    "CustomerKey",
+    "Dashboard",
+    "FanOutStream",
+    "Jobs",
+    "LeaseTable",
+    "Manifest",
+    "PrivateBucket",
+    "ReaderAccess",
+]

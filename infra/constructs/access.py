@@ -18,12 +18,21 @@ class ReaderAccess(Construct):
         environment: The environment.
         application: Key of the application.
         policy: What the grants gathered. The denial of consumer registration is added here, always.
+        serverless_arn: The environment's application of EMR Serverless, if it has one.
     """
 
-    def __init__(self, scope: Construct, environment: Environment, application: str, policy: documents.Policy) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        environment: Environment,
+        application: str,
+        policy: documents.Policy,
+        serverless_arn: str | None = None,
+    ) -> None:
         super().__init__(scope, f"access-{application}")
         settings = environment.applications[application]
         self._environment, self._application = environment, application
+        self._serverless_arn = serverless_arn
         self._place = names.place(application, settings)
         # Not the key: IAM replaces a policy whose description changes.
         self._name = names.application_name(application, settings)
@@ -78,6 +87,8 @@ class ReaderAccess(Construct):
                 return documents.Statement("EmrOnEc2", ("sts:AssumeRole",), (), principals={"Service": (service,)})
             case EmrServerless():
                 source = names.arn(environment, "emr-serverless", f"/applications/{access.application_id or '*'}")
+                if self._serverless_arn and not access.application_id:
+                    source = self._serverless_arn
                 return documents.Statement(
                     "EmrServerless",
                     ("sts:AssumeRole",),

@@ -13,10 +13,10 @@ from infra.cdk import (
     TerraformOutput,
     TerraformStack,
 )
-from infra.constructs import Alarms, CustomerKey, Dashboard, FanOutStream, LeaseTable, Manifest, ReaderAccess
+from infra.constructs import Alarms, CustomerKey, Dashboard, FanOutStream, Jobs, LeaseTable, Manifest, ReaderAccess
 from infra.settings import Environment, OtherAccount
 
-_LOCAL_SERVICES = ("cloudwatch", "dynamodb", "iam", "kinesis", "kms", "ssm", "sts")
+_LOCAL_SERVICES = ("cloudwatch", "dynamodb", "emrserverless", "iam", "kinesis", "kms", "s3", "ssm", "sts")
 
 
 class StreamingStack(TerraformStack):
@@ -48,6 +48,7 @@ class StreamingStack(TerraformStack):
         self._alarms = Alarms(self, environment)
         for key, stream in self._streams.items():
             self._alarms.watch_stream(key, stream)
+        self._jobs = Jobs(self, environment, key_arn) if environment.emr else None
         self._manifests: dict[str, str] = {}
         self._policies: dict[str, str] = {}
         self._roles: dict[str, str] = {}
@@ -72,7 +73,11 @@ class StreamingStack(TerraformStack):
             self._streams[each].grant_write(policy)
         table.grant_read_write(policy)
         manifest.grant_read(policy)
-        access = ReaderAccess(self, environment, key, policy)
+        if self._jobs:
+            self._jobs.grant_run(policy, key)
+        access = ReaderAccess(self, environment, key, policy, self._jobs.application_arn if self._jobs else None)
+        if self._jobs:
+            self._jobs.describe(key, access)
         self._manifests[key] = manifest.parameter_name
         self._policies[key] = access.policy_arn
         if access.role_arn:
@@ -90,6 +95,10 @@ class StreamingStack(TerraformStack):
             "role_arns": self._roles,
         }.items():
             TerraformOutput(self, name, value=value)
+        if self._jobs:
+            TerraformOutput(self, "artifacts_bucket", value=self._jobs.bucket)
+            if self._jobs.application_id:
+                TerraformOutput(self, "emr_serverless_application", value=self._jobs.application_id)
 
     def _on_aws(self) -> None:
         environment = self._environment

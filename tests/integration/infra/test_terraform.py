@@ -6,11 +6,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import botocore.session
 import pytest
+from botocore.stub import Stubber
 
 from infra import documents, names
 from infra.load import DIRECTORY, EXAMPLE, load_environment
-from infra.settings import Environment, OtherAccount
+from infra.settings import EmrEc2, EmrServerless, Environment, OtherAccount
+from kinesis_efo.emr.deployment import load_deployment
+from kinesis_efo.emr.target import Target
 from kinesis_efo.manifest import parse_manifest
 from tests.support.terraform.harness import Terraform
 
@@ -53,6 +57,7 @@ def test_a_committed_environment_is_applied_and_what_terraform_evaluates_is_righ
             given = documents.literal_consumer_arn(environment, stream_key, key)
             assert stream.consumer_arn == (declared["arn"] if declared else given)
         assert_sizes_were_foreseen(environment, key, state)
+        assert_jobs_can_be_submitted(environment, key, state)
 
 
 def assert_sizes_were_foreseen(environment: Environment, key: str, state: dict[str, dict[str, Any]]) -> None:
@@ -63,6 +68,41 @@ def assert_sizes_were_foreseen(environment: Environment, key: str, state: dict[s
         assert len(manifest) == len(documents.literal_manifest(environment, key))
         # A single resource or action is written without brackets.
         assert 0 <= len(documents.literal_policy(environment, key).json()) - len(policy) <= 40
+
+
+def assert_jobs_can_be_submitted(environment: Environment, key: str, state: dict[str, dict[str, Any]]) -> None:
+    """The library reads what is written, and finds in it where a job runs, as whom and from where."""
+    text = state[f"aws_ssm_parameter.{key}_job"]["value"]
+    assert len(text) <= len(documents.literal_deployment(environment, key))
+    ssm = botocore.session.Session().create_client(
+        "ssm", region_name=environment.region, aws_access_key_id="x", aws_secret_access_key="x"
+    )
+    application, job = names.application_name(key, environment.applications[key]), environment.job(key)
+    with Stubber(ssm) as stubber:
+        name = f"/kinesis-efo/{environment.environment}/{application}/job"
+        asked = {"Name": name, "WithDecryption": True}
+        stubber.add_response("get_parameter", {"Parameter": {"Name": name, "Value": text}}, asked)
+        found = load_deployment(environment.environment, application, ssm)
+    ssm.close()
+    assert (found.application, found.manifest) == (
+        application,
+        f"ssm:///kinesis-efo/{environment.environment}/{application}",
+    )
+    assert found.artifacts == f"s3://{state['aws_s3_bucket.artifacts']['bucket']}"
+    assert found.logs_key_arn == state["aws_kms_key.environment_key"]["arn"]
+    assert (found.program, list(found.arguments)) == ((job.program, job.arguments) if job else (None, []))
+    match environment.applications[key].access:
+        case EmrServerless(application_id=None):
+            application_id = state["aws_emrserverless_application.jobs"]["id"]
+            assert str(Target.parse(found.target or "")) == f"serverless:{application_id}"
+            assert found.role_arn == state[f"aws_iam_role.{key}"]["arn"]
+            trust = json.loads(state[f"aws_iam_role.{key}"]["assume_role_policy"])
+            (condition,) = [each["Condition"]["ArnLike"] for each in trust["Statement"]]
+            assert condition == {"aws:SourceArn": [state["aws_emrserverless_application.jobs"]["arn"]]}
+        case EmrEc2():
+            assert found.role_arn is None
+        case _:
+            assert found.target == (job.target if job else None)
 
 
 def test_adding_a_consumer_creates_it_and_replaces_nothing(deploy: Deploy) -> None:

@@ -19,6 +19,7 @@ from infra.load import DIRECTORY, load_environment
 from infra.settings import Environment
 from infra.up import localized, up
 from kinesis_efo.aws import SyncClients
+from kinesis_efo.emr.deployment import load_deployment
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings
@@ -156,6 +157,26 @@ def test_auto_takes_boto3_where_terraform_is_missing_and_says_so(
     assert manifest(aws, "lake").application == "lake"
     with pytest.raises(UpError, match="there is no terraform on the PATH"):
         up(tmp_path, "test", aws.endpoint_url, through="terraform")
+
+
+def test_a_job_is_described_and_its_bucket_is_there(
+    declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path
+) -> None:
+    arguments = ["--output", "s3://lake/raw"]
+    job = {"application": "lake", "program": "jobs/archive.py", "arguments": arguments, "target": "eks:abc"}
+    access = {
+        "kind": "eks",
+        "oidc_provider_arn": "arn:aws:iam::111122223333:oidc-provider/oidc.eks/id/E",
+        "namespace": "lake",
+        "service_account": "emr-*",
+    }
+    declare(emr={}, jobs=[job], applications={"lake": {"streams": ["orders"], "access": access}})
+    for _ in range(2):
+        up(tmp_path, "test", aws.endpoint_url, through="boto3")
+    found = load_deployment("test", "lake", aws.client("ssm"))
+    assert (found.target, found.program, list(found.arguments)) == ("eks:abc", "jobs/archive.py", arguments)
+    assert found.role_arn == "arn:aws:iam::111122223333:role/kinesis-efo-test-lake"
+    aws.client("s3").head_bucket(Bucket=found.artifacts.removeprefix("s3://"))
 
 
 def test_only_local_endpoints_are_declared_in(declare: Callable[..., Environment], tmp_path: Path) -> None:

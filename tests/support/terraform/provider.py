@@ -32,6 +32,7 @@ REPLACES = {
     "aws_cloudwatch_dashboard": ("dashboard_name",),
     "aws_cloudwatch_metric_alarm": ("alarm_name",),
     "aws_dynamodb_table": ("name", "hash_key", "range_key"),
+    "aws_emrserverless_application": ("name", "type"),
     "aws_iam_instance_profile": ("name",),
     "aws_iam_policy": ("name", "description"),
     "aws_iam_role": ("name",),
@@ -40,6 +41,7 @@ REPLACES = {
     "aws_kinesis_stream": ("name",),
     "aws_kinesis_stream_consumer": ("name", "stream_arn"),
     "aws_kms_alias": ("name",),
+    "aws_s3_bucket": ("bucket",),
     "aws_ssm_parameter": ("name",),
 }
 SCHEMAS: dict[str, Json] = {}
@@ -150,6 +152,11 @@ def identity(kind: str, planned: Json) -> Json:
         case "aws_kms_key":
             key = str(uuid.uuid4())
             known = {"arn": arn("kms", f"key/{key}"), "key_id": key}
+        case "aws_s3_bucket":
+            known = {"id": planned["bucket"], "arn": f"arn:aws:s3:::{planned['bucket']}"}
+        case "aws_emrserverless_application":
+            short = f"00{uuid.uuid4().hex[:14]}"
+            known = {"id": short, "arn": arn("emr-serverless", f"/applications/{short}")}
         case "aws_cloudwatch_metric_alarm":
             known = {"arn": arn("cloudwatch", f"alarm:{planned['alarm_name']}")}
         case _:

@@ -49,7 +49,7 @@ def test_a_real_fault_is_told() -> None:
         ({"errors": 1}, "could not parse 1 of the files"),
         (
             {"failed": []},
-            "the gate is blind: planted faults were not found: CKV_AWS_43 aws_kinesis_stream.unencrypted, CKV_EFO_1",
+            "the gate is blind: planted faults were not found: CKV2_AWS_6 aws_s3_bucket.open, CKV_AWS_43 aws_kinesis_stream",
         ),
         ({"passed": []}, "so that something was not scanned: {'dev': 0}"),
         ({"passed": [check("CKV_AWS_1", f"r{n}", "other") for n in range(FLOOR)]}, "{'dev': 0}"),
@@ -93,4 +93,14 @@ def test_no_scan_is_no_success(tmp_path: Path) -> None:
 
 
 def test_every_suppression_has_a_reason() -> None:
-    assert all(len(reason) > 20 for reason in gate.SUPPRESSED.values())
+    assert all(len(reason) > 20 for reason in [*gate.SUPPRESSED.values(), *gate.EXCUSED.values()])
+
+
+def test_what_is_excused_of_one_resource_is_a_fault_of_another() -> None:
+    (identifier, name), *_ = gate.EXCUSED
+    faulty = report()
+    faulty["results"]["failed_checks"] += [
+        check(identifier, f"aws_s3_bucket.{each}", "dev") for each in (name, "other")
+    ]
+    failed = gate._judge([faulty], ["dev"], PLANTED).failed
+    assert failed == [f"{identifier} Ensure something: aws_s3_bucket.other in dev"]

@@ -15,7 +15,18 @@ from pydantic import BaseModel
 from infra import rules
 from infra.errors import SettingsError
 from infra.load import DIRECTORY, EXAMPLE, load_environment, load_environments
-from infra.settings import Access, AdoptedStream, Alarms, Application, Head, OwnStream, Pipeline
+from infra.settings import (
+    Access,
+    AdoptedStream,
+    Alarms,
+    Application,
+    Emr,
+    Head,
+    Job,
+    OwnStream,
+    Pipeline,
+    ServerlessApplication,
+)
 
 Write = Callable[..., Path]
 
@@ -32,6 +43,16 @@ def faults(path: Path) -> list[str]:
 
 def apps(**changes: Any) -> dict[str, Any]:
     return {"lake": {"streams": ["orders"], **changes}}
+
+
+def job(**changes: Any) -> dict[str, Any]:
+    """An environment with a job on an application of EMR Serverless; changes are the job's."""
+    access = {"kind": "emr-serverless"}
+    return {
+        "emr": {},
+        "applications": apps(access=access),
+        "jobs": [{"application": "lake", "program": "a.py", **changes}],
+    }
 
 
 FAULTY: list[tuple[dict[str, Any], str]] = [
@@ -56,6 +77,48 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
     ({"tags": {"owner": "x" * 257}}, "tags: a tag's value must have at most 256 characters; that of 'owner' has 257"),
     ({"tags": {f"tag{n}": "" for n in range(41)}}, "tags: must be at most 40 tags"),
     ({"manifest_tier": "big"}, "manifest_tier: must be 'standard' or 'advanced'; got 'big'"),
+    ({"emr": {"release_label": "emr-7.13.0"}}, r"emr.release_label: must match \^emr-spark-.*; got 'emr-7.13.0'"),
+    ({"emr": {"python": "3.9"}}, "emr.python: must be '3.11', '3.12' or '3.13'; got '3.9'"),
+    ({"emr": {"log_days": 0}}, "emr.log_days: must be greater than or equal to 1; got 0"),
+    (
+        {"emr": {"serverless": {"subnets": ["subnet-0123456789abcdef0"]}}},
+        "emr.serverless.subnets: must come together: subnets without security groups",
+    ),
+    ({"jobs": {"lake": "a.py"}}, "jobs: must be a list; got {'lake': 'a.py'}"),
+    ({**job(), "jobs": ["a.py"]}, "jobs.0: must be a mapping; got 'a.py'"),
+    (job(application="lakes"), "jobs.0.application: names an application that this file does not have; got 'lakes'"),
+    (job(program="/srv/a.py"), r"jobs.0.program: must match .*; got '/srv/a.py'"),
+    (job(retries=3), r"jobs.0.retries: is not a known setting; Job has application, program, .*; got 3"),
+    (job(arguments=[1]), r"jobs.0.arguments.0: must be a text \(put it in quotes\); got 1"),
+    (
+        {**job(), "emr": None},
+        "jobs.0: needs emr, which says where archives and programs are kept; say emr: {}; got 'a.py'",
+    ),
+    (
+        {**job(), "emr": {"serverless": None}},
+        "jobs.0.target: is missing: say where lake runs, as target: serverless:<id>",
+    ),
+    ({**job(), "applications": apps()}, "jobs.0.target: is missing: say where lake runs, as target: cluster:<id>"),
+    (
+        {**job(), "applications": apps(access={"kind": "emr-serverless", "application_id": "00f1"})},
+        "jobs.0.target: is missing: the role of lake is for another application; say target: serverless:00f1",
+    ),
+    (
+        job(target="cluster:j-2AXXXXXXGAPLF"),
+        "jobs.0.target: must be serverless:<id>, as the access of lake is emr-serverless; got 'cluster:j-2AX",
+    ),
+    (job(target="serverless:"), r"jobs.0.target: must match .*; got 'serverless:'"),
+    (
+        {
+            **job(),
+            "applications": apps(access={"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}),
+        },
+        "jobs.0.application: runs in another account, which declares its own jobs; got 'lake'",
+    ),
+    (
+        job(arguments=["x" * 5000]),
+        "applications.lake: its job must fit the standard parameter tier .4096 bytes.; say manifest",
+    ),
     ({"streams": None}, "streams: must be a mapping with at least one entry"),
     ({"streams": {"Orders": {}, "orders": {}}}, "streams: a key must begin with a-z.*; got 'Orders'"),
     ({"streams": {"orders": {}, "a_b": {}}}, "streams: a key must begin with a-z.*; got 'a_b'"),
@@ -303,6 +366,23 @@ def test_what_other_owners_must_do_is_a_warning(write: Write) -> None:
     assert f"the policy of key {KEY} must allow them kms:Decrypt" in warnings[1]
 
 
+def test_an_application_has_one_job(write: Write) -> None:
+    written = job()
+    found = faults(write(**{**written, "jobs": written["jobs"] * 2}))
+    assert found == [
+        f"jobs.{n}.application: must have one job only: its leases let one run read; got 'lake'" for n in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("target", [None, "serverless:00f1abcd"])
+def test_a_job_runs_on_the_declared_application_or_on_the_one_it_names(write: Write, target: str | None) -> None:
+    environment = load_environment(write(**job(target=target)))
+    declared = environment.job("lake")
+    assert declared is not None
+    assert (declared.program, declared.target) == ("a.py", target)
+    assert environment.job("other") is None
+
+
 def test_settings_do_not_change(write: Write) -> None:
     environment = load_environment(write())
     with pytest.raises(ValueError, match="frozen"):
@@ -322,8 +402,11 @@ def test_the_example_shows_every_setting() -> None:
     def fields(model: type[BaseModel]) -> set[str]:
         return set(model.model_fields)
 
-    assert set(written) == fields(Head) | {"streams", "applications"}
+    assert set(written) == fields(Head) | {"streams", "applications", "jobs"}
     assert set(written["alarms"]) == fields(Alarms)
+    assert set(written["emr"]) == fields(Emr)
+    assert set(written["emr"]["serverless"]) == fields(ServerlessApplication)
+    assert set().union(*written["jobs"]) == fields(Job)
     assert set(written["pipeline"]) == fields(Pipeline)
     assert set().union(*streams) == fields(OwnStream) | fields(AdoptedStream)
     assert set().union(*applications) == fields(Application)

@@ -1,0 +1,121 @@
+"""An S3 bucket for this code's own files: private, versioned, under a customer key, reached through TLS only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from infra import documents, names
+from infra.cdk import (
+    Construct,
+    S3Bucket,
+    S3BucketLifecycleConfiguration,
+    S3BucketLifecycleConfigurationRule,
+    S3BucketLifecycleConfigurationRuleAbortIncompleteMultipartUpload,
+    S3BucketLifecycleConfigurationRuleExpiration,
+    S3BucketLifecycleConfigurationRuleFilter,
+    S3BucketLifecycleConfigurationRuleNoncurrentVersionExpiration,
+    S3BucketPolicy,
+    S3BucketPublicAccessBlock,
+    S3BucketServerSideEncryptionConfigurationA,
+    S3BucketServerSideEncryptionConfigurationRuleA,
+    S3BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultA,
+    S3BucketVersioningA,
+    S3BucketVersioningVersioningConfiguration,
+)
+from infra.constructs.base import keep, policy_document, put
+from infra.settings import Environment
+
+
+class PrivateBucket(Construct):
+    """A bucket and all that makes it private.
+
+    Args:
+        scope: Where it belongs.
+        environment: The environment.
+        place: Its Terraform name.
+        name: Its name, which must be the only one in the world.
+        key_arn: Customer key that encrypts it.
+        expire_days: After how many days objects go, by prefix; the others stay.
+        noncurrent_days: How long versions that were overwritten or deleted stay.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        environment: Environment,
+        place: names.Place,
+        *,
+        name: str,
+        key_arn: str,
+        expire_days: Mapping[str, int],
+        noncurrent_days: int,
+    ) -> None:
+        super().__init__(scope, f"bucket-{place.now}")
+        bucket = put(S3Bucket(self, "bucket", bucket=name, lifecycle=keep(environment)), place)
+        self._name, self._arn = bucket.bucket, bucket.arn
+        put(
+            S3BucketPublicAccessBlock(
+                self,
+                "access",
+                bucket=bucket.id,
+                block_public_acls=True,
+                block_public_policy=True,
+                ignore_public_acls=True,
+                restrict_public_buckets=True,
+            ),
+            place,
+        )
+        enabled = S3BucketVersioningVersioningConfiguration(status="Enabled")
+        put(S3BucketVersioningA(self, "versions", bucket=bucket.id, versioning_configuration=enabled), place)
+        by_default = S3BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultA(
+            sse_algorithm="aws:kms", kms_master_key_id=key_arn
+        )
+        # A bucket key: one request to KMS for many objects.
+        rule = S3BucketServerSideEncryptionConfigurationRuleA(
+            apply_server_side_encryption_by_default=by_default, bucket_key_enabled=True
+        )
+        put(S3BucketServerSideEncryptionConfigurationA(self, "encryption", bucket=bucket.id, rule=[rule]), place)
+        put(
+            S3BucketLifecycleConfiguration(
+                self, "lifecycle", bucket=bucket.id, rule=_rules(expire_days, noncurrent_days)
+            ),
+            place,
+        )
+        document = policy_document(self, f"{place.now}_bucket", [documents.tls_only(self._arn)])
+        put(S3BucketPolicy(self, "policy", bucket=bucket.id, policy=document.json), place)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
+
+    @property
+    def arn(self) -> str:
+        """Its ARN."""
+        return self._arn
+
+
+def _rules(expire_days: Mapping[str, int], noncurrent_days: int) -> list[S3BucketLifecycleConfigurationRule]:
+    everything = S3BucketLifecycleConfigurationRule(
+        id="leftovers",
+        status="Enabled",
+        filter=[S3BucketLifecycleConfigurationRuleFilter(prefix="")],
+        abort_incomplete_multipart_upload=[
+            S3BucketLifecycleConfigurationRuleAbortIncompleteMultipartUpload(days_after_initiation=1)
+        ],
+        noncurrent_version_expiration=[
+            S3BucketLifecycleConfigurationRuleNoncurrentVersionExpiration(noncurrent_days=noncurrent_days)
+        ],
+    )
+    return [
+        everything,
+        *(
+            S3BucketLifecycleConfigurationRule(
+                id=prefix.strip("/"),
+                status="Enabled",
+                filter=[S3BucketLifecycleConfigurationRuleFilter(prefix=prefix)],
+                expiration=[S3BucketLifecycleConfigurationRuleExpiration(days=days)],
+            )
+            for prefix, days in expire_days.items()
+        ),
+    ]

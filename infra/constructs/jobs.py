@@ -1,0 +1,124 @@
+"""Where jobs run: the bucket of what they are made of, an application of EMR Serverless, and how each is submitted."""
+
+from __future__ import annotations
+
+from infra import documents, names
+from infra.cdk import (
+    Construct,
+    EmrserverlessApplication,
+    EmrserverlessApplicationAutoStartConfiguration,
+    EmrserverlessApplicationAutoStopConfiguration,
+    EmrserverlessApplicationMaximumCapacity,
+    EmrserverlessApplicationNetworkConfiguration,
+    Fn,
+    SsmParameter,
+)
+from infra.constructs.access import ReaderAccess
+from infra.constructs.base import put
+from infra.constructs.bucket import PrivateBucket
+from infra.settings import EmrServerless, Environment, ServerlessApplication
+
+_STOPS_DAYS = 7
+_NONCURRENT_DAYS = 7
+
+
+class Jobs(Construct):
+    """What the jobs of an environment share.
+
+    Args:
+        scope: Where it belongs.
+        environment: The environment; it declares `emr`.
+        key_arn: Customer key that encrypts the bucket.
+    """
+
+    def __init__(self, scope: Construct, environment: Environment, key_arn: str) -> None:
+        super().__init__(scope, "jobs")
+        assert environment.emr is not None
+        self._environment, self._settings, self._key_arn = environment, environment.emr, key_arn
+        # Archives and programs stay: a run that is started again, perhaps after months, reads them again.
+        self._bucket = PrivateBucket(
+            self,
+            environment,
+            names.ARTIFACTS,
+            name=names.artifacts_bucket(environment),
+            key_arn=key_arn,
+            expire_days={documents.LOGS: self._settings.log_days, documents.STOPS: _STOPS_DAYS},
+            noncurrent_days=_NONCURRENT_DAYS,
+        )
+        self._serverless = self._application(self._settings.serverless) if self._settings.serverless else None
+
+    @property
+    def application_arn(self) -> str | None:
+        """ARN of the application of EMR Serverless; None where there is none."""
+        return self._serverless.arn if self._serverless else None
+
+    @property
+    def application_id(self) -> str | None:
+        """Its id."""
+        return self._serverless.id if self._serverless else None
+
+    @property
+    def bucket(self) -> str:
+        """Name of the bucket."""
+        return self._bucket.name
+
+    def grant_run(self, policy: documents.Policy, application: str) -> None:
+        """Let the runtime of an application load its archive and program, see that it should stop, and write logs."""
+        name = names.application_name(application, self._environment.applications[application])
+        policy.use_artifacts(self._bucket.arn, self._environment.environment, name, self._key_arn)
+
+    def describe(self, application: str, access: ReaderAccess) -> None:
+        """Write down how jobs of an application are submitted, where `kinesis-efo emr submit` looks for it.
+
+        Args:
+            application: Key of the application.
+            access: Its access.
+        """
+        environment = self._environment
+        settings = environment.applications[application]
+        job = environment.job(application)
+        target = job.target if job else None
+        if target is None and isinstance(settings.access, EmrServerless) and not settings.access.application_id:
+            target = f"serverless:{self._serverless.id}" if self._serverless else None
+        document = documents.deployment(
+            environment,
+            application,
+            bucket=self._bucket.name,
+            key_arn=self._key_arn,
+            target=target,
+            role_arn=documents.runtime_role(settings.access, access.role_arn),
+        )
+        name = names.deployment_parameter_name(environment, application)
+        parameter = SsmParameter(
+            self,
+            f"parameter-{application}",
+            name=name,
+            description=f"How {name.rpartition('/')[0].rpartition('/')[2]} is run",
+            type="SecureString",
+            key_id=self._key_arn,
+            tier=environment.manifest_tier.capitalize(),
+            value=Fn.jsonencode(document),
+        )
+        put(parameter, names.place(application, settings).join("job"))
+
+    def _application(self, settings: ServerlessApplication) -> EmrserverlessApplication:
+        network = EmrserverlessApplicationNetworkConfiguration(
+            subnet_ids=settings.subnets, security_group_ids=settings.security_groups
+        )
+        application = EmrserverlessApplication(
+            self,
+            "application",
+            name=names.stack_name(self._environment),
+            type="spark",
+            release_label=self._settings.release_label,
+            architecture=self._settings.architecture.upper(),
+            maximum_capacity=EmrserverlessApplicationMaximumCapacity(
+                cpu=f"{settings.maximum_vcpu} vCPU", memory=f"{settings.maximum_memory_gb} GB"
+            ),
+            auto_start_configuration=EmrserverlessApplicationAutoStartConfiguration(enabled=True),
+            auto_stop_configuration=EmrserverlessApplicationAutoStopConfiguration(
+                enabled=True, idle_timeout_minutes=15
+            ),
+            network_configuration=network if settings.subnets else None,
+        )
+        return put(application, names.JOBS)

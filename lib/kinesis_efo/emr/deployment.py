@@ -1,0 +1,97 @@
+"""How an application is run, as the infrastructure deployed it: a document in Parameter Store beside its manifest.
+
+Its shape is agreed with the infrastructure code, which writes it. Relies on msgspec and an SSM client, passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kinesis_efo.errors import ConfigurationError
+
+SCHEMA_VERSION: Final = 1
+
+
+class Deployment(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """Where and how a job of an application runs.
+
+    Attributes:
+        schema_version: Of this document.
+        application: Name of the application.
+        environment: Its environment.
+        region: AWS region.
+        manifest: Location of its manifest.
+        target: As `Target.parse` reads it; None where no job is declared and there is no EMR Serverless application.
+        role_arn: Role of the job; None where it is the cluster's.
+        artifacts: Where archives and programs are kept.
+        logs: Where EMR writes logs.
+        logs_key_arn: Customer key for them.
+        release_label: Release of EMR.
+        architecture: Of its processors.
+        python: Version of Python to package for.
+        program: The declared job's program, relative to the project; None where none is declared.
+        arguments: The declared job's arguments.
+        spark: The declared job's settings of Spark.
+    """
+
+    schema_version: int
+    application: str
+    environment: str
+    region: str
+    manifest: str
+    target: str | None = None
+    role_arn: str | None = None
+    artifacts: str
+    logs: str | None = None
+    logs_key_arn: str | None = None
+    release_label: str
+    architecture: str
+    python: str
+    program: str | None = None
+    arguments: Sequence[str] = ()
+    spark: dict[str, str] = {}
+
+
+def parameter_name(environment: str, application: str) -> str:
+    """Name of the parameter that holds the document."""
+    return f"/kinesis-efo/{environment}/{application}/job"
+
+
+def load_deployment(environment: str, application: str, ssm: Any) -> Deployment:
+    """Load the document of an application.
+
+    Args:
+        environment: Name of the environment.
+        application: Name of the application.
+        ssm: A botocore SSM client.
+
+    Raises:
+        ConfigurationError: It is not there, cannot be read, or is not what this release understands.
+    """
+    name = parameter_name(environment, application)
+    try:
+        text = ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]
+    except ClientError as error:
+        if error.response["Error"]["Code"] == "ParameterNotFound":
+            raise ConfigurationError(
+                f"there is no parameter {name} in {ssm.meta.region_name}: does the environment file of {environment!r} have "
+                f"'emr' and an application {application!r}, and was it deployed, to this account and region? "
+                "Or give --target, --manifest and --artifacts"
+            ) from None
+        raise ConfigurationError(f"parameter {name} cannot be read: {error}") from error
+    except BotoCoreError as error:
+        raise ConfigurationError(f"parameter {name} cannot be read: {error}") from error
+    try:
+        found = msgspec.json.decode(text, type=Deployment)
+    except msgspec.MsgspecError as error:
+        raise ConfigurationError(f"parameter {name} is not a description of a job: {error}") from None
+    if found.schema_version != SCHEMA_VERSION:
+        raise ConfigurationError(
+            f"parameter {name} has schemaVersion {found.schema_version}; this version of kinesis-efo reads {SCHEMA_VERSION}. "
+            "Deploy the infrastructure and submit with the same release"
+        )
+    return found

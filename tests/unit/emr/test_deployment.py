@@ -1,0 +1,102 @@
+"""What the infrastructure wrote about a job, and what is said when it is not there or not understood."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.stub import Stubber
+
+from kinesis_efo.emr.deployment import load_deployment
+from kinesis_efo.emr.target import Target
+from kinesis_efo.errors import ConfigurationError
+
+DOCUMENT = {
+    "schemaVersion": 1,
+    "application": "lake",
+    "environment": "dev",
+    "region": "eu-west-1",
+    "manifest": "ssm:///kinesis-efo/dev/lake",
+    "artifacts": "s3://artifacts",
+    "releaseLabel": "emr-spark-8.0.0",
+    "architecture": "arm64",
+    "python": "3.11",
+}
+
+
+class Ssm:
+    def __init__(self) -> None:
+        session = botocore.session.Session()
+        self.client: Any = session.create_client("ssm", "eu-west-1", aws_access_key_id="x", aws_secret_access_key="x")
+        self.stubber = Stubber(self.client)
+        self.stubber.activate()
+
+    def holds(self, value: str) -> None:
+        asked = {"Name": "/kinesis-efo/dev/lake/job", "WithDecryption": True}
+        self.stubber.add_response("get_parameter", {"Parameter": {"Value": value}}, asked)
+
+
+@pytest.fixture
+def ssm() -> Iterator[Ssm]:
+    held = Ssm()
+    yield held
+    held.stubber.assert_no_pending_responses()
+    held.client.close()
+
+
+def test_what_is_not_said_has_defaults_and_what_is_not_known_is_ignored(ssm: Ssm) -> None:
+    ssm.holds(json.dumps({**DOCUMENT, "later": {"a": 1}}))
+    found = load_deployment("dev", "lake", ssm.client)
+    assert (found.target, found.role_arn, found.program, found.arguments, found.spark) == (None, None, None, (), {})
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("{", "is not a description of a job"),
+        (json.dumps({**DOCUMENT, "arguments": "--output"}), r"Expected `array`, got `str` - at `\$.arguments`"),
+        (
+            json.dumps({name: DOCUMENT[name] for name in DOCUMENT if name != "artifacts"}),
+            "missing required field `artifacts`",
+        ),
+        (json.dumps({**DOCUMENT, "schemaVersion": 2}), "has schemaVersion 2; this version of kinesis-efo reads 1"),
+    ],
+)
+def test_a_document_that_is_not_understood_is_refused(ssm: Ssm, value: str, said: str) -> None:
+    ssm.holds(value)
+    with pytest.raises(ConfigurationError, match=f"(?s)parameter /kinesis-efo/dev/lake/job .*{said}"):
+        load_deployment("dev", "lake", ssm.client)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "ParameterNotFound",
+            "there is no parameter /kinesis-efo/dev/lake/job in eu-west-1: does the environment file of 'dev' have",
+        ),
+        ("AccessDeniedException", "parameter /kinesis-efo/dev/lake/job cannot be read: .*AccessDenied"),
+    ],
+)
+def test_a_document_that_cannot_be_read_is_told_of(ssm: Ssm, code: str, said: str) -> None:
+    ssm.stubber.add_client_error("get_parameter", code)
+    with pytest.raises(ConfigurationError, match=said):
+        load_deployment("dev", "lake", ssm.client)
+
+
+@pytest.mark.parametrize("text", ["cluster:j-2AXXXXXXGAPLF", "serverless:00f1abcdefgh2025", "eks:7jw6bqt9k1"])
+def test_a_target_is_read_as_it_is_written(text: str) -> None:
+    assert str(Target.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "j-2AXXXXXXGAPLF", "cluster:", "cluster:2AXX", "spark:local", "eks:a b", "serverless:ABC"]
+)
+def test_what_is_no_target_is_refused(text: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"--target must be cluster:j-<id>, serverless:<application id> or eks:"
+    ):
+        Target.parse(text)

@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 LIST_SHARDS_SECONDS: Final = 60.0
 """Between two looks at a stream's shards; children usually come with their parent's last event."""
 
+LIST_AGAIN_SECONDS: Final = 2.0
+"""The same, while one of the children told of has a parent that is not known."""
+
 READ_CHUNK_BYTES: Final = 1 << 20
 """About what a `get` sends at a time. Each is copied a few times on its way out, beside the budget."""
 
@@ -96,6 +99,7 @@ class Fetcher:
         self._reading: Counter[ShardKey] = Counter()
         self._news = Signal()
         self._held = Signal()
+        self._outdated = Signal()
         self._failure: KinesisEfoError | None = None
         self._leases: LeaseLoop | None = None
         self._tips: asyncio.Task[Offset] | None = None
@@ -374,13 +378,19 @@ class Fetcher:
 
     def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
         """A shard's last event is in; its children are known now."""
-        self._stream(key.stream).learn(key.shard, children)
+        stream = self._stream(key.stream)
+        stream.learn(key.shard, children)
+        if stream.lineage.outdated:
+            self._outdated.notify()
 
     # -- watching
 
     async def _watch_shards(self) -> None:
         while True:
-            await self._clock.sleep(LIST_SHARDS_SECONDS)
+            if any(stream.lineage.outdated for stream in self._streams.values()):
+                await self._clock.sleep(LIST_AGAIN_SECONDS)
+            else:
+                await self._wait(self._outdated, self._clock.monotonic() + LIST_SHARDS_SECONDS)
             for name, stream in self._streams.items():
                 try:
                     await stream.refresh()

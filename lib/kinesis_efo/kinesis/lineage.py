@@ -51,6 +51,7 @@ class Lineage:
     def __init__(self, shards: Iterable[Shard]) -> None:
         self._shards: dict[str, Shard] = {}
         self._children: dict[str, list[str]] = {}
+        self._hearsay: set[str] = set()
         for shard in shards:
             self._add(shard)
 
@@ -72,8 +73,15 @@ class Lineage:
         """
         for child in children:
             # The event does not say with which sequence number a child begins; it is listed soon.
+            if child.shard_id not in self._shards:
+                self._hearsay.add(child.shard_id)
             hashes = (child.starting_hash, child.ending_hash)
             self._add(Shard(child.shard_id, child.parents or (parent,), hashes, first=0))
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a shard was told of that has an unknown parent: the other half of a merge, younger than the list of shards."""
+        return any(parent not in self._shards for child in self._hearsay for parent in self._shards[child].parents)
 
     def children(self, shard_id: str) -> list[str]:
         """The shards that continue a shard, as far as known."""
@@ -89,7 +97,8 @@ class Lineage:
         """Shards that may be started now, at the trim horizon; the roots where nothing was started yet.
 
         A shard may start once all its parents were read to their end, both of them after a merge. Parents that were trimmed
-        count as read. Nothing is started twice: neither what is in the offset nor what that descends from.
+        count as read: ListShards knows the shard, but not them. Nothing is started twice: neither what is in the offset nor
+        what that descends from.
 
         Args:
             positions: The offset of this stream, by shard id.
@@ -100,7 +109,7 @@ class Lineage:
             for shard in self._shards.values()
             if shard.shard_id not in positions
             and shard.shard_id not in passed
-            and all(self._is_done(parent, positions, passed) for parent in shard.parents)
+            and all(self._is_done(parent, shard, positions, passed) for parent in shard.parents)
         )
 
     def droppable(self, positions: Mapping[str, Position]) -> list[str]:
@@ -143,11 +152,14 @@ class Lineage:
             for parent in shard.parents:
                 self._children.setdefault(parent, []).append(shard.shard_id)
 
-    def _is_done(self, parent: str, positions: Mapping[str, Position], passed: set[str]) -> bool:
+    def _is_done(self, parent: str, child: Shard, positions: Mapping[str, Position], passed: set[str]) -> bool:
         position = positions.get(parent)
         if position is not None:
             return position.is_end
-        return parent in passed or parent not in self._shards
+        if parent in passed:
+            return True
+        # Of a merge that was only told of, the other parent may be too new to be listed yet, and not read at all.
+        return parent not in self._shards and child.shard_id not in self._hearsay
 
     def _ancestors(self, shard_ids: Iterable[str]) -> set[str]:
         found: set[str] = set()

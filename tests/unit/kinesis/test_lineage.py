@@ -82,8 +82,11 @@ class World:
 
     skipped: frozenset[str] = frozenset()
 
+    def lineage(self) -> Lineage:
+        return Lineage(reversed(self.listed.values()))
+
     def plan(self, _: int = 0) -> None:
-        lineage = Lineage(reversed(self.listed.values()))
+        lineage = self.lineage()
         for shard_id in lineage.startable(self.positions):
             assert shard_id not in self.started, "started twice"
             assert all(parent in self.ended or parent in self.skipped for parent in self.all[shard_id].parents), (
@@ -111,6 +114,50 @@ class World:
         self.plan()
 
 
+class StaleWorld(World):
+    """The query lists the shards now and then only; between, it knows what the ends of shards told."""
+
+    def __init__(self, shards: int) -> None:
+        super().__init__(shards)
+        self.known = dict(self.listed)
+        self.told: dict[str, list[ChildShard]] = {}
+
+    def list_again(self, _: int = 0) -> None:
+        self.known = dict(self.listed)
+
+    def go_on(self, choice: int) -> None:
+        self.read_to_end(choice)
+        self.plan()
+
+    def read_to_end(self, choice: int) -> None:
+        before = set(self.ended)
+        super().read_to_end(choice)
+        for ended in self.ended - before:
+            self.told[ended] = [
+                ChildShard(child.shard_id, child.parents, *child.hash_range)
+                for child in self.all.values()
+                if ended in child.parents
+            ]
+
+    def lineage(self) -> Lineage:
+        lineage = Lineage(reversed(self.known.values()))
+        for parent, children in self.told.items():
+            if parent in self.known:
+                lineage.merge(children, parent)
+        return lineage
+
+    def drain(self) -> None:
+        # Nobody lists unless the lineage asks for it, but for the safety net in the end.
+        for _ in range(2 * len(self.all) + 2):
+            self.plan()
+            for _ in range(len(self.positions)):
+                self.read_to_end(0)
+            if self.lineage().outdated:
+                self.list_again()
+        self.list_again()
+        super().drain()
+
+
 STEPS = (World.split, World.merge, World.read_to_end, World.read_a_bit, World.trim, World.plan)
 steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 20)), max_size=60)
 
@@ -132,6 +179,29 @@ def test_from_the_horizon_every_shard_is_read_once_and_parents_first(shards, bef
     assert sorted(world.positions) == [
         shard.shard_id for shard in sorted(world.open(), key=lambda shard: shard.shard_id)
     ]
+
+
+stale_steps = st.lists(
+    st.tuples(
+        st.sampled_from((World.split, World.merge, *[StaleWorld.go_on] * 4, World.read_a_bit, StaleWorld.list_again)),
+        st.integers(0, 20),
+    ),
+    min_size=10,
+    max_size=60,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.integers(1, 4), stale_steps)
+def test_an_old_list_of_shards_starts_nothing_too_early_and_forgets_nothing(shards, during) -> None:  # type: ignore[no-untyped-def]
+    world = StaleWorld(shards)
+    world.positions = dict.fromkeys(world.lineage().roots(), TRIM_HORIZON)
+    world.started = list(world.positions)
+    for step, choice in during:
+        step(world, choice)
+        world.check()
+    world.drain()
+    assert sorted(world.started) == sorted(world.all)
 
 
 @settings(max_examples=300, deadline=None)
@@ -196,6 +266,21 @@ def test_children_that_listshards_does_not_know_yet() -> None:
     lineage.merge([ChildShard(L, (P,), 0, 4)], P)
     assert lineage.children(P) == [L, R]
     assert len(lineage) == 3 and L in lineage and M not in lineage
+
+
+def test_a_merge_with_a_parent_too_new_to_be_listed_waits_for_the_list() -> None:
+    """P was split, then L merged with a child of Q: P's reader hears of the merged shard before it hears of that child."""
+    q, x = "shardId-000000000009", "shardId-000000000010"
+    lineage = Lineage([Shard(P, (), (0, 9), 1, 2), Shard(q, (), (10, 19), 1)])
+    lineage.merge([ChildShard(L, (P,), 0, 9)], P)
+    assert not lineage.outdated
+    lineage.merge([ChildShard(M, (L, x), 0, 14)], L)
+    positions = {L: SHARD_END, q: TRIM_HORIZON}
+    assert lineage.outdated
+    assert lineage.startable(positions) == []
+    assert Lineage([*FAMILY[:1], Shard(M, (L, x), (0, 14), 7)]).startable({P: SHARD_END}) == [M], (
+        "listed: x was trimmed"
+    )
 
 
 def test_a_shard_trimmed_while_it_was_read_is_lost() -> None:

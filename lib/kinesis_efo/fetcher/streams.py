@@ -133,6 +133,7 @@ class StreamAccess:
             self._lister,
             source=self._source,
             retry=self._retry,
+            before=self._last.get(shard_id),
             not_before=self._next_call(shard_id),
             limits=self._limits,
             clock=self._clock,

@@ -90,10 +90,12 @@ class Recovery:
         self._backoff = Backoff(retry, random)
         self._takeovers: deque[float] = deque()
         self._refusals: deque[float] = deque()
+        self._expired = False
 
     def opened(self) -> None:
         """Note that Kinesis accepted a subscription: nobody stands in the way any more."""
         self._refusals.clear()
+        self._expired = False
 
     def progressed(self) -> None:
         """Note that an event came: earlier failures are forgiven."""
@@ -113,7 +115,8 @@ class Recovery:
         match fault.verdict:
             case Verdict.RETRY | Verdict.KEY:
                 return self._count(fault)
-            case Verdict.EXPIRED if self._backoff.failures == 0:
+            case Verdict.EXPIRED if not self._expired:
+                self._expired = True
                 return self._count(fault)
             case Verdict.TOO_SOON:
                 self._bear_refusal(fault)

@@ -90,7 +90,9 @@ class ShardSubscription:
         topology: Asked when something does not exist.
         source: Where the consumer's ARN came from, for messages: the manifest's location.
         retry: How often and how patiently failures are borne.
-        not_before: When the first call may be made, seconds on the monotonic clock: `next_call` of the one before.
+        before: The subscription to this shard that ended, if there was one: what it suffered still counts, and Kinesis' pace
+            goes on.
+        not_before: When the first call may be made, seconds on the monotonic clock, besides what `before` says.
         limits: Kinesis' times.
         clock: Time.
         random: Numbers in `[0, 1)`, for jitter.
@@ -113,6 +115,7 @@ class ShardSubscription:
         *,
         source: str,
         retry: RetrySettings = RetrySettings(),  # noqa: B008
+        before: ShardSubscription | None = None,
         not_before: float = float("-inf"),
         limits: Limits = KINESIS_LIMITS,
         clock: Clock | None = None,
@@ -127,8 +130,12 @@ class ShardSubscription:
         self._transport = transport
         self._limits = limits
         self._clock = clock or SystemClock()
-        self._recovery = Recovery(stream, shard_id, source, topology, retry, limits, self._clock, random)
-        self.next_call = not_before
+        self._recovery: Recovery = (
+            before._recovery
+            if before
+            else Recovery(stream, shard_id, source, topology, retry, limits, self._clock, random)
+        )
+        self.next_call: float = max(not_before, before.next_call) if before else not_before
         self._last_sign = self._clock.monotonic()
         self._deadline = 0.0
         self._if_overdue = State.CLOSED

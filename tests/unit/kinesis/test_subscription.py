@@ -457,6 +457,28 @@ async def test_a_call_made_elsewhere_is_waited_out() -> None:
     assert subscription.next_call == begin + 3 + 5
 
 
+@virtual
+async def test_what_the_subscription_before_suffered_still_counts() -> None:
+    """A feed that is started again and again, by readers or lost leases, must not make a failing shard look healthy."""
+    scene = Scene(*[refused("InternalFailure", status=500)] * 20)
+    subscription, calls = scene.subscription, 0
+    for _ in range(5):
+        running = asyncio.ensure_future(subscription.run())
+        while len(scene.transport.calls) < calls + 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        calls += 2
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        subscription = ShardSubscription(
+            STREAM, SHARD, TRIM_HORIZON, scene.sink, scene.transport, scene.topology,
+            source=SOURCE, clock=scene.clock, before=subscription,
+        )  # fmt: skip
+    with pytest.raises(RetriesExhaustedError):
+        await subscription.run()
+    assert len(scene.transport.calls) == 11
+    assert min(scene.transport.gaps) >= 1
+
+
 # -- fatal at once
 
 
@@ -496,6 +518,9 @@ async def test_expired_credentials_have_one_chance_to_refresh() -> None:
     await scene.fails(AccessRefusedError, "expired and do not refresh themselves", CONSUMER_ARN)
     assert len(scene.transport.calls) == 2
     await Scene(expired, [payload(1)], expired, [END]).ends()
+    # Whatever went wrong before, it is the first time that the credentials did.
+    await Scene(refused("InternalFailure", status=500), expired, [END]).ends()
+    await Scene(expired, [ClientPayloadError("cut")], expired, [END]).ends()
 
 
 @virtual

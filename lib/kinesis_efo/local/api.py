@@ -164,8 +164,11 @@ def _shard_filter(stream: Stream, asked: Params | None, now: float) -> Callable[
             raise invalid(f"ShardFilter timestamp {at} is in the future. Current timestamp: {now:.3f}")
         if at < horizon:
             at = horizon
-    elif kind in ("AT_TRIM_HORIZON", "FROM_TRIM_HORIZON"):
+    elif kind == "AT_TRIM_HORIZON":
         at = horizon
+    elif kind == "FROM_TRIM_HORIZON":
+        # Not the stream's creation: after a clock jumped back, shards were closed before that.
+        at = stream.horizon(now)
     elif kind == "AT_LATEST":
         return lambda shard: not shard.closed
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
@@ -44,6 +44,18 @@ def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:
     return subscription
 
 
+class Wire(Protocol):
+    """Where the bytes of one response go."""
+
+    async def write(self, data: bytes) -> None:
+        """Send some bytes, waiting while the client does not read."""
+        ...
+
+    def cut(self, *, reset: bool) -> None:
+        """Break the connection: with a RST, or with a FIN although the response has not ended."""
+        ...
+
+
 class Push:
     """Sends one subscription's events until it ends.
 
@@ -62,27 +74,43 @@ class Push:
 
     async def run(self, request: web.Request, request_id: str) -> web.StreamResponse:
         """Answer the request with the event stream."""
-        subscription = self._subscription
         response = web.StreamResponse(headers={"Content-Type": wire.EVENT_STREAM, "x-amzn-RequestId": request_id})
-        subscription.shard.listen(subscription.wake)
         try:
             await response.prepare(request)
-            # At its end the response is cut short, also while the client is not reading.
-            async with asyncio.timeout(self._kinesis.settings.subscription_seconds + 1):
-                await self._push(response)
-            await response.write_eof()
-        except _Finished:
-            await response.write_eof()
-        except _Cut:
-            pass
+            if await self.send(_HttpWire(response)):
+                await response.write_eof()
         except (ConnectionError, TimeoutError):
             if request.transport is not None:
                 request.transport.abort()
         finally:
-            subscription.consumer.closed(subscription)
+            self._subscription.consumer.closed(self._subscription)
         return response
 
-    async def _push(self, response: web.StreamResponse) -> None:
+    async def send(self, to: Wire) -> bool:
+        """Send the events until the subscription ends.
+
+        Returns:
+            Whether the response is to be ended cleanly; else its connection was cut.
+
+        Raises:
+            ConnectionError: The client has gone.
+            TimeoutError: The client was not reading when the subscription was over.
+        """
+        subscription = self._subscription
+        subscription.shard.listen(subscription.wake)
+        try:
+            # At its end the response is cut short, also while the client is not reading.
+            async with asyncio.timeout(self._kinesis.settings.subscription_seconds + 1):
+                await self._push(to)
+        except _Finished:
+            pass
+        except _Cut:
+            return False
+        finally:
+            subscription.consumer.closed(subscription)
+        return True
+
+    async def _push(self, to: Wire) -> None:
         kinesis, subscription = self._kinesis, self._subscription
         settings, shard = kinesis.settings, subscription.shard
         stream = subscription.consumer.stream
@@ -92,7 +120,7 @@ class Push:
         rate = subscription.consumer.rate(shard.id, kinesis.now().monotonic)
 
         async def send(frame: bytes) -> None:
-            await self._send(response, frame)
+            await self._send(to, frame)
 
         await send(wire.INITIAL_RESPONSE)
         while True:
@@ -151,28 +179,36 @@ class Push:
         except TimeoutError:
             pass
 
-    async def _send(self, response: web.StreamResponse, frame: bytes) -> None:
+    async def _send(self, to: Wire, frame: bytes) -> None:
         for step in self._faults.frame(self._subscription, frame):
             match step:
                 case bytes():
-                    await response.write(step)
+                    await to.write(step)
                 case Pause(seconds):
                     await asyncio.sleep(seconds)
                 case Finish():
                     raise _Finished
                 case Close() | Reset():
-                    _cut(response, reset=isinstance(step, Reset))
+                    to.cut(reset=isinstance(step, Reset))
                     raise _Cut
 
 
-def _cut(response: web.StreamResponse, *, reset: bool) -> None:
-    transport = response._req.transport if response._req is not None else None
-    if transport is None:
-        return
-    raw = transport.get_extra_info("socket")
-    if reset and raw is not None:
-        # Closing with a linger time of zero makes the kernel send RST.
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-        transport.abort()
-    else:
-        transport.close()
+class _HttpWire:
+    def __init__(self, response: web.StreamResponse) -> None:
+        self._response = response
+
+    async def write(self, data: bytes) -> None:
+        await self._response.write(data)
+
+    def cut(self, *, reset: bool) -> None:
+        response = self._response
+        transport = response._req.transport if response._req is not None else None
+        if transport is None:
+            return
+        raw = transport.get_extra_info("socket")
+        if reset and raw is not None:
+            # Closing with a linger time of zero makes the kernel send RST.
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+            transport.abort()
+        else:
+            transport.close()

@@ -14,7 +14,7 @@ PYTHON := $(VENV)/bin/python
 # Looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
-.PHONY: help demo test lint synth bench docs java clean
+.PHONY: help demo test lint synth bench docs fuzz java clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -54,6 +54,11 @@ bench: $(VENV)/.full java
 # The tables in README.md and docs/ that come from the code.
 docs: $(VENV)/.full
 	$(PYTHON) -m scripts.docs
+
+# Ten minutes over all targets; what breaks a promise is kept in tests/fuzz/corpus.
+fuzz: $(VENV)/.full
+	@scripts/setup venv $(VENV) --inexact --all-extras --group fuzz
+	$(RUN) $(PYTHON) -m tests.fuzz $(FUZZ_ARGS)
 
 # Targets of the infrastructure, `synth` among them.
 -include infra/Makefile.inc

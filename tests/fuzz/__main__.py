@@ -1,0 +1,62 @@
+"""Fuzz some targets, one after the other: `python -m tests.fuzz [--seconds N] [target ...]`.
+
+An input that breaks a promise is kept in `tests/fuzz/corpus/<target>`, where a test replays it for ever. Needs atheris (group
+`fuzz`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+CORPUS = Path(__file__).parent / "corpus"
+TARGETS = sorted(path.name for path in CORPUS.iterdir())
+
+
+def fuzz(target: str, seconds: int, found: Path) -> None:
+    """Fuzz in this process; the fuzzer ends it."""
+    import atheris
+
+    # What is to be covered must not have been imported before.
+    with atheris.instrument_imports(include=["kinesis_efo.kinesis"]):
+        from tests.fuzz.targets import TARGETS
+
+    found.mkdir(parents=True, exist_ok=True)
+    options = [
+        f"-max_total_time={seconds}",
+        "-max_len=4096",
+        "-timeout=10",
+        "-rss_limit_mb=2048",
+        "-print_final_stats=1",
+        f"-artifact_prefix={CORPUS / target}/",
+    ]
+    atheris.Setup([sys.argv[0], *options, str(found), str(CORPUS / target)], TARGETS[target])
+    atheris.Fuzz()
+
+
+def main() -> int:
+    """Run each target in a process of its own, since the fuzzer does not return."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Fuzz the decoders.")
+    parser.add_argument("targets", nargs="*", help=f"of {', '.join(TARGETS)}; all where none is named")
+    parser.add_argument("--seconds", type=int, default=120, help="for each target (120)")
+    parser.add_argument("--found", type=Path, default=Path(".fuzz"), help="where inputs that reach new code go (.fuzz)")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if unknown := set(asked.targets) - set(TARGETS):
+        parser.error(f"no such target: {', '.join(sorted(unknown))}")
+    if asked.here:
+        fuzz(asked.targets[0], asked.seconds, asked.found / asked.targets[0])
+    broken = []
+    for target in asked.targets or TARGETS:
+        limits = ["--seconds", str(asked.seconds), "--found", str(asked.found)]
+        if subprocess.run([sys.executable, "-m", "tests.fuzz", "--here", *limits, target], check=False).returncode:
+            broken.append(target)
+    if broken:
+        sys.stderr.write(f"promises broken: {', '.join(broken)}; the inputs are in {CORPUS}/<target>/crash-*\n")
+    return bool(broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

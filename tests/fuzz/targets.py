@@ -1,0 +1,114 @@
+"""What is fuzzed: each target takes any bytes, and raises where a decoder breaks a promise.
+
+The promises are the same for all: nothing but `FrameError` comes out, what comes out is in proportion to what went in, and two
+ways of reading the same bytes agree. Checksums are made right here, since no fuzzer guesses them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from hashlib import md5
+from typing import Final
+
+import msgspec
+
+from kinesis_efo.errors import FrameError
+from kinesis_efo.fetcher.messages import PollReply, ShardProgress
+from kinesis_efo.kinesis.aggregation import MAGIC, deaggregate
+from kinesis_efo.kinesis.events import read_head
+from kinesis_efo.kinesis.frames import Frame, FrameDecoder
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+
+KEY: Final = ShardKey("orders", "shardId-000000000000")
+LEAST_RECORD: Final = 6
+"""Bytes of the smallest record of an aggregate: tag and length, a key's tag and index, the data's tag and length."""
+
+
+def wire(data: bytes) -> None:
+    """Bytes of a response, in one piece and cut after as many bytes as the first one says."""
+    step = 1 + data[0] if data else 1
+    assert _frames(data, len(data) or 1) == _frames(data, step)
+
+
+def frame(data: bytes) -> None:
+    """A frame with right checksums: the first two bytes say how long the headers are, the rest is headers and payload."""
+    size = int.from_bytes(data[:2], "big")
+    headers, payload = data[2 : 2 + size], data[2 + size :]
+    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
+    prelude += struct.pack(">I", zlib.crc32(prelude))
+    body = prelude + headers + payload
+    frames, _ = _frames(body + struct.pack(">I", zlib.crc32(body)), 7)
+    for one in frames:
+        assert one.payload == payload
+        assert sum(len(name) for name in one.headers) <= len(headers)
+
+
+def event(data: bytes) -> None:
+    """The JSON of an event, as the fetcher reads it; what it reads travels on as JSON."""
+    try:
+        head = read_head(data)
+    except FrameError:
+        return
+    assert (head.continuation is None) == bool(head.children)
+    assert head.records <= len(data)
+    progress = ShardProgress(*KEY, str(Position.after(head.continuation or 0)), head.records, 0, head.millis_behind)
+    assert msgspec.json.decode(msgspec.json.encode(PollReply([progress])), type=PollReply).shards == [progress]
+    try:
+        parsed = json.loads(data)
+    except (ValueError, RecursionError):
+        # What nobody asks for is skipped without a close look.
+        return
+    assert len(parsed.get("Records", ())) == head.records
+
+
+def records(data: bytes) -> None:
+    """The JSON of an event, as a task reads it."""
+    for after, through in ((TRIM_HORIZON, SHARD_END), (Position.after(40), Position.after(50))):
+        try:
+            batches = list(decode([data, data], KEY, after, through, deaggregate=True, hash_range=(0, 1 << 127)))
+        except FrameError:
+            continue
+        numbers = [int(number) for batch in batches for number in batch.column("sequenceNumber").to_pylist()]
+        assert numbers == sorted(numbers)
+        if after.value:
+            assert all(40 < number <= 50 for number in numbers)
+        for batch in batches:
+            batch.validate(full=True)
+
+
+def aggregate(data: bytes) -> None:
+    """The message of an aggregate, with its magic and a right digest."""
+    whole = MAGIC + data + md5(data, usedforsecurity=False).digest()
+    everything = deaggregate(whole, None)
+    within = deaggregate(whole, (0, 1 << 127))
+    assert within == everything or within == [] or within is None
+    for inside in everything or ():
+        assert len(inside.partition_key) <= 256
+    assert len(everything or ()) * LEAST_RECORD <= len(data)
+    assert sum(len(inside.data) for inside in everything or ()) <= len(data)
+
+
+TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
+    "wire": wire,
+    "frame": frame,
+    "event": event,
+    "records": records,
+    "aggregate": aggregate,
+}
+
+
+def _frames(data: bytes, step: int) -> tuple[list[Frame], bool]:
+    """The frames in some bytes, fed so many at a time, and whether anything was wrong with them."""
+    decoder = FrameDecoder()
+    frames: list[Frame] = []
+    try:
+        for start in range(0, len(data), step):
+            frames += decoder.feed(data[start : start + step])
+        decoder.finish()
+    except FrameError:
+        return frames, True
+    return frames, False

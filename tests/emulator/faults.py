@@ -1,0 +1,142 @@
+"""Carries a script of faults out on the local Kinesis. Relies on its seam for faults and on nothing of the library."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kinesis_efo.local import AwsError, Close, Finish, NoFaults, Pause, Request, Reset
+from kinesis_efo.local.consumers import Subscription
+from kinesis_efo.local.faults import Step
+from kinesis_efo.local.wire import event_frame, exception_frame
+from tests.emulator.script import Fault
+
+STATUS = {"InternalFailure": 500, "InternalFailureException": 500, "ServiceUnavailable": 503}
+MESSAGES = {
+    "ResourceInUseException: too soon": "Another active subscription exists for this consumer: 123456789012:dev-orders:lake",
+    "ResourceInUseException: not active": "Consumer arn is not ACTIVE, instead in state CREATING",
+    "AccessDeniedException": "User: arn:aws:sts::123456789012:assumed-role/job/me is not authorized to perform: "
+    "kinesis:SubscribeToShard on resource",
+}
+CHILDREN = [
+    {
+        "ShardId": "shardId-000000000099",
+        "ParentShards": ["shardId-000000000000"],
+        "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"},
+    }
+]
+
+
+class ScriptedFaults(NoFaults):
+    """Does what a script says.
+
+    Args:
+        script: The faults, in the order of their times.
+        now: Seconds since the beginning.
+    """
+
+    def __init__(self, script: Sequence[Fault], now: Callable[[], float]) -> None:
+        self._left = {index: fault.times for index, fault in enumerate(script)}
+        self._script = script
+        self._now = now
+        self._held: dict[Subscription, bytes] = {}
+        self.strikes: list[tuple[float, Fault]] = []
+
+    @property
+    def quiet_since(self) -> float:
+        """When the last strike so far was over, seconds since the beginning."""
+        return max((at + fault.seconds for at, fault in self.strikes), default=0.0)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{at:8.3f} {fault}" for at, fault in self.strikes)
+
+    async def before(self, request: Request) -> None:
+        if request.operation != "SubscribeToShard":
+            return
+        shard = int(request.params["ShardId"].rpartition("-")[2])
+        consumer = request.params["ConsumerARN"].split("/")[-1].split(":")[0]
+        if (slow := self._strike(shard, consumer, {"slow opening"})) is not None:
+            await asyncio.sleep(slow.seconds)
+        if (fault := self._strike(shard, consumer, {"refuse"})) is not None:
+            code = fault.code.split(":")[0]
+            raise AwsError(code, MESSAGES.get(fault.code, f"scripted: {fault.code}"), STATUS.get(code, 400))
+
+    def frame(self, subscription: Subscription, frame: bytes) -> Iterable[Step]:
+        shard, consumer = subscription.shard.index, subscription.consumer.name
+        if b"initial-response" in frame[:200]:
+            slow = self._strike(shard, consumer, {"slow first byte"})
+            return [frame] if slow is None else [Pause(slow.seconds), frame]
+        if b":exception-type" in frame[:200]:
+            return [frame]
+        held = self._held.pop(subscription, b"")
+        fault = self._strike(shard, consumer, None)
+        if fault is None:
+            return [held + frame]
+        if fault.kind == "joined" and subscription.shard.tip > subscription.cursor:
+            # One more follows at once.
+            self._held[subscription] = held + frame
+            return []
+        steps = _changed(fault, frame, subscription)
+        return [held, *steps] if held else steps
+
+    def _strike(self, shard: int, consumer: str, kinds: set[str] | None) -> Fault | None:
+        now = self._now()
+        for index, fault in enumerate(self._script):
+            if fault.at > now:
+                return None
+            if not self._left[index] or fault.shard not in (None, shard) or fault.consumer not in (None, consumer):
+                continue
+            if fault.kind in kinds if kinds else fault.kind not in ("refuse", "slow opening", "slow first byte"):
+                self._left[index] -= 1
+                self.strikes.append((now, fault))
+                return fault
+        return None
+
+
+def _changed(fault: Fault, frame: bytes, subscription: Subscription) -> list[Step]:
+    half = len(frame) // 2
+    match fault.kind:
+        case "exception":
+            return [exception_frame(AwsError(fault.code, f"scripted: {fault.code}")), Finish()]
+        case "reset":
+            return [Reset()]
+        case "close":
+            return [Close()]
+        case "finish":
+            return [Finish()]
+        case "half and reset":
+            return [frame[:half], Reset()]
+        case "half and close":
+            return [frame[:half], Close()]
+        case "half and finish":
+            return [frame[:half], Finish()]
+        case "wrong checksum":
+            return [frame[:-1] + bytes([frame[-1] ^ 1])]
+        case "wrong prelude":
+            return [bytes([frame[0] ^ 1]) + frame[1:]]
+        case "no JSON":
+            return [event_frame(b"<html>")]
+        case "continuation and children":
+            return [_rewritten(frame, ContinuationSequenceNumber="1", ChildShards=CHILDREN)]
+        case "neither continuation nor children":
+            return [_rewritten(frame, ContinuationSequenceNumber=None, ChildShards=[])]
+        case "bytewise":
+            return [bytes([byte]) for byte in frame[:500]] + [frame[500:]]
+        case "duplicate":
+            return [frame, frame]
+        case "empty with lag" | "empty at the tip":
+            if subscription.continuation is None:
+                return [frame]
+            lag = 60_000 if fault.kind == "empty with lag" else 0
+            empty = {"ContinuationSequenceNumber": subscription.continuation, "MillisBehindLatest": lag, "Records": []}
+            return [event_frame(json.dumps(empty).encode()), frame]
+        case "stall":
+            return [frame[:half], Pause(fault.seconds), frame[half:]]
+    return [frame]
+
+
+def _rewritten(frame: bytes, **fields: Any) -> bytes:
+    headers = int.from_bytes(frame[4:8], "big")
+    return event_frame(json.dumps(json.loads(frame[12 + headers : -4]) | fields).encode())

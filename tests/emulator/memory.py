@@ -1,0 +1,181 @@
+"""The local Kinesis without a network: what an aiobotocore client would be, down to the bytes of a response, in virtual time.
+
+The state, the push loop and the frames are the local Kinesis' own; only sockets are missing. `MemoryClient` is given to the
+library's `BotoTransport` and `Topology`, which cannot tell it from aiobotocore's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
+
+from aiohttp import ClientConnectionError, ClientOSError, ClientPayloadError
+from botocore.exceptions import ClientError
+
+from kinesis_efo.kinesis.transport import _BODY
+from kinesis_efo.local import AwsError, NoFaults, Request, Settings
+from kinesis_efo.local.faults import Faults
+from kinesis_efo.local.sequence import Ticks
+from kinesis_efo.local.server import OPERATIONS
+from kinesis_efo.local.state import Clock, Kinesis
+from kinesis_efo.local.subscribe import Push, open_subscription
+from kinesis_efo.local.validation import check
+from kinesis_efo.local.writing import PutRecord, put_record
+
+HIGH_WATER = 128 << 10
+"""Bytes that fit into the sockets' buffers between a client that does not read and the server."""
+
+
+class MemoryKinesis:
+    """Kinesis in one region.
+
+    Args:
+        settings: As of the local AWS.
+        clock: Virtual time.
+        faults: What goes wrong.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock, faults: Faults | None = None) -> None:
+        self.state = Kinesis(settings, settings.region, clock, Ticks())
+        self.faults = faults or NoFaults()
+
+    def call(self, operation: str, **params: Any) -> Any:
+        """Any operation but SubscribeToShard and PutRecord, past the faults.
+
+        Raises:
+            AwsError: As the local AWS.
+        """
+        self.state.settle()
+        return OPERATIONS[operation](self.state, params)
+
+    def put(self, stream: str, key: str, data: bytes) -> str:
+        """Put a record; the id of the shard it went to."""
+        self.state.settle()
+        record = PutRecord(base64.b64encode(data).decode(), key, stream_name=stream)
+        return str(put_record(self.state, record)["ShardId"])
+
+
+class MemoryClient:
+    """As much of an aiobotocore `kinesis` client as the library uses.
+
+    Args:
+        kinesis: What answers.
+    """
+
+    def __init__(self, kinesis: MemoryKinesis) -> None:
+        self._kinesis = kinesis
+        self.bodies: set[MemoryBody] = set()
+        self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_, **__: None))
+
+    async def list_shards(self, **params: Any) -> Any:
+        return await self._call("ListShards", params)
+
+    async def subscribe_to_shard(self, **params: Any) -> Any:
+        return await self._call("SubscribeToShard", params)
+
+    async def _call(self, operation: str, params: dict[str, Any]) -> Any:
+        kinesis = self._kinesis
+        wire_params = _as_sent(params)
+        try:
+            check(operation, wire_params)
+            await kinesis.faults.before(Request("kinesis", operation, wire_params))
+            await asyncio.sleep(0.005)
+            if operation != "SubscribeToShard":
+                return kinesis.call(operation, **wire_params)
+            kinesis.state.settle()
+            subscription = open_subscription(kinesis.state, wire_params)
+        except AwsError as error:
+            raise ClientError(
+                {
+                    "Error": {"Code": error.code, "Message": error.message},
+                    "ResponseMetadata": {"HTTPStatusCode": error.status},  # type: ignore[typeddict-item]
+                },
+                operation,
+            ) from None
+        body = MemoryBody(Push(kinesis.state, subscription, kinesis.faults))
+        self.bodies = {each for each in self.bodies if not each.over} | {body}
+        return {_BODY: body}
+
+
+class MemoryBody:
+    """The body of one response, as aiohttp gives it: `content.readany()` and `close()`. The server's side of it is a `Wire`.
+
+    Args:
+        push: Fills it.
+    """
+
+    def __init__(self, push: Push) -> None:
+        self.content = self
+        self._buffer = bytearray()
+        self._end: Exception | None = None
+        self._ended = self._closed = False
+        self._changed = asyncio.Event()
+        self._task = asyncio.create_task(self._serve(push))
+
+    @property
+    def over(self) -> bool:
+        return self._task.done()
+
+    # -- the client's side
+
+    async def readany(self) -> bytes:
+        while True:
+            if self._closed:
+                raise ClientConnectionError("Connection closed")
+            if self._buffer:
+                taken = bytes(self._buffer)
+                self._buffer.clear()
+                self._notify()
+                return taken
+            if self._end is not None:
+                raise self._end
+            if self._ended:
+                return b""
+            await self._changed.wait()
+
+    def close(self) -> None:
+        self._closed = True
+        self._task.cancel()
+        self._notify()
+
+    # -- the server's side
+
+    async def write(self, data: bytes) -> None:
+        self._buffer += data
+        self._notify()
+        while len(self._buffer) > HIGH_WATER:
+            await self._changed.wait()
+
+    def cut(self, *, reset: bool) -> None:
+        if reset:
+            # What was not read yet is gone with the connection.
+            self._buffer.clear()
+            self._end = ClientOSError(104, "Connection reset by peer")
+        else:
+            self._end = ClientPayloadError("Response payload is not completed")
+
+    async def _serve(self, push: Push) -> None:
+        try:
+            if await push.send(self):
+                self._ended = True
+        except TimeoutError:
+            self.cut(reset=True)
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _as_sent(params: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.timestamp()
+        if isinstance(value, datetime)
+        else _as_sent(value)
+        if isinstance(value, dict)
+        else value
+        for name, value in params.items()
+    }

@@ -1,0 +1,237 @@
+"""A streaming query without Spark: real fetchers over the local Kinesis in memory, in virtual time, and what Spark does with them.
+
+Plans micro-batches, reads their ranges (some attempts twice, some broken off, some slowly), commits, and goes on after
+crashes from the last batch planned, which must give the same rows again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import starmap
+from random import Random
+from typing import NamedTuple
+
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.fetcher.messages import CommitRequest, PollRequest
+from kinesis_efo.fetcher.start import start_offset
+from kinesis_efo.fetcher.streams import StreamAccess
+from kinesis_efo.fetcher.worker import Fetcher, FetcherSettings
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.transport import BotoTransport
+from kinesis_efo.leases import LeaseLoop
+from kinesis_efo.leases.row import LeaseKeys
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings, Start
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from tests.emulator.memory import MemoryClient, MemoryKinesis
+from tests.emulator.referee import Referee, WatchedTransport
+from tests.support.lease_store import MemoryLeaseStore, Network
+from tests.support.virtual_time import LoopClock
+
+NO_LIMIT = 1 << 60
+LEASE_TIMEOUT = 10.0
+
+
+class Row(NamedTuple):
+    """A row that Spark got.
+
+    Attributes:
+        shard: Shard id.
+        sequence: Sequence number.
+        sub: Sub-sequence number.
+        key: Partition key.
+        data: Data.
+    """
+
+    shard: str
+    sequence: int
+    sub: int
+    key: str
+    data: bytes
+
+
+@dataclass
+class Application:
+    """What outlives a query: Kinesis, the lease table, and Spark's checkpoint.
+
+    Attributes:
+        kinesis: See `MemoryKinesis`.
+        ref: The stream and its consumer.
+        random: Decides what Spark does.
+        buffer_bytes: Budget of a fetcher.
+        max_bytes: Most bytes of a micro-batch.
+        max_records: Most records of a micro-batch.
+        fail_on_data_loss: The option.
+        slowness: Seconds that a task takes for a chunk, at most.
+        clock: The readers' clocks, whose wall time may jump.
+        rows: What was read, in the order of micro-batches.
+        offsets: Start and end of every micro-batch planned.
+    """
+
+    kinesis: MemoryKinesis
+    ref: StreamRef
+    random: Random
+    buffer_bytes: int = 4 << 20
+    max_bytes: int = NO_LIMIT
+    max_records: int = NO_LIMIT
+    fail_on_data_loss: bool = True
+    slowness: float = 0.0
+    clock: LoopClock = field(default_factory=LoopClock)
+    start: Start = field(default_factory=lambda: Start(TRIM_HORIZON))
+    table: MemoryLeaseStore = field(default_factory=MemoryLeaseStore)
+    rows: list[Row] = field(default_factory=list)
+    offsets: list[tuple[Offset, Offset]] = field(default_factory=list)
+    runs: int = 0
+
+
+class Query:
+    """One run of the query: from its start to its stop, failure or crash.
+
+    Args:
+        application: What it reads and where it left off.
+        retry: As in the options.
+    """
+
+    def __init__(self, application: Application, retry: RetrySettings = RetrySettings()) -> None:  # noqa: B008
+        self.application = application
+        application.runs += 1
+        name = f"host:{application.runs}:w"
+        self.client = MemoryClient(application.kinesis)
+        self.referee = Referee(application.clock, retry.max_retries)
+        self.network = Network(application.table, Random(f"{application.random.random()}"))
+        transport = WatchedTransport(BotoTransport(self.client), self.referee)
+        self.streams = {
+            "orders": StreamAccess(
+                application.ref, transport, Topology(self.client, application.clock), retry, "manifest.json",
+                application.clock,
+            )
+        }  # fmt: skip
+        self.keys = LeaseKeys({"orders": application.ref.stream_name})
+        self.fetcher = Fetcher(
+            self.streams,
+            self.keys,
+            FetcherSettings(application.buffer_bytes, application.fail_on_data_loss, LEASE_TIMEOUT),
+            application.clock,
+        )
+        self.leases = LeaseLoop(
+            self.network,
+            worker_id=name,
+            run_id=f"run-{application.runs}",
+            endpoint="grpc://here",
+            clock=application.clock,
+            lease_timeout=LEASE_TIMEOUT,
+            random=Random(name),
+            application="lake",
+            on_taken=self.fetcher.lease_taken,
+            on_lost=self.fetcher.lease_lost,
+            on_failed=self.fetcher.failed,
+        )
+        self.most_used = 0
+
+    async def __aenter__(self) -> Query:
+        try:
+            await self.fetcher.start(self.leases)
+        except BaseException:
+            await self.fetcher.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.fetcher.stop()
+        assert all(body.over for body in self.client.bodies), "a connection was left open"
+
+    def crash(self) -> None:
+        """See to it that nothing can be written any more: what `stop` does reaches nobody."""
+        self.network.cut = True
+
+    async def begin(self) -> Offset:
+        """Where the query goes on: behind the last batch; the last batch planned is read again as it was planned."""
+        application = self.application
+        if not application.offsets:
+            return await start_offset(application.start, self.streams, self.network, self.keys, application.clock)
+        start, end = application.offsets[-1]
+        await self.run_batch(start, end, again=True)
+        return end
+
+    async def batch(self, offset: Offset) -> Offset:
+        """One micro-batch; the offset it ends at, which is the same where there was nothing."""
+        end = await self.poll(offset)
+        if end != offset:
+            # As Spark: what the last batch read is committed when the next one is planned.
+            await self.fetcher.commit(CommitRequest(offset.to_dict()))
+            self.application.offsets.append((offset, end))
+            await self.run_batch(offset, end, again=False)
+        return end
+
+    async def poll(self, offset: Offset) -> Offset:
+        """How far the next micro-batch goes."""
+        application = self.application
+        request = PollRequest(offset.to_dict(), application.max_bytes, application.max_records, 1.0)
+        reply = await self.fetcher.poll(request)
+        moved = dict(offset)
+        for shard in reply.shards:
+            key, through = ShardKey(shard.stream, shard.shard), Position.parse(shard.through)
+            assert through.reaches(moved[key]), f"{key}: the offset stepped back from {moved[key]} to {through}"
+            moved[key] = through
+        for key in starmap(ShardKey, reply.starting):
+            assert key not in moved, f"{key} was started twice"
+            moved[key] = TRIM_HORIZON
+        for key in starmap(ShardKey, reply.finished):
+            assert moved.pop(key).is_end
+        return Offset(moved)
+
+    async def run_batch(self, start: Offset, end: Offset, *, again: bool) -> None:
+        """Read a batch's ranges as tasks do, and keep its rows."""
+        random = self.application.random
+        ranges = start.ranges_to(end)
+        random.shuffle(ranges)
+        for wanted in ranges:
+            if random.random() < 0.05:
+                await self.read(wanted, stop_after=random.randrange(3))
+        results = await asyncio.gather(*map(self.read, ranges))
+        if random.random() < 0.1:
+            assert results == await asyncio.gather(*map(self.read, ranges)), "a second action read other rows"
+        rows = [row for result in results for row in result]
+        if again:
+            read = {row for row in self.application.rows if self._in(row, ranges)}
+            assert not read or read == set(rows), "the batch read again has other rows"
+            rows = [] if read else rows
+        self.application.rows += rows
+
+    async def read(self, wanted: ShardRange, stop_after: int | None = None) -> list[Row]:
+        """The rows of one range."""
+        application = self.application
+        payloads: list[bytes] = []
+        reader = self.fetcher.read(wanted)
+        try:
+            async for chunk in reader:
+                payloads += chunk
+                self.most_used = max(self.most_used, self.fetcher.budget.used)
+                if application.slowness:
+                    await asyncio.sleep(application.slowness * application.random.random())
+                if stop_after is not None and len(payloads) > stop_after:
+                    return []
+        finally:
+            await reader.aclose()  # type: ignore[attr-defined]
+        hash_range = await self.fetcher.hash_range(wanted.key)
+        return [
+            Row(
+                wanted.key.shard, int(row["sequenceNumber"]), row["subSequenceNumber"], row["partitionKey"], row["data"]
+            )
+            for batch in decode(payloads, *wanted, deaggregate=True, hash_range=hash_range)
+            for row in batch.select(["sequenceNumber", "subSequenceNumber", "partitionKey", "data"]).to_pylist()
+        ]
+
+    @property
+    def failure(self) -> KinesisEfoError | None:
+        """What ended the query, if anything did."""
+        return self.fetcher._failure
+
+    @staticmethod
+    def _in(row: Row, ranges: list[ShardRange]) -> bool:
+        for wanted in ranges:
+            if wanted.key.shard == row.shard and row.sequence > wanted.after.value:
+                return wanted.through.is_end or row.sequence <= wanted.through.value
+        return False

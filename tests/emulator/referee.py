@@ -1,0 +1,260 @@
+"""Says independently of the library what each subscription must have done: the design's error table, written once more.
+
+Sits on the seam of the transport, sees every call, event and error of every shard, and knows from that which error the query
+must end in, if any, and whether Kinesis' pace was kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from botocore.exceptions import ClientError, EventStreamError
+
+from kinesis_efo import errors
+from kinesis_efo.clock import Clock
+from kinesis_efo.kinesis.events import Event
+from kinesis_efo.kinesis.transport import EventStream, Transport
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.positions import Position
+
+KMS = {
+    "KMSDisabledException",
+    "KMSInvalidStateException",
+    "KMSAccessDeniedException",
+    "KMSNotFoundException",
+    "KMSOptInRequired",
+}
+PATIENCE = 300.0
+TAKEOVERS = 5
+SILENCE = 35.0
+OPENING = 60.0
+EPSILON = 1e-6
+
+
+@dataclass
+class Verdict:
+    """What a query must fail with.
+
+    Attributes:
+        at: When that was decided.
+        shard: By which shard.
+        error: Its class.
+        why: What led to it.
+    """
+
+    at: float
+    shard: str
+    error: type[errors.KinesisEfoError]
+    why: str
+
+
+@dataclass
+class _Shard:
+    first: float
+    called: float | None = None
+    opened: float | None = None
+    failures: int = 0
+    expired: bool = False
+    refused_since: float | None = None
+    takeovers: deque[float] = field(default_factory=deque)
+
+
+class Referee:
+    """Watches the transport of one fetcher.
+
+    Args:
+        clock: Virtual time.
+        max_retries: As the fetcher's.
+
+    Attributes:
+        verdicts: What the query must fail with; the first one counts. Empty: it must not fail.
+        last_event: When the last valid event of each shard came.
+        faults: How often what went wrong, by code.
+    """
+
+    def __init__(self, clock: Clock, max_retries: int) -> None:
+        self._clock = clock
+        self._max_retries = max_retries
+        self._shards: dict[str, _Shard] = {}
+        self.verdicts: list[Verdict] = []
+        self.last_event: dict[str, float] = {}
+        self.faults: dict[str, int] = {}
+        self.calls = 0
+
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    def called(self, shard_id: str) -> None:
+        now = self.now()
+        shard = self._shards.setdefault(shard_id, _Shard(now))
+        self.calls += 1
+        if shard.called is not None:
+            assert now - shard.called >= 1 - EPSILON, f"{shard_id}: two calls within {now - shard.called:.3f} s"
+        if shard.opened is not None:
+            assert now - shard.opened >= 5 - EPSILON, f"{shard_id}: called {now - shard.opened:.3f} s after a success"
+        shard.called = now
+
+    def opened(self, shard_id: str) -> None:
+        self._shards[shard_id].opened = self.now()
+        self._shards[shard_id].refused_since = None
+        self._shards[shard_id].expired = False
+
+    def event(self, shard_id: str, payload: bytes) -> None:
+        if _is_valid(payload):
+            self._shards[shard_id].failures = 0
+            self.last_event[shard_id] = self.now()
+        else:
+            self._count(shard_id, "invalid event", errors.RetriesExhaustedError)
+
+    def error(self, shard_id: str, error: Exception) -> None:
+        code = _code(error)
+        shard, now = self._shards[shard_id], self.now()
+        if code in ("AccessDeniedException", "AccessDenied"):
+            self._fatal(shard_id, code, errors.AccessRefusedError)
+        elif code == "InvalidArgumentException":
+            self._fatal(shard_id, code, errors.InvalidRequestError)
+        elif code == "ResourceNotFoundException":
+            self._fatal(shard_id, code, errors.ConsumerNotFoundError)
+        elif code == "ExpiredTokenException":
+            if shard.expired:
+                self._fatal(shard_id, code, errors.AccessRefusedError)
+            else:
+                shard.expired = True
+                self._count(shard_id, code, errors.AccessRefusedError)
+        elif code == "ResourceInUseException" and isinstance(error, EventStreamError):
+            shard.takeovers.append(now)
+            while shard.takeovers[0] < now - PATIENCE:
+                shard.takeovers.popleft()
+            self._note(code)
+            if len(shard.takeovers) >= TAKEOVERS:
+                self._fatal(shard_id, code, errors.ConsumerTakenOverError)
+        elif code == "ResourceInUseException":
+            self._note(code)
+            shard.refused_since = now if shard.refused_since is None else shard.refused_since
+            if now - shard.refused_since >= PATIENCE:
+                too_soon = "another active subscription" in str(error).lower()
+                wanted = errors.ConsumerTakenOverError if too_soon else errors.RetriesExhaustedError
+                self._fatal(shard_id, code, wanted)
+        else:
+            self._count(shard_id, code, errors.KeyUnusableError if code in KMS else errors.RetriesExhaustedError)
+
+    def ended(self, shard_id: str, opened: float, last: float | None) -> None:
+        """A clean end; it is a fault where nothing came, and it was too soon for one of old age or nothing comes for long."""
+        sign = self.last_event.get(shard_id, self._shards[shard_id].first)
+        if last is None and (self.now() - opened < 1 or self.now() - sign > SILENCE):
+            self._count(shard_id, "ended without an event", errors.RetriesExhaustedError)
+
+    def silent(self, shard_id: str) -> None:
+        self._count(shard_id, "silence", errors.RetriesExhaustedError)
+
+    def _count(self, shard_id: str, code: str, error: type[errors.KinesisEfoError]) -> None:
+        self._note(code)
+        self._shards[shard_id].failures += 1
+        if self._shards[shard_id].failures > self._max_retries:
+            self._fatal(shard_id, f"{self._max_retries + 1} failures in a row, the last {code}", error)
+
+    def _fatal(self, shard_id: str, why: str, error: type[errors.KinesisEfoError]) -> None:
+        self.verdicts.append(Verdict(self.now(), shard_id, error, why))
+
+    def _note(self, code: str) -> None:
+        self.faults[code] = self.faults.get(code, 0) + 1
+
+
+class WatchedTransport:
+    """A transport that a referee watches.
+
+    Args:
+        inner: Does the work.
+        referee: Is told of everything.
+    """
+
+    def __init__(self, inner: Transport, referee: Referee) -> None:
+        self._inner = inner
+        self._referee = referee
+
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> WatchedEvents:
+        self._referee.called(shard_id)
+        asked = self._referee.now()
+        try:
+            events = await self._inner.subscribe(stream, shard_id, position)
+        except asyncio.CancelledError:
+            if self._referee.now() - asked >= OPENING - EPSILON:
+                self._referee.silent(shard_id)
+            raise
+        except Exception as error:
+            self._referee.error(shard_id, error)
+            raise
+        self._referee.opened(shard_id)
+        return WatchedEvents(events, shard_id, self._referee)
+
+    async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
+        return await self._inner.latest_tip(stream, shard_id, position)
+
+
+class WatchedEvents:
+    """The events of one subscription, watched."""
+
+    def __init__(self, inner: EventStream, shard_id: str, referee: Referee) -> None:
+        self._inner = inner
+        self._events = aiter(inner)
+        self._shard_id = shard_id
+        self._referee = referee
+        self._opened = self._asked = referee.now()
+        self._last: float | None = None
+        self._closed_by_us = False
+
+    @property
+    def received(self) -> int:
+        return self._inner.received
+
+    def close(self) -> None:
+        self._closed_by_us = True
+        self._inner.close()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        referee = self._referee
+        self._asked = referee.now()
+        try:
+            event = await anext(self._events)
+        except StopAsyncIteration:
+            self._over(None)
+            raise
+        except Exception as error:
+            self._over(error)
+            raise
+        self._last = referee.now()
+        referee.event(self._shard_id, event.payload)
+        return event
+
+    def _over(self, error: Exception | None) -> None:
+        referee = self._referee
+        if self._closed_by_us:
+            # A subscription that reads is closed for one reason: 35 s without a byte. One whose sink is full does not read.
+            if referee.now() - self._asked >= SILENCE - EPSILON:
+                referee.silent(self._shard_id)
+        elif error is not None:
+            referee.error(self._shard_id, error)
+        else:
+            referee.ended(self._shard_id, self._opened, self._last)
+
+
+def _code(error: Exception) -> str:
+    if isinstance(error, ClientError):
+        return str(error.response["Error"]["Code"])
+    return type(error).__name__
+
+
+def _is_valid(payload: bytes) -> bool:
+    try:
+        event: Any = json.loads(payload)
+    except ValueError:
+        return False
+    return (event.get("ContinuationSequenceNumber") is None) == bool(event.get("ChildShards"))

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from kinesis_efo import read_stream
 from kinesis_efo.spark.compat import SPARK_VERSION
 from kinesis_efo.spark.graceful import await_stop, stop_signals
+from kinesis_efo.spark.listener import LagListener
 
 
 def archive(
@@ -64,6 +65,7 @@ def archive(
     spark = SparkSession.builder.appName("kinesis-efo archive").getOrCreate()
     # Dates and hours of partitions are UTC wherever the job runs.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark.streams.addListener(LagListener())
     try:
         with stop_signals(spark) as stopping:
             frame = read_stream(spark, streams=names and names.split(","), **options)
@@ -89,6 +91,7 @@ def parquet(frame: DataFrame, output: str, checkpoint: str) -> DataStreamWriter:
         frame.withColumn("date", date_format(arrival, "yyyy-MM-dd"))
         .withColumn("hour", date_format(arrival, "HH"))
         .writeStream.format("parquet")
+        .queryName("archive")
         .partitionBy("stream", "date", "hour")
         .option("path", output)
         .option("checkpointLocation", checkpoint)

@@ -92,6 +92,7 @@ def test_sigterm_ends_it_after_its_micro_batch_with_the_leases_released(
         else:
             os.killpg(job.process.pid, signal.SIGTERM)
         assert job.wait() == 0, job.log.read_text()
+        assert re.search(r"query archive, micro-batch 0: .* shards, at most [\d,]+ ms behind", job.log.read_text())
     finally:
         job.kill()
     wait_until(lambda: not any("leaseOwner" in row for row in world.leases().values()), 10, "leases released")

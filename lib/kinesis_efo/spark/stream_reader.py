@@ -24,8 +24,9 @@ from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark import latency
-from kinesis_efo.spark.compat import ReadAllAvailable, StreamReaderBase, read_limit
+from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable, StreamReaderBase, read_limit
 from kinesis_efo.spark.host import fetcher_host
+from kinesis_efo.spark.lag import LagNotes, notes_directory, to_report
 from kinesis_efo.spark.lifecycle import end_with_spark
 from kinesis_efo.spark.partitions import FetcherAddress, KinesisPartition, coalesce, streams_with_generations
 
@@ -62,6 +63,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._sizes: dict[ShardKey, int] = {}
         self._empty: set[ShardRange] = set()
         self._millis_behind: dict[ShardKey, int | None] = {}
+        self._lag_notes = LagNotes(notes_directory())
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_manifest": self._manifest}
@@ -107,6 +109,8 @@ class KinesisStreamReader(StreamReaderBase):
         if start == end:
             return []
         runtime = self._started()
+        if SPARK_VERSION < (4, 2):
+            self._lag_notes.write(self._planned, self._millis_behind)
         address = FetcherAddress(runtime.location, runtime.secret)
         # What was planned a moment ago and found empty needs no task; the same range after a restart is looked at again.
         begin = Offset.from_dict(start)
@@ -126,6 +130,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def stop(self) -> None:
         """Stop fetching and release the leases."""
+        self._lag_notes.clear()
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -145,11 +150,7 @@ class KinesisStreamReader(StreamReaderBase):
         """How far each shard lags, in milliseconds, for the query's progress (Spark 4.2+)."""
         if not self._millis_behind:
             return None
-        streams: dict[str, dict[str, int]] = {}
-        for key, millis in sorted(self._millis_behind.items()):
-            if millis is not None:
-                streams.setdefault(key.stream, {})[key.shard] = millis
-        return {"millisBehindLatest": streams}
+        return to_report(self._millis_behind)
 
     # -- in tasks
 

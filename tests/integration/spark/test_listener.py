@@ -1,0 +1,40 @@
+"""What users see of a running query: progress with the lag of each shard, and metrics of the process that Spark starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kinesis_efo.positions import ShardKey
+from kinesis_efo.spark.listener import BatchProgress, LagListener
+from tests.integration.spark.conftest import Queries
+from tests.support.world import World, wait_until
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_query_tells_its_lag_and_its_metrics(
+    spark: SparkSession, world: Callable[..., World], queries: Queries, tmp_path: Path
+) -> None:
+    w = world({"orders": 2})
+    w.put([(f"k{n}", b"1") for n in range(100)])
+    seen: list[BatchProgress] = []
+    listener = LagListener(seen.append)
+    spark.streams.addListener(listener)
+    lines = tmp_path / "emf.log"
+    emf = {"metrics.export": "emf", "metrics.emf.to": str(lines), "metrics.emf.interval": "1s"}
+    try:
+        queries.start(queries.load(w, **emf), "lagging")
+        wait_until(lambda: sum(batch.rows for batch in seen) == 100, 60)
+    finally:
+        spark.streams.removeListener(listener)
+    lags = seen[-1].millis_behind
+    assert lags.keys() == {ShardKey("orders", f"shardId-{n:012d}") for n in range(2)}
+    assert all(0 <= millis < 60_000 for millis in lags.values())
+    wait_until(
+        lambda: sum(json.loads(line).get("RecordsFetched", 0) for line in lines.read_text().splitlines()) == 100, 30
+    )

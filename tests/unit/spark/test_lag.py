@@ -1,0 +1,84 @@
+"""Lags on their way to the listener: Spark's own on 4.2+, notes beside the offsets on 4.0, and what is neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.spark import listener
+from kinesis_efo.spark.lag import LagNotes, from_report, notes_directory, read_note
+from kinesis_efo.spark.listener import LagListener, kinesis_progress
+
+pytestmark = pytest.mark.spark
+
+S0, S1 = ShardKey("orders", "s0"), ShardKey("orders", "s1")
+END = Offset({S0: Position.after(7), S1: SHARD_END})
+REPORT = '{"millisBehindLatest":{"orders":{"s0":350,"s1":20}}}'
+
+
+def progress(latest: str | None, end: str | None = END.to_json(), name: str | None = "archive") -> Any:
+    source = SimpleNamespace(endOffset=end, latestOffset=latest, numInputRows=5000)
+    return SimpleNamespace(name=name, id="some-id", batchId=12, batchDuration=1250, sources=[source])
+
+
+def test_what_spark_reports_is_the_lag() -> None:
+    (found,) = kinesis_progress(progress(REPORT))
+    assert found.millis_behind == {S0: 350, S1: 20}
+    assert str(found) == (
+        "query archive, micro-batch 12: 5,000 rows in 1.2 s; 1 shards, at most 350 ms behind (orders:s0)"
+    )
+
+
+def test_the_listener_hands_progress_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    seen: list[Any] = []
+    LagListener(seen.append).onQueryProgress(SimpleNamespace(progress=progress(REPORT, name=None)))  # type: ignore[arg-type]
+    assert [batch.rows for batch in seen] == [5000]
+    assert "query some-id, micro-batch 12" in caplog.text
+
+
+@pytest.mark.parametrize("end", [None, "", "7", "{}", '{"partition": 1}', '"topic"'])
+def test_other_sources_are_left_alone(end: str | None) -> None:
+    assert kinesis_progress(progress(None, end)) == []
+
+
+@pytest.mark.parametrize("latest", [None, "", "null", "7", "{", END.to_json(), '{"millisBehindLatest": {"orders": 3}}'])
+def test_what_is_no_report_is_no_lag(latest: str | None) -> None:
+    assert from_report(latest) == {}
+
+
+def test_a_note_is_found_by_the_end_of_its_micro_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "notes_directory", lambda: tmp_path / "notes")
+    (unknown,) = kinesis_progress(progress(END.to_json()))
+    assert unknown.millis_behind == {} and str(unknown).endswith("lag not known")
+    notes = LagNotes(tmp_path / "notes")
+    notes.write(END, {S0: 350, S1: None})
+    (found,) = kinesis_progress(progress(END.to_json()))
+    assert found.millis_behind == {S0: 350}
+    assert (tmp_path / "notes").stat().st_mode & 0o077 == 0
+
+
+def test_old_notes_go_and_all_of_them_at_the_end(tmp_path: Path) -> None:
+    notes = LagNotes(tmp_path)
+    for number in range(10):
+        notes.write(Offset({S0: Position.after(number)}), {S0: number})
+    assert len(list(tmp_path.iterdir())) == 4
+    assert read_note(tmp_path, Offset({S0: Position.after(9)})) == {S0: 9}
+    notes.clear()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_note_that_cannot_be_written_harms_nothing(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    LagNotes(blocked).write(Offset({S0: TRIM_HORIZON}), {S0: 1})
+    assert read_note(blocked, Offset({S0: TRIM_HORIZON})) == {}
+
+
+def test_all_processes_of_a_user_agree_on_the_directory() -> None:
+    assert notes_directory() == notes_directory()
+    assert notes_directory().name.startswith("kinesis-efo-")

@@ -16,13 +16,11 @@ from kinesis_efo.kinesis.subscription import State, SubscriptionStats
 from kinesis_efo.leases.worker import LeaseLoop
 from kinesis_efo.metrics import Attributes, Labels, Sample
 from kinesis_efo.metrics import catalog as metrics
-from kinesis_efo.metrics.labels import OTHER
+from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
 from kinesis_efo.positions import ShardKey
 
 QUIET_SECONDS: Final = 10.0
 """Twice the time between two events of an idle shard: no event for longer than that is a lag by itself."""
-
-_MOST_ERRORS: Final = 32
 
 
 class Measured(Protocol):
@@ -62,7 +60,7 @@ class FetcherMeasures:
         self._about = tuple(about.items())
         self._tells_apart = shards > 0
         self._shards = Labels(shards)
-        self._errors = Labels(_MOST_ERRORS)
+        self._errors = Labels(MOST_ERRORS)
         self._now = now
 
     def __call__(self) -> Iterator[Sample]:

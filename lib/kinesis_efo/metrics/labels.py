@@ -13,6 +13,9 @@ from typing import Final
 OTHER: Final = "other"
 """The label of what is not told apart."""
 
+MOST_ERRORS: Final = 32
+"""Error codes that are told apart: AWS has few, but a proxy may make up any number."""
+
 
 class Labels:
     """Hands out labels.

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kinesis_efo.errors import ProducerClosedError, WriteError
+from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.producer import Connect, Producer
@@ -39,6 +40,7 @@ class BlockingProducer:
         stream: Name or ARN.
         settings: Bounds, batching, order, aggregation, patience.
         aws: Region, endpoint and role.
+        metrics: Where metrics go.
         connect: Opens the service; passed in for tests.
 
     Example:
@@ -54,9 +56,10 @@ class BlockingProducer:
         *,
         settings: ProducerSettings | None = None,
         aws: AwsSettings | None = None,
+        metrics: MetricsSettings | None = None,
         connect: Connect | None = None,
     ) -> None:
-        self._producer = Producer(stream, settings=settings, aws=aws, connect=connect)
+        self._producer = Producer(stream, settings=settings, aws=aws, metrics=metrics, connect=connect)
         self._inbox: deque[Record] = deque()
         self._draining = False
         self._lock = threading.Lock()

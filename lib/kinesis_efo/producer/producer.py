@@ -12,9 +12,11 @@ from typing import Self
 
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import KinesisEfoError, ProducerClosedError, WriteError
+from kinesis_efo.metrics import MetricsSettings, report
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.engine import Engine
 from kinesis_efo.producer.faults import judge
+from kinesis_efo.producer.measures import measures
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.record import Data, Record
 from kinesis_efo.producer.room import Waiter
@@ -38,6 +40,7 @@ class Producer:
             `kinesis:DescribeStreamSummary` where it takes records above 1 MiB.
         settings: Bounds, batching, order, aggregation, patience.
         aws: Region, endpoint and role.
+        metrics: Where metrics go.
         clock: Times; passed in for tests.
         random: Jitter; passed in for tests.
         connect: Opens the service; passed in for tests.
@@ -56,6 +59,7 @@ class Producer:
         *,
         settings: ProducerSettings | None = None,
         aws: AwsSettings | None = None,
+        metrics: MetricsSettings | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
         connect: Connect | None = None,
@@ -63,6 +67,8 @@ class Producer:
         self.stream = stream
         self.settings = settings or ProducerSettings()
         self._aws = aws or AwsSettings()
+        self._metrics_settings = metrics or MetricsSettings()
+        self._end_report: Callable[[], None] = lambda: None
         self._clock = clock or SystemClock()
         self._random = random or Random()
         self._connect = connect or self._connect_kinesis
@@ -97,6 +103,7 @@ class Producer:
             await self._stack.aclose()
             raise
         self._engine = Engine(self.stream, service, shards, stream_limit, self.settings, self._clock, self._random)
+        self._end_report = report(measures(self.stream, lambda: self.metrics), self._metrics_settings)
         return self
 
     async def close(self) -> None:
@@ -121,6 +128,7 @@ class Producer:
             await self.engine.stop()
         finally:
             await self._stack.aclose()
+            await asyncio.to_thread(self._end_report)
 
     async def __aenter__(self) -> Self:
         return await self.open()

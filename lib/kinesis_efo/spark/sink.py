@@ -119,7 +119,9 @@ class Shelf:
             return kept
         if kept is not None:
             kept[0].abort()
-        return BlockingProducer(target, settings=options.producer, aws=options.aws).open(), time.monotonic()
+        return BlockingProducer(
+            target, settings=options.producer, aws=options.aws, metrics=options.metrics
+        ).open(), time.monotonic()
 
     def keep(self, target: str, options: SinkOptions, producer: BlockingProducer, opened: float) -> None:
         """Keep a producer with nothing outstanding for the next task."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.manifest import load_manifest
+from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import SOURCE_OPTIONS, AwsSettings, Option
 from kinesis_efo.producer import ProducerSettings
 from kinesis_efo.producer.service import region_of
@@ -71,6 +72,7 @@ SINK_OPTIONS: Final = (
     _setting("backoff.maxMs", "backoff_max", lambda text: int(text) / 1000, "milliseconds, 100 to 600000", "`2000`",
              "longest backoff"),
     *(option for option in SOURCE_OPTIONS if option.group and option.group[0] == "aws"),
+    *(_SOURCE[name] for name in ("metrics.export", "metrics.emf.to", "metrics.emf.interval")),
 )  # fmt: skip
 _BY_LOWER_NAME: Final = {option.name.lower(): option for option in SINK_OPTIONS}
 
@@ -89,6 +91,7 @@ class SinkOptions:
     stream: str | None = None
     producer: ProducerSettings = field(default_factory=ProducerSettings)
     aws: AwsSettings = field(default_factory=AwsSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -99,7 +102,7 @@ class SinkOptions:
         """
         faults: list[str] = []
         values: dict[str, Any] = {}
-        groups: dict[str, dict[str, Any]] = {"producer": {}, "aws": {}}
+        groups: dict[str, dict[str, Any]] = {"producer": {}, "aws": {}, "metrics": {}}
         for name, text in options.items():
             option = _BY_LOWER_NAME.get(name.lower())
             if option is None:
@@ -117,7 +120,12 @@ class SinkOptions:
                 values[str(option.field)] = value
         if faults:
             raise OptionsError(faults)
-        return cls(**values, producer=ProducerSettings(**groups["producer"]), aws=AwsSettings(**groups["aws"]))
+        return cls(
+            **values,
+            producer=ProducerSettings(**groups["producer"]),
+            aws=AwsSettings(**groups["aws"]),
+            metrics=MetricsSettings(**groups["metrics"]),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ BENCHMARKS: Final = {
     "idle": ("benchmarks.idle", "A trigger with no data"),
     "reading": ("benchmarks.reading", "Kinesis to Spark's noop sink, local[2]"),
     "latency": ("benchmarks.latency", "PutRecords to foreachBatch, 1,000 records/s"),
+    "metrics": ("benchmarks.metrics", "What watching a fetcher costs"),
     "producer": ("benchmarks.producer", "Records into Kinesis"),
 }
 """By name: the module whose `run` measures it, and its title."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -36,6 +36,9 @@ EVENTS: Final = {1024: 256, 100: 256}
 STOCK_EVENTS: Final = {1024: 8, 100: 16}
 """By record size, events per shard; fewer for what is ten times slower."""
 
+Watched = Callable[[list[ShardFeed], Budget, StreamAccess], Callable[[], None]]
+"""Begins to watch a fetcher's parts, and returns what ends that."""
+
 REGION: Final = "us-east-1"
 REF: Final = StreamRef(
     "orders",
@@ -57,11 +60,11 @@ def _measured(size: int) -> list[Figure]:
         endpoint = kinesis.endpoint
         # What comes first pays for memory that the process has not had before.
         for _ in range(2):
-            asyncio.run(_fetch(endpoint, last_number(EVENTS[size])))
+            asyncio.run(fetch(endpoint, last_number(EVENTS[size])))
         for _ in range(RUNS):
             stock.append(_rate(size, STOCK_EVENTS[size], _stock(endpoint, STOCK_EVENTS[size])))
             alone.append(_rate(size, EVENTS[size], _bytes_only(endpoint, kinesis.frame_bytes)))
-            ours.append(_rate(size, EVENTS[size], _fetch(endpoint, last_number(EVENTS[size]))))
+            ours.append(_rate(size, EVENTS[size], fetch(endpoint, last_number(EVENTS[size]))))
     baseline = Figure(case, "aiobotocore's own events", "MB/s per core", tuple(stock))
     return [
         baseline,
@@ -116,8 +119,14 @@ async def _bytes_only(endpoint: str, size: int) -> float:
         return time.process_time() - begin
 
 
-async def _fetch(endpoint: str, last: int) -> float:
-    """CPU seconds that the fetcher takes for everything there is, committed as fast as it comes."""
+async def fetch(endpoint: str, last: int, watched: Watched = lambda _feeds, _budget, _streams: lambda: None) -> float:
+    """CPU seconds that the fetcher takes for everything there is, committed as fast as it comes.
+
+    Args:
+        endpoint: Of Kinesis.
+        last: Sequence number of the last record in every shard.
+        watched: Begins to watch the fetcher's parts before they start, and returns what ends that.
+    """
     config = AioConfig(**SUBSCRIPTION_CONFIG, max_pool_connections=2 * SHARDS)
     async with await AsyncClients(AwsSettings(endpoint_url=endpoint), REGION).open("kinesis", config) as client:
         clock = SystemClock()
@@ -125,6 +134,7 @@ async def _fetch(endpoint: str, last: int) -> float:
         await stream.refresh()
         begin = time.process_time()
         reader = _Reader(last)
+        end_watching = watched(reader.feeds, reader.budget, stream)
         for shard in _shard_ids():
             key = ShardKey("orders", shard)
             subscribe = partial(stream.subscribe, shard)
@@ -132,6 +142,7 @@ async def _fetch(endpoint: str, last: int) -> float:
             feed.from_position(TRIM_HORIZON)
             reader.feeds.append(feed)
         await reader.done.wait()
+        end_watching()
         taken = time.process_time() - begin
         await asyncio.gather(*filter(None, [feed.close() for feed in reader.feeds]), return_exceptions=True)
         return taken

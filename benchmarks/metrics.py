@@ -1,0 +1,163 @@
+"""What metrics cost: a fetcher that is looked at against one that is not, in CPU time; and the price of each part by itself.
+
+Counting cannot be turned off, so it is priced by its own statements, per event. Relies on the fetching benchmark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from itertools import count
+from statistics import median
+from types import SimpleNamespace
+from typing import Any, Final
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis, last_number
+from benchmarks.fetching import EVENTS, SHARDS, fetch
+from benchmarks.figures import Figure, Goal
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.measures import FetcherMeasures
+from kinesis_efo.fetcher.streams import StreamAccess
+from kinesis_efo.kinesis.events import Event, EventHead
+from kinesis_efo.kinesis.subscription import State, SubscriptionStats
+from kinesis_efo.leases.worker import LeaseStats
+from kinesis_efo.metrics import METRICS, Board
+from kinesis_efo.metrics.board import FRESH_SECONDS
+from kinesis_efo.metrics.emf import EmfWriter
+from kinesis_efo.metrics.otel import METER, publish
+from kinesis_efo.positions import ShardKey
+
+RUNS: Final = 7
+RECORD_BYTES: Final = 1024
+MANY_SHARDS: Final = 256
+LOOKS: Final = 5
+COUNTED: Final = 100_000
+INTERVAL: Final = 60.0
+"""Seconds between two looks, as both ways out have it by default."""
+
+_ONE_PERCENT: Final = Goal(1.0, least=False)
+_LEASES: Final[Any] = SimpleNamespace(wanted=frozenset(), held=frozenset(), stats=LeaseStats())
+
+
+def run() -> list[Figure]:
+    """Measure; percentages are of CPU time."""
+    alone, looked_at = _watched()
+    per_event = median(alone.runs) / (EVENTS[RECORD_BYTES] * SHARDS)
+    counting = tuple(_counting() / per_event * 100 for _ in range(RUNS))
+    return [
+        alone,
+        looked_at,
+        Figure(alone.case, "counting, which is always on", "% of the fetcher", counting, goal=_ONE_PERCENT),
+        *_parts(),
+    ]
+
+
+def _watched() -> tuple[Figure, Figure]:
+    case = f"{RECORD_BYTES} B records, {SHARDS} shards"
+    events = EVENTS[RECORD_BYTES]
+    alone: list[float] = []
+    looked_at: list[float] = []
+    with canned_kinesis(RECORD_BYTES, events, SHARDS) as kinesis:
+        for run in range(-1, RUNS):
+            # Turn by turn, and in turns first: the machine's mood changes more than what is measured.
+            for watched, found in ((None, alone), (_look_often, looked_at))[:: 1 if run % 2 else -1]:
+                last = last_number(events)
+                work = fetch(kinesis.endpoint, last) if watched is None else fetch(kinesis.endpoint, last, watched)
+                taken = asyncio.run(work)
+                if run >= 0:
+                    found.append(taken)
+    baseline = Figure(case, "fetcher", "CPU s", tuple(alone))
+    return baseline, Figure.against(baseline, case, "looked at 20 times a second, not once a minute", looked_at)
+
+
+def _look_often(feeds: list[ShardFeed], budget: Budget, stream: StreamAccess) -> Callable[[], None]:
+    measures = _measures(feeds, budget, stream)
+    board = Board(now=_once_per_collection())
+    board.add(measures)
+    reader = InMemoryMetricReader()
+    publish(board, MeterProvider([reader]).get_meter(METER))
+    end = threading.Event()
+
+    def look() -> None:
+        while not end.wait(0.05):
+            reader.get_metrics_data()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+
+    def stop() -> None:
+        end.set()
+        thread.join()
+        reader.shutdown()
+
+    return stop
+
+
+def _parts() -> list[Figure]:
+    case = f"{MANY_SHARDS} shards"
+    budget = Budget(1 << 30)
+    stats = {
+        f"shardId-{number:012d}": SubscriptionStats(
+            State.STREAMING, 5, 4, 0, events=number, millis_behind=3, last_event=0.0
+        )
+        for number in range(MANY_SHARDS)
+    }
+    buffer = SimpleNamespace(waiting_since=0.0)
+    feeds: list[Any] = [SimpleNamespace(key=ShardKey("orders", shard), buffer=buffer) for shard in stats]
+    board = Board(now=_once_per_collection())
+    board.add(_measures(feeds, budget, SimpleNamespace(stats=stats)))
+    reader = InMemoryMetricReader()
+    publish(board, MeterProvider([reader]).get_meter(METER))
+    writer = EmfWriter(board, INTERVAL, lambda _text: None)
+    otel = [_milliseconds(reader.get_metrics_data, LOOKS) for _ in range(RUNS)]
+    emf = [_milliseconds(writer.write, LOOKS) for _ in range(RUNS)]
+    reader.shutdown()
+
+    def share(milliseconds: list[float]) -> tuple[float, ...]:
+        return tuple(each / 1000 / INTERVAL * 100 for each in milliseconds)
+
+    return [
+        Figure(case, "one look through OpenTelemetry", "CPU ms", tuple(otel)),
+        Figure(case, "one set of EMF lines", "CPU ms", tuple(emf)),
+        Figure(case, "OpenTelemetry, once a minute", "% of a core", share(otel), goal=_ONE_PERCENT),
+        Figure(case, "EMF, once a minute", "% of a core", share(emf), goal=_ONE_PERCENT),
+    ]
+
+
+def _measures(feeds: list[ShardFeed], budget: Budget, stream: Any) -> FetcherMeasures:
+    fetcher = SimpleNamespace(budget=budget, feeds=feeds)
+    about = {"application": "lake", "environment": "dev"}
+    return FetcherMeasures(fetcher, {"orders": stream}, _LEASES, about, MANY_SHARDS, time.monotonic)
+
+
+def _once_per_collection() -> Callable[[], float]:
+    """A clock by which what was read is fresh for as many questions as there are metrics."""
+    ticks = count(1)
+    return lambda: next(ticks) * FRESH_SECONDS / len(METRICS)
+
+
+def _milliseconds(look: Callable[[], object], times: int) -> float:
+    begin = time.process_time()
+    for _ in range(times):
+        look()
+    return (time.process_time() - begin) / times * 1000
+
+
+def _counting() -> float:
+    """CPU seconds for what `ShardSubscription` does for metrics with an event."""
+    stats = SubscriptionStats()
+    event = Event(b"x" * RECORD_BYTES, EventHead(continuation=1, millis_behind=0, records=RECORDS_PER_EVENT))
+    begin = time.process_time()
+    for _ in range(COUNTED):
+        stats.millis_behind = event.head.millis_behind
+        stats.last_event = 0.0
+        stats.events += 1
+        stats.records += event.head.records
+        stats.bytes += len(event.payload)
+    return (time.process_time() - begin) / COUNTED

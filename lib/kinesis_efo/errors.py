@@ -10,6 +10,7 @@ KinesisEfoError
 │   ├── InvalidRequestError     Kinesis calls our request invalid
 │   ├── ConsumerNotFoundError   the consumer does not exist (any more)
 │   ├── StreamNotFoundError     the stream does not exist (any more)
+│   ├── StreamReplacedError     the stream was created again: the checkpoint belongs to a former one
 │   ├── ConsumerTakenOverError  someone else reads with this consumer
 │   ├── KeyUnusableError        the stream's KMS key cannot be used
 │   └── RetriesExhaustedError   transient faults, too many in a row; carries the first one
@@ -89,6 +90,10 @@ class ConsumerNotFoundError(SubscriptionError):
 
 class StreamNotFoundError(SubscriptionError):
     """The stream does not exist (any more)."""
+
+
+class StreamReplacedError(SubscriptionError):
+    """The stream was deleted and created again under its name: positions of the former one mean nothing in it."""
 
 
 class ConsumerTakenOverError(SubscriptionError):

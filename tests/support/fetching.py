@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from kinesis_efo.aws import SyncClients
+from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.fetcher.runtime import FetcherRuntime
 from kinesis_efo.kinesis.records import decode
@@ -85,18 +86,20 @@ class Reading:
         return self.rows
 
 
-def prepare(world: World, *, limits: Limits = QUICK, **options: str) -> FetcherRuntime:
+def prepare(world: World, *, limits: Limits = QUICK, clock: Clock | None = None, **options: str) -> FetcherRuntime:
     """A runtime, not started."""
     text = {**world.options, "startingPosition": "TRIM_HORIZON", "leaseTimeout": "1s", **options}
     parsed = SourceOptions.parse(text)
     manifest = resolve_manifest(parsed, SyncClients(parsed.aws))
-    return FetcherRuntime(manifest, parsed, "127.0.0.1", limits=limits)
+    return FetcherRuntime(manifest, parsed, "127.0.0.1", clock=clock, limits=limits)
 
 
 @contextmanager
-def reading(world: World, *, at: Offset | None = None, limits: Limits = QUICK, **options: str) -> Iterator[Reading]:
+def reading(
+    world: World, *, at: Offset | None = None, limits: Limits = QUICK, clock: Clock | None = None, **options: str
+) -> Iterator[Reading]:
     """A started fetcher of a world, read from an offset or from the start that the options say."""
-    runtime = prepare(world, limits=limits, **options)
+    runtime = prepare(world, limits=limits, clock=clock, **options)
     runtime.start()
     try:
         with FetcherClient(runtime.location, runtime.secret) as client:

@@ -181,10 +181,14 @@ class ScriptedTopology:
 
     Args:
         answers: What each call gives: shard ids, or an exception. The last one is given for ever.
+        retention: What each question for it gives: seconds, or an exception. The last one is given for ever.
     """
 
-    def __init__(self, *answers: Sequence[str] | Exception) -> None:
+    def __init__(
+        self, *answers: Sequence[str] | Exception, retention: Sequence[float | Exception] = (24 * 3600,)
+    ) -> None:
         self._answers = list(answers)
+        self._retention = list(retention)
         self.calls = 0
 
     async def shards(self, stream_arn: str) -> list[Shard]:
@@ -196,3 +200,9 @@ class ScriptedTopology:
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
         raise NotImplementedError
+
+    async def retention(self, stream_arn: str) -> float:
+        answer = self._retention.pop(0) if len(self._retention) > 1 else self._retention[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer

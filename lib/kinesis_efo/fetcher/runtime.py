@@ -142,7 +142,16 @@ class FetcherRuntime:
         limits = polling_limits(self._limits) if options.read_mode == "polling" else self._limits
         dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout, _LEASE_REQUESTS)))
         self._streams = {
-            name: StreamAccess(ref, transport, Topology(control), options.retry, manifest.source, self._clock, limits)
+            name: StreamAccess(
+                ref,
+                transport,
+                Topology(control),
+                options.retry,
+                manifest.source,
+                self._clock,
+                limits,
+                fail_on_data_loss=options.fail_on_data_loss,
+            )
             for name, ref in manifest.streams.items()
         }
         self._table = LeaseTable(
@@ -166,6 +175,7 @@ class FetcherRuntime:
             random=random,
             application=manifest.application,
             in_flight=_LEASE_REQUESTS,
+            read_until=fetcher.read_until,
             on_taken=fetcher.lease_taken,
             on_lost=fetcher.lease_lost,
             on_failed=fetcher.failed,

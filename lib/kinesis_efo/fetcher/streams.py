@@ -6,24 +6,28 @@ ListShards and the lineage.
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from math import inf
 from typing import TypeVar
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.backoff import Backoff
 from kinesis_efo.kinesis.events import ChildShard
-from kinesis_efo.kinesis.faults import Verdict, classify, fatal
+from kinesis_efo.kinesis.faults import Verdict, classify, fatal, replaced
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
+from kinesis_efo.kinesis.retention import Retention, predates
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription, SubscriptionStats
 from kinesis_efo.kinesis.topology import ShardLister, explained, starting_positions
 from kinesis_efo.kinesis.transport import Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.positions import Position
+from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -38,6 +42,7 @@ class StreamAccess:
         source: Where the manifest came from, for messages.
         clock: Time.
         limits: Kinesis' times.
+        fail_on_data_loss: Whether records that are gone fail the query.
 
     Attributes:
         stats: What happened to the subscriptions of each shard, by shard id.
@@ -52,6 +57,8 @@ class StreamAccess:
         source: str,
         clock: Clock,
         limits: Limits = KINESIS_LIMITS,
+        *,
+        fail_on_data_loss: bool = True,
     ) -> None:
         self.lineage = Lineage(())
         self.stats: dict[str, SubscriptionStats] = {}
@@ -63,6 +70,9 @@ class StreamAccess:
         self._source = source
         self._clock = clock
         self._limits = limits
+        self._fail_on_data_loss = fail_on_data_loss
+        self._retention = Retention(ref, lister, clock, fail=fail_on_data_loss, shortest=limits.shortest_retention)
+        self._lost: set[str] = set()
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
         self._last: dict[str, ShardSubscription] = {}
         self._not_before: dict[str, float] = {}
@@ -85,11 +95,15 @@ class StreamAccess:
         """Where a new query starts, by shard id. What continues these shards comes after them.
 
         Args:
-            start: `TRIM_HORIZON` or `AT_TIMESTAMP`.
+            start: `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention becomes the horizon: nothing is lost by that.
 
         Raises:
             SubscriptionError: As `refresh`.
         """
+        if start.kind is PositionKind.AT_TIMESTAMP and not await self._listed(
+            self._retention.reaches_back_to(start.value)
+        ):
+            start = TRIM_HORIZON
         return await self._listed(starting_positions(self._lister, self._ref.stream_arn, start))
 
     def shard(self, shard_id: str) -> Shard | None:
@@ -120,10 +134,57 @@ class StreamAccess:
         shards = [self.lineage[child] for child in self.lineage.children(shard_id)]
         return tuple(ChildShard(shard.shard_id, shard.parents, *shard.hash_range) for shard in shards)
 
+    async def check_loss(self, positions: Mapping[str, Position]) -> None:
+        """Report shards that were trimmed before they were read, wholly or from their beginning.
+
+        Args:
+            positions: The offset of this stream, by shard id.
+
+        Raises:
+            DataLossError: There are some, and losses fail the query.
+            SubscriptionError: The stream cannot be listed, or its retention asked for.
+        """
+        if any(position.is_end for position in positions.values()) and self.lineage.lost(positions):
+            await self.refresh()  # the shard may only have been too new
+            for shard_id in set(self.lineage.lost(positions)) - self._lost:
+                self._report(shard_id)
+        for shard_id, position in positions.items():
+            shard = self.shard(shard_id)
+            if shard is not None and position == TRIM_HORIZON and self._follows(shard, positions):
+                await self._listed(self._retention.check_begun(shard))
+
+    def _follows(self, shard: Shard, positions: Mapping[str, Position]) -> bool:
+        return any(parent in positions and positions[parent].is_end for parent in shard.parents)
+
+    def _report(self, shard_id: str) -> None:
+        message = (
+            f"stream {self._ref.name!r}, shard {shard_id} does not exist any more and was not read to its end: what lay in it is "
+            "gone (retention)"
+        )
+        if self._fail_on_data_loss:
+            raise DataLossError(f"{message}. Set kinesis-efo option 'failOnDataLoss' to false to go on without it")
+        self._lost.add(shard_id)
+        log.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
+
     # -- subscribing
 
-    def subscribe(self, shard_id: str, start: Position, sink: EventSink) -> ShardSubscription:
-        """A subscription to one shard, not started; any former one has ended."""
+    def subscribe(
+        self, shard_id: str, start: Position, sink: EventSink, read_until: float | None = None
+    ) -> ShardSubscription:
+        """A subscription to one shard, not started; any former one has ended.
+
+        Args:
+            shard_id: The shard.
+            start: Where to begin.
+            sink: Where events go.
+            read_until: What arrived before this time lies at or before `start`, epoch seconds, where that is known.
+
+        Raises:
+            StreamReplacedError: The shard began behind the position: it is of a younger stream.
+        """
+        shard = self.shard(shard_id)
+        if shard is not None and predates(start, shard):
+            raise replaced(self._ref, shard_id, start, self._source)
         subscription = ShardSubscription(
             self._ref,
             shard_id,
@@ -132,6 +193,8 @@ class StreamAccess:
             self._transport,
             self._lister,
             source=self._source,
+            retention=self._retention,
+            read_until=read_until,
             retry=self._retry,
             before=self._last.get(shard_id),
             not_before=self._next_call(shard_id),

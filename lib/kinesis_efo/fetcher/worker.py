@@ -17,10 +17,14 @@ from typing import Any, Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import (
+    AccessRefusedError,
+    DataLossError,
     FetcherError,
     FetcherUnreachableError,
     KinesisEfoError,
     LeaseLostError,
+    StreamNotFoundError,
+    SubscriptionError,
     TableUnavailableError,
 )
 from kinesis_efo.fetcher.budget import Budget, Signal
@@ -36,6 +40,7 @@ from kinesis_efo.fetcher.messages import (
 from kinesis_efo.fetcher.planning import plan
 from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
 from kinesis_efo.leases.row import LeaseInfo, LeaseKeys
 from kinesis_efo.leases.worker import LeaseLoop
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
@@ -95,6 +100,7 @@ class Fetcher:
         self._feeds: dict[ShardKey, ShardFeed] = {}
         self._wanted: dict[ShardKey, Position] = {}
         self._polled: dict[ShardKey, Position] = {}
+        self._checked: frozenset[ShardKey] = frozenset()
         self._done: set[ShardKey] = set()
         self._reading: Counter[ShardKey] = Counter()
         self._news = Signal()
@@ -159,12 +165,28 @@ class Fetcher:
                 if not position.is_end or key not in self._done
             }
         )
+        await self._check_loss(offset)
         give_up_at = self._clock.monotonic() + request.timeout
         while True:
             reply = self._reply(offset, request)
             news = reply.starting or any(shard.records or shard.through == "SHARD_END" for shard in reply.shards)
             if news or not await self._wait(self._news, give_up_at):
                 return reply
+
+    async def _check_loss(self, offset: Offset) -> None:
+        """Look for shards that are lost, each time the query has come to other shards."""
+        if offset.keys() == self._checked:
+            return
+        for name, positions in _by_stream(offset).items():
+            try:
+                await self._stream(name).check_loss(positions)
+            except (DataLossError, AccessRefusedError, StreamNotFoundError) as error:
+                self.failed(error)
+                raise
+            except SubscriptionError as error:
+                log.warning("stream %s: whether shards are lost is looked at again: %s", name, error)
+                return
+        self._checked = frozenset(offset)
 
     def _reply(self, offset: Offset, request: PollRequest) -> PollReply:
         self._check()
@@ -301,6 +323,12 @@ class Fetcher:
 
     # -- leases
 
+    def read_until(self, key: str, position: Position | None) -> int | None:
+        """Until when all that arrived in a shard lies at or before a position, epoch milliseconds, where that is known."""
+        shard = self._lease_keys.decode(key)
+        feed = self._feeds.get(shard) if shard is not None else None
+        return feed.read_until(position) if feed is not None and position is not None else None
+
     def lease_taken(self, key: str) -> None:
         """A lease is ours: its shard is fetched from where the query stands, without waiting for the next poll."""
         shard = self._lease_keys.decode(key)
@@ -359,16 +387,21 @@ class Fetcher:
         if not self._leases.is_held(self._lease_keys.encode(key)):
             return None
         if key not in self._feeds:
-            stream = self._stream(key.stream)
             self._feeds[key] = ShardFeed(
                 key,
-                partial(stream.subscribe, key.shard),
+                partial(self._subscribe, key),
                 self.budget,
                 self,
                 self._clock,
                 fail_on_data_loss=self._settings.fail_on_data_loss,
             )
         return self._feeds[key]
+
+    def _subscribe(self, key: ShardKey, start: Position, sink: EventSink) -> ShardSubscription:
+        assert self._leases is not None
+        read_until = self._leases.read_until(self._lease_keys.encode(key), start)
+        stream = self._stream(key.stream)
+        return stream.subscribe(key.shard, start, sink, None if read_until is None else read_until / 1000)
 
     # -- what feeds tell
 

@@ -38,9 +38,11 @@ from kinesis_efo.errors import (
     InvalidRequestError,
     KeyUnusableError,
     RetriesExhaustedError,
+    StreamReplacedError,
     SubscriptionError,
 )
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.positions import Position
 
 
 class Verdict(Enum):
@@ -227,6 +229,22 @@ def fatal(
 
 def _operation(error: Exception, stream: StreamRef) -> str:
     return getattr(error, "operation_name", "GetRecords" if stream.polled else "SubscribeToShard")
+
+
+def replaced(stream: StreamRef, shard_id: str, position: Position, source: str) -> StreamReplacedError:
+    """The exception that tells the user that a position is not of this stream, but of a former one of its name.
+
+    Args:
+        stream: What should be read.
+        shard_id: Which shard of it.
+        position: The position, from the checkpoint.
+        source: Where the ARNs came from: the manifest's location.
+    """
+    return StreamReplacedError(
+        f"stream {stream.name!r}, shard {shard_id}: the checkpoint stands at {position}, which is of an earlier stream: "
+        f"{stream.stream_arn} (from {source}) was deleted and created again since. What was not read of the earlier one is "
+        "gone; start the query with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one"
+    )
 
 
 def _access_remedy(fault: Fault, stream: StreamRef) -> str:

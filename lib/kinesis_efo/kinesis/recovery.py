@@ -17,11 +17,11 @@ from botocore.exceptions import ClientError
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
 from kinesis_efo.kinesis.backoff import Backoff, jitter
-from kinesis_efo.kinesis.faults import Fault, Verdict, classify, describe, fatal
+from kinesis_efo.kinesis.faults import Fault, Verdict, classify, describe, fatal, replaced
 from kinesis_efo.kinesis.topology import ShardLister
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.positions import Position
+from kinesis_efo.positions import Position, PositionKind
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class Limits:
         too_short: A subscription that ends sooner, without a single event, did not end of old age.
         patience: How long a consumer may take to become ACTIVE; also the window for take-overs.
         takeovers: So many of them in that window are one too many.
+        shortest_retention: A position younger than this lacks nothing.
     """
 
     between_calls: float = 1.0
@@ -49,6 +50,7 @@ class Limits:
     too_short: float = 1.0
     patience: float = 300.0
     takeovers: int = 5
+    shortest_retention: float = 24 * 3600.0
 
 
 KINESIS_LIMITS: Final = Limits()
@@ -180,7 +182,13 @@ class Recovery:
                     f"cannot be told, because kinesis:ListShards was refused: {describe(error)}. Allow it to the job's role"
                 ) from fault.error
             return self._count(found)
-        if self._shard_id not in {shard.shard_id for shard in shards}:
+        listed = {shard.shard_id for shard in shards}
+        if self._shard_id not in listed:
+            # Ids grow, and are never used again in one stream.
+            if self._shard_id > max(listed, default=""):
+                if position.kind is PositionKind.AFTER:
+                    raise replaced(self._stream, self._shard_id, position, self._source) from fault.error
+                return self._count(fault)  # so new that it is not known everywhere yet
             raise DataLossError(
                 f"{where}: the shard does not exist any more and was read up to {position} only: what lay behind that is "
                 "gone (retention). Set kinesis-efo option 'failOnDataLoss' to false to go on without it"

@@ -16,15 +16,16 @@ from enum import Enum
 from typing import Protocol
 
 from kinesis_efo.clock import Clock, SystemClock, within
-from kinesis_efo.errors import FrameError
+from kinesis_efo.errors import DataLossError, FrameError
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.kinesis.faults import classify, describe
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, Recovery
+from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.topology import ShardLister
 from kinesis_efo.kinesis.transport import EventStream, Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.positions import Position, PositionKind
+from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,8 @@ class ShardSubscription:
         transport: How Kinesis is reached.
         topology: Asked when something does not exist.
         source: Where the consumer's ARN came from, for messages: the manifest's location.
+        retention: Asked whether records behind a position may be gone, where that matters.
+        read_until: What arrived before this time lies at or before `start`, epoch seconds, where that is known.
         retry: How often and how patiently failures are borne.
         before: The subscription to this shard that ended, if there was one: what it suffered still counts, and Kinesis' pace
             goes on.
@@ -100,6 +103,7 @@ class ShardSubscription:
 
     Attributes:
         position: Behind the last event that the sink admitted.
+        read_until: What arrived before this time lies at or before `position`, epoch seconds; None where that is not known.
         stats: What happened so far.
         next_call: When Kinesis allows the next call for this shard, seconds on the monotonic clock.
     """
@@ -114,6 +118,8 @@ class ShardSubscription:
         topology: ShardLister,
         *,
         source: str,
+        retention: Retention | None = None,
+        read_until: float | None = None,
         retry: RetrySettings = RetrySettings(),  # noqa: B008
         before: ShardSubscription | None = None,
         not_before: float = float("-inf"),
@@ -128,6 +134,8 @@ class ShardSubscription:
         self._shard_id = shard_id
         self._sink = sink
         self._transport = transport
+        self._retention = retention
+        self.read_until = read_until
         self._limits = limits
         self._clock = clock or SystemClock()
         self._recovery: Recovery = (
@@ -159,7 +167,7 @@ class ShardSubscription:
 
         Raises:
             SubscriptionError: The shard cannot be read any more; the message says why and what to do.
-            DataLossError: The shard does not exist any more.
+            DataLossError: The shard does not exist any more, or the trim horizon has passed the position.
         """
         self._last_sign = self._clock.monotonic()
         try:
@@ -193,10 +201,13 @@ class ShardSubscription:
         if await self._deliver_known_end():
             return None
         self.stats.state = State.OPENING
-        self.next_call = self._clock.monotonic() + self._limits.between_calls
-        subscribe = self._transport.subscribe(self._stream, self._shard_id, self.position)
         try:
+            start = TRIM_HORIZON if await self._is_passed() else self.position
+            self.next_call = self._clock.monotonic() + self._limits.between_calls
+            subscribe = self._transport.subscribe(self._stream, self._shard_id, start)
             stream = await within(self._clock, self._limits.opening, subscribe, discard=_close)
+        except DataLossError:
+            raise
         except Exception as error:
             return error
         opened = self._clock.monotonic()
@@ -237,6 +248,8 @@ class ShardSubscription:
                 return event, describe(event)
             if event is None:
                 return self._clean_end(opened, any_event=self.stats.events > first)
+            if self.read_until is not None and event.head.records and (error := await self._lagging()):
+                return error, describe(error)
             await self._deliver(event)
             if self.position.is_end:
                 return None, "the shard has ended"
@@ -252,14 +265,31 @@ class ShardSubscription:
         except Exception as error:
             return error
 
+    async def _is_passed(self) -> bool:
+        if self._retention is None:
+            return False
+        return await self._retention.check(self._shard_id, self.position, self.read_until)
+
+    async def _lagging(self) -> Exception | None:
+        """Report when the trim horizon has passed us while we read; what went wrong with asking, if something did."""
+        try:
+            await self._is_passed()
+        except DataLossError:
+            raise
+        except Exception as error:
+            return error
+        return None
+
     async def _deliver(self, event: Event) -> None:
         stats, head = self.stats, event.head
+        read_until = self._clock.time() - head.millis_behind / 1000
         self._last_sign = stats.last_event = self._clock.monotonic()
         stats.millis_behind = head.millis_behind
         self._recovery.progressed()
         self._expect(self._limits.full, State.PAUSED)
         await self._sink.admit(event)
         self._last_sign = self._clock.monotonic()
+        self.read_until = read_until
         if not head.still:
             self.position = event.through
         stats.events += 1

@@ -1,4 +1,4 @@
-"""The shards of a stream as ListShards tells them.
+"""The shards of a stream as ListShards tells them, and for how long it keeps records.
 
 I/O only; what follows from the shards is `lineage`'s. Relies on an aiobotocore client whose retries bear throttling.
 """
@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 from botocore.exceptions import ClientError
 
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.errors import AccessRefusedError, StreamNotFoundError, SubscriptionError
+from kinesis_efo.errors import AccessRefusedError, KinesisEfoError, StreamNotFoundError, SubscriptionError
 from kinesis_efo.kinesis.faults import Verdict, classify, describe
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.transport import as_time
@@ -50,9 +50,17 @@ class ShardLister(Protocol):
         """
         ...
 
+    async def retention(self, stream_arn: str) -> float:
+        """For how long the stream keeps its records, seconds.
+
+        Raises:
+            ClientError: Kinesis refused; botocore's exception.
+        """
+        ...
+
 
 class Topology:
-    """ListShards through an aiobotocore client.
+    """ListShards and DescribeStreamSummary through an aiobotocore client.
 
     Args:
         client: An aiobotocore `kinesis` client with retries. The caller closes it.
@@ -79,6 +87,11 @@ class Topology:
         if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
             return await self._list(stream_arn, {"Type": "AT_LATEST"})
         return None
+
+    async def retention(self, stream_arn: str) -> float:
+        """See `ShardLister`."""
+        summary = await self._client.describe_stream_summary(StreamARN=stream_arn)
+        return float(summary["StreamDescriptionSummary"]["RetentionPeriodHours"] * 3600)
 
     async def _list(self, stream_arn: str, shard_filter: dict[str, Any] | None = None) -> list[Shard]:
         request: dict[str, Any] = {"StreamARN": stream_arn, **({"ShardFilter": shard_filter} if shard_filter else {})}
@@ -126,6 +139,8 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
     where = f"stream {ref.name!r}: {ref.stream_arn} (from {source})"
     try:
         return await listing
+    except KinesisEfoError:
+        raise
     except Exception as error:
         match classify(error).verdict:
             case Verdict.MISSING:
@@ -134,10 +149,12 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
                 ) from error
             case Verdict.REFUSED | Verdict.EXPIRED:
                 raise AccessRefusedError(
-                    f"{where}: its shards cannot be listed: {describe(error)}. "
-                    "The role needs kinesis:ListShards on it, and valid credentials"
+                    f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "
+                    f"The role needs kinesis:{getattr(error, 'operation_name', 'ListShards')} on it, and valid credentials"
                 ) from error
-        raise SubscriptionError(f"{where}: its shards cannot be listed: {describe(error)}") from error
+        raise SubscriptionError(
+            f"{where}: its shards or its retention cannot be asked for: {describe(error)}"
+        ) from error
 
 
 def _shard(data: dict[str, Any]) -> Shard:

@@ -83,6 +83,8 @@ class Keeper:
         sent_at: Monotonic time before the taking write was sent, seconds.
         slots: Bounds requests in flight, over all leases.
         noted: Returns what should be stored, or None; asked before every write.
+        read_until: Returns until when all that arrived lies at or before a position, epoch milliseconds, or None; asked before
+            every renewal.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Keeper:
         slots: asyncio.Semaphore,
         random: Random,
         noted: Callable[[], Noted | None],
+        read_until: Callable[[Position | None], int | None] = lambda _position: None,
     ) -> None:
         self.lease = lease
         self.lost_to: str | None = None
@@ -106,6 +109,7 @@ class Keeper:
         self._slots = slots
         self._random = random
         self._noted = noted
+        self._read_until = read_until
         self._sent_at = sent_at
         self._checkpointed_at = sent_at
         self._leaving = asyncio.Event()
@@ -184,14 +188,18 @@ class Keeper:
         noted = self._noted()
         due = self._clock.monotonic() - self._checkpointed_at >= self._timing.checkpoint_interval
         if due and noted and _advances(lease, noted):
-            return lease.checkpointed(noted.position, noted.sub, noted.children)
-        return lease.renewed()
+            row = lease.checkpointed(noted.position, noted.sub, noted.children)
+        else:
+            row = lease.renewed()
+        return row.seen(self._read_until(row.checkpoint))
 
     def _last_row(self, lease: Lease) -> Lease:
         noted = self._noted()
         if noted and _advances(lease, noted):
-            return lease.released_at(noted.position, noted.sub, noted.children)
-        return lease.released()
+            row = lease.released_at(noted.position, noted.sub, noted.children)
+        else:
+            row = lease.released()
+        return row.seen(self._read_until(row.checkpoint))
 
     async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | Behind | None:
         return await self._send(lambda: self._store.apply(self.lease, change), give_up_at)

@@ -1,7 +1,7 @@
 """One row of the lease table as a value: what may happen to it, and its form in DynamoDB.
 
 Attribute names and types are KCL's (its `DynamoDBLeaseSerializer`), so that KCL's tools can read our rows and we can
-read its; `endpoint`, `run`, `checkpointTimestamp` and `handoverTo` are ours. Pure; relies on positions.
+read its; `endpoint`, `run`, `checkpointTimestamp`, `readUntil` and `handoverTo` are ours. Pure; relies on positions.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class Lease:
         endpoint: Where the owner serves the shard's data.
         run: Query run that the owner belongs to; None for KCL's rows.
         handover_to: Worker of the same run that asked the owner to give the lease up.
+        read_until: What arrived before this time lies at or before the checkpoint, epoch milliseconds; None where that is not
+            known. Where a shard is idle and polled, nothing else tells how far it was read.
     """
 
     key: str
@@ -75,6 +77,7 @@ class Lease:
     endpoint: str | None = None
     run: str | None = None
     handover_to: str | None = None
+    read_until: int | None = None
 
     @classmethod
     def new(cls, key: str, info: LeaseInfo) -> Self:
@@ -105,6 +108,10 @@ class Lease:
             owner_switches=0,
             children=self.children | frozenset(children),
         )
+
+    def seen(self, read_until: int | None) -> Self:
+        """The row with what is known of the time up to which its checkpoint reaches."""
+        return self if read_until is None else replace(self, read_until=read_until)
 
     def released(self) -> Self:
         """The row once its owner has given the lease up. A hand-over that was asked for stays visible."""
@@ -145,6 +152,8 @@ class Lease:
         }
         if self.checkpoint is not None and self.checkpoint.kind is PositionKind.AT_TIMESTAMP:
             item["checkpointTimestamp"] = {"N": str(self.checkpoint.value)}
+        if self.read_until is not None:
+            item["readUntil"] = {"N": str(self.read_until)}
         for name, text in (
             ("leaseOwner", self.owner),
             ("startingHashKey", self.starting_hash_key),
@@ -187,6 +196,7 @@ class Lease:
             endpoint=_read(item, "endpoint", "S", None),
             run=_read(item, "run", "S", None),
             handover_to=_read(item, "handoverTo", "S", None),
+            read_until=_number(item, "readUntil") if "readUntil" in item else None,
         )
 
 

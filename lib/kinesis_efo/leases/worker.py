@@ -64,6 +64,8 @@ class LeaseLoop:
         random: Spreads renewals and choices.
         application: Name for messages.
         in_flight: Requests to the table at the same time, at most.
+        read_until: Tells for a lease key and a position until when all that arrived lies at or before that, epoch
+            milliseconds, or None.
         on_taken: Called with a lease key once it is ours.
         on_lost: Called with a lease key, and who has it now (None: nobody we know of, the table was not reachable in
             time), once it is not ours any more without our doing. Stop reading before returning.
@@ -86,6 +88,7 @@ class LeaseLoop:
         random: Random,
         application: str | None = None,
         in_flight: int = 32,
+        read_until: Callable[[str, Position | None], int | None] = lambda _key, _position: None,
         on_taken: Callable[[str], None] = lambda _key: None,
         on_lost: Callable[[str, str | None], None] = lambda _key, _owner: None,
         on_failed: Callable[[LeaseError], None] = lambda _error: None,
@@ -98,6 +101,7 @@ class LeaseLoop:
         self._random = random
         self._subject = f"application {application}" if application else table.label
         self._slots = asyncio.Semaphore(in_flight)
+        self._read_until = read_until
         self._on_taken = on_taken
         self._on_lost = on_lost
         self._on_failed = on_failed
@@ -172,6 +176,13 @@ class LeaseLoop:
         """Whether a lease is ours at this moment: asks the clock, so it is right even after the process was paused."""
         keeper = self._keepers.get(key)
         return keeper is not None and keeper.held
+
+    def read_until(self, key: str, position: Position) -> int | None:
+        """Until when all that arrived lies at or before a position, by the row of a lease of ours; epoch milliseconds."""
+        keeper = self._keepers.get(key)
+        lease = keeper.lease if keeper is not None else None
+        known = lease is not None and lease.checkpoint is not None and position.reaches(lease.checkpoint)
+        return lease.read_until if lease is not None and known else None
 
     def assert_held(self, key: str) -> None:
         """Raise `LeaseLostError` unless a lease is ours at this moment."""
@@ -360,6 +371,7 @@ class LeaseLoop:
             slots=self._slots,
             random=self._random,
             noted=lambda: self._noted.get(key),
+            read_until=lambda position: self._read_until(key, position),
         )
         self._keepers[key] = keeper
         self.stats.taken += 1

@@ -22,10 +22,13 @@ from kinesis_efo.errors import (
     KeyUnusableError,
     RetriesExhaustedError,
     StreamNotFoundError,
+    StreamReplacedError,
     SubscriptionError,
 )
 from kinesis_efo.kinesis.events import ChildShard, Event
+from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.subscription import ShardSubscription, State
+from kinesis_efo.local.sequence import Numbering
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
@@ -43,6 +46,7 @@ from tests.support.transports import (
 )
 from tests.support.virtual_time import LoopClock, run
 
+DAY = 24 * 3600
 SHARD = "shardId-000000000000"
 STREAM_ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
 CONSUMER_ARN = f"{STREAM_ARN}/consumer/lake:1700000000"
@@ -84,6 +88,7 @@ class Scene:
         topology: ScriptedTopology | None = None,
         delays: dict[int, float] | None = None,
         retry: RetrySettings = RetrySettings(),  # noqa: B008
+        fail_on_data_loss: bool | None = None,
     ) -> None:
         self.clock = LoopClock()
         self.began = self.clock.monotonic()
@@ -93,6 +98,9 @@ class Scene:
         self.subscription = ShardSubscription(
             STREAM, SHARD, start, self.sink, self.transport, self.topology,
             source=SOURCE, retry=retry, clock=self.clock, random=lambda: 1.0,
+            retention=None if fail_on_data_loss is None else Retention(
+                STREAM, self.topology, self.clock, fail=fail_on_data_loss, shortest=DAY
+            ),
         )  # fmt: skip
 
     @property
@@ -630,3 +638,83 @@ async def test_one_line_per_opening_and_ending_and_none_per_event(caplog: pytest
         f"{name}: subscribed at AFTER:59",
         f"{name}: subscription ended after 0.0 s and 1 events at SHARD_END: the shard has ended",
     ]
+
+
+# -- what was trimmed before it was read
+
+
+def aged(seconds: float) -> int:
+    """The number of a record that is so old when a test begins."""
+    begin = 1_700_001_000
+    return int(Numbering(0, begin - 10 * DAY).record(int((begin - seconds) * 1e9)))
+
+
+@virtual
+async def test_a_position_behind_the_horizon_is_refused_before_anything_is_read() -> None:
+    scene = Scene([END], start=Position.after(aged(2 * DAY)), fail_on_data_loss=True)
+    await scene.fails(DataLossError, SHARD, str(aged(2 * DAY)))
+    assert scene.transport.calls == []
+
+
+@virtual
+async def test_where_that_is_accepted_reading_goes_on_at_the_horizon() -> None:
+    script = [payload(aged(0), 3), END]
+    scene = await Scene(script, start=Position.after(aged(2 * DAY)), fail_on_data_loss=False).ends()
+    assert scene.transport.positions == ["TRIM_HORIZON"]
+
+
+@virtual
+async def test_an_idle_shard_read_all_the_while_has_lost_nothing() -> None:
+    # Even if its continuations did not go on with the clock.
+    five_minutes = [Wait(5), payload(aged(23 * 3600))] * 60
+    scene = Scene(*[five_minutes] * 25, [END], start=Position.after(aged(23 * 3600)), fail_on_data_loss=True)
+    await scene.ends()
+    assert scene.elapsed > 2 * 3600
+
+
+@virtual
+async def test_a_sink_that_is_full_for_longer_than_the_retention_is_told() -> None:
+    scene = Scene(
+        [payload(aged(-1), 2), payload(aged(-2), 2), Silence()],
+        [END],
+        start=Position.after(aged(60)),
+        delays={1: 25 * 3600},
+        fail_on_data_loss=True,
+    )
+    await scene.fails(DataLossError, SHARD, str(aged(-2)))
+    assert scene.sink.continuations == [aged(-1), aged(-2)]
+
+
+@virtual
+async def test_a_reader_that_falls_behind_the_horizon_while_it_reads_is_told() -> None:
+    late = DAY * 1000 - 3000
+    script = [payload(aged(DAY), 1, behind=late), Wait(10), payload(aged(DAY - 1), 1, behind=late)]
+    scene = Scene(script, start=Position.after(aged(60)), fail_on_data_loss=True)
+    await scene.fails(DataLossError, SHARD)
+    assert len(scene.sink.events) == 1
+
+
+@virtual
+async def test_a_retention_that_cannot_be_asked_for_is_asked_for_again_and_a_refusal_names_the_permission() -> None:
+    busy = refused("LimitExceededException", operation="DescribeStreamSummary")
+    topology = ScriptedTopology([SHARD], retention=(busy, busy, 48 * 3600))
+    scene = Scene([END], start=Position.after(aged(1.5 * DAY)), topology=topology, fail_on_data_loss=True)
+    assert dict((await scene.ends()).stats.failures) == {"LimitExceededException": 2}
+
+    denied = refused("AccessDeniedException", operation="DescribeStreamSummary")
+    topology = ScriptedTopology([SHARD], retention=(denied,))
+    scene = Scene([END], start=Position.after(aged(1.5 * DAY)), topology=topology, fail_on_data_loss=True)
+    await scene.fails(AccessRefusedError, "kinesis:DescribeStreamSummary")
+
+
+@virtual
+async def test_a_shard_newer_than_all_that_are_listed_is_of_an_earlier_stream_or_too_new() -> None:
+    listed = ScriptedTopology(["shardId-000000000000"])
+
+    async def read(start: Position, *scripts: Any) -> Scene:
+        scene = Scene(*scripts, start=start, topology=listed)
+        scene.subscription._shard_id = scene.subscription._recovery._shard_id = "shardId-000000000004"
+        return scene
+
+    await (await read(Position.after(5), MISSING)).fails(StreamReplacedError, "shardId-000000000004", "new checkpoint")
+    await (await read(TRIM_HORIZON, MISSING, MISSING, [END])).ends()

@@ -479,6 +479,25 @@ async def test_a_stored_checkpoint_ahead_of_ours_stays(f: Fixture) -> None:
 
 
 @scenario
+async def test_a_row_tells_until_when_its_checkpoint_reaches(f: Fixture) -> None:
+    known: dict[Position, int] = {TRIM_HORIZON: 111}
+    loop = await f.worker(read_until=lambda key, position: known.get(position) if key == "p" else None)
+    loop.want(info("p q"))
+    await loop.wait_held(["p", "q"])
+    await asyncio.sleep(4)
+    assert [f.store.lease(key).read_until for key in "pq"] == [111, None]
+    assert loop.read_until("p", Position.after(5)) == 111
+    assert loop.read_until("q", Position.after(5)) is None
+    loop.checkpoint("p", Position.after(9))
+    await asyncio.sleep(10)
+    assert f.store.lease("p").read_until == 111, "true of every later position, too"
+    assert loop.read_until("p", Position.after(5)) is None, "the row's checkpoint lies behind that"
+    known[Position.after(9)] = 222
+    await loop.stop()
+    assert f.store.lease("p").read_until == 222
+
+
+@scenario
 async def test_parts_of_an_aggregate_are_stored(f: Fixture) -> None:
     loop = await f.worker(keys="p")
     await loop.wait_held("p")

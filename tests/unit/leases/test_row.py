@@ -33,6 +33,7 @@ leases = st.builds(
     endpoint=st.none() | texts,
     run=st.none() | texts,
     handover_to=st.none() | texts,
+    read_until=st.none() | st.integers(0, 10**13),
 )
 
 
@@ -56,6 +57,7 @@ def test_names_and_types_are_kcls() -> None:
         "grpc://x",
         "r",
         "b",
+        1700000000123,
     )
     assert lease.to_item() == {
         "leaseKey": {"S": "shardId-1"},
@@ -71,6 +73,7 @@ def test_names_and_types_are_kcls() -> None:
         "endpoint": {"S": "grpc://x"},
         "run": {"S": "r"},
         "handoverTo": {"S": "b"},
+        "readUntil": {"N": "1700000000123"},
     }
 
 

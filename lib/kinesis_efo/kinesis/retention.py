@@ -1,0 +1,169 @@
+"""What of a shard was trimmed before it was read, judged by the time that a position stands for.
+
+Where a position lies behind the trim horizon, Kinesis begins at the horizon without a word. The position itself tells: a sequence
+number holds the second in which it was given out, and that of its shard's creation. AWS does not promise that layout, but the KCL reads
+it, too (SequenceNumberValidator). A number that does not fit it tells nothing, and is taken for recent. Relies on a lister and
+on this machine's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import Final
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import DataLossError
+from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.positions import Position, PositionKind
+
+log = logging.getLogger(__name__)
+
+_ASK_AGAIN: Final = 60.0
+
+
+class Retention:
+    """Tells whether records behind a position of one stream may be gone, and refuses or warns.
+
+    It never misses a loss that the layout of sequence numbers and the stream's present retention show, and may report one where the
+    shard was idle all the while: Kinesis does not tell whether there was anything.
+
+    Args:
+        stream: The stream.
+        lister: Knows the stream's retention; asked only about positions older than the shortest one.
+        clock: Time.
+        fail: Whether a loss fails the query; else it is logged, once per shard.
+        shortest: What every stream keeps its records for, at least; seconds.
+    """
+
+    def __init__(
+        self,
+        stream: StreamRef,
+        lister: ShardLister,
+        clock: Clock,
+        *,
+        fail: bool,
+        shortest: float,
+    ) -> None:
+        self._stream = stream
+        self._lister = lister
+        self._clock = clock
+        self._fail = fail
+        self._shortest = shortest
+        self._asking = asyncio.Lock()
+        self._known: tuple[float, float] | None = None
+        self._warned: set[str] = set()
+
+    async def check(self, shard_id: str, position: Position, read_until: float | None = None) -> bool:
+        """Whether reading can only go on at the trim horizon, because that has passed a position.
+
+        Args:
+            shard_id: The shard.
+            position: How far it was read.
+            read_until: What arrived before this time was read, epoch seconds, where that is known. It counts as the position
+                does, whichever is later: an idle shard's position may stand still.
+
+        Raises:
+            DataLossError: It has, and losses fail the query.
+            ClientError: The stream's retention cannot be asked for; botocore's exception.
+        """
+        since = _time_of(shard_id, position, self._clock.time() + SKEW_SECONDS)
+        if read_until is not None and (since is None or read_until > since):
+            since = read_until
+        return since is not None and await self._has_passed(shard_id, since, f"was read up to {position} only")
+
+    async def reaches_back_to(self, epoch_ms: int) -> bool:
+        """Whether the stream still keeps what arrived at a time, in epoch milliseconds.
+
+        Raises:
+            ClientError: As `check`.
+        """
+        age = self._clock.time() - epoch_ms / 1000
+        return age <= self._shortest or age <= await self._retention()
+
+    async def check_begun(self, shard: Shard) -> None:
+        """Report what is gone of a shard that is read from its beginning, because its parents were read to their end.
+
+        Raises:
+            DataLossError, ClientError: As `check`.
+        """
+        # The number with which a shard begins has no second of its own, but that of the creation.
+        if _is_version_2(shard.first):
+            born = float(shard.first >> 148 & _36_BITS)
+            await self._has_passed(shard.shard_id, born, "has not been read yet, although its parents have")
+
+    async def _has_passed(self, shard_id: str, since: float, state: str) -> bool:
+        if self._clock.time() - since <= self._shortest:
+            return False
+        horizon = self._clock.time() - await self._retention()
+        if since >= horizon:
+            return False
+        message = (
+            f"stream {self._stream.name!r}, shard {shard_id} {state}, and the stream does not keep records for so long: what "
+            f"came between {_text(since)} and {_text(horizon)} is gone, if there was anything"
+        )
+        if self._fail:
+            raise DataLossError(
+                f"{message}. Set kinesis-efo option 'failOnDataLoss' to false to go on without it; "
+                "a longer retention period of the stream gives more time"
+            )
+        if shard_id not in self._warned:
+            self._warned.add(shard_id)
+            log.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
+        return True
+
+    async def _retention(self) -> float:
+        async with self._asking:
+            now = self._clock.monotonic()
+            if self._known is None or now - self._known[0] > _ASK_AGAIN:
+                self._known = now, await self._lister.retention(self._stream.stream_arn)
+            return self._known[1]
+
+
+def written_at(number: int, shard_id: str, latest: float) -> float | None:
+    """The second in which a record's number was given out, since the epoch; None where it does not look like one.
+
+    Args:
+        number: Of a record or a continuation.
+        shard_id: The shard it belongs to.
+        latest: A time after which no number can have been given out yet.
+
+    >>> written_at(49590338271490256608559692538361571095921575989136588898, "shardId-000000000006", 2e9)
+    1545084650.0
+    """
+    index = shard_id.rpartition("-")[2]
+    if not _is_version_2(number) or not index.isdecimal() or number >> 4 & 0xFFFFFFFF != int(index):
+        return None
+    second = number >> 36 & _36_BITS
+    return float(second) if number >> 148 & _36_BITS <= second <= latest else None
+
+
+def predates(position: Position, shard: Shard) -> bool:
+    """Whether a position was reached before its shard began: in an earlier stream of the same name."""
+    numbers = position.value, shard.first
+    return position.kind is PositionKind.AFTER and all(map(_is_version_2, numbers)) and numbers[0] < numbers[1]
+
+
+def _is_version_2(number: int) -> bool:
+    """Whether a number is laid out in 186 bits, from the highest: 2, the second of the shard's creation (36), the shard's index
+    modulo 16 (4), a counter (64), a byte, the second (36), the shard's index (32), and 2 (4)."""
+    return number.bit_length() == 186 and number & 0xF == 2
+
+
+_36_BITS: Final = (1 << 36) - 1
+
+
+def _time_of(shard_id: str, position: Position, latest: float) -> float | None:
+    match position.kind:
+        case PositionKind.AFTER:
+            return written_at(position.value, shard_id, latest)
+        case PositionKind.AT_TIMESTAMP:
+            return position.value / 1000
+    return None
+
+
+def _text(epoch: float) -> str:
+    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds")

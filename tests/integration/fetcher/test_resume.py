@@ -1,0 +1,265 @@
+"""Going on after a pause: what retention took meanwhile, leases that are gone or behind, a stream created anew.
+
+Days pass at once: the local Kinesis and the fetcher share a wall clock that tests set forward.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import DataLossError, StreamReplacedError
+from kinesis_efo.kinesis.retention import written_at
+from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, PositionKind, ShardKey
+from tests.support.fetching import Reading, reading
+from tests.support.world import World, make_world, wait_until
+
+from .conftest import QUICK
+
+HOURS = 3600
+MakeWorld = Callable[..., World]
+
+
+class Calendar(SystemClock):
+    """The real clocks, the wall clock set forward."""
+
+    offset = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.offset
+
+
+@pytest.fixture(scope="module")
+def calendar() -> Calendar:
+    return Calendar()
+
+
+@pytest.fixture(scope="module")
+def aging_aws(calendar: Calendar) -> Iterator[LocalAws]:
+    with LocalAws(settings=Settings(**QUICK), clock=calendar) as aws:
+        yield aws
+
+
+@pytest.fixture
+def aging(aging_aws: LocalAws, tmp_path: Path) -> MakeWorld:
+    """Makes a world on which days can pass; arguments as `make_world`."""
+    return lambda streams=("orders",), **create: make_world(aging_aws, tmp_path, streams, **create)
+
+
+def records(first: int, count: int = 20) -> list[tuple[str, bytes]]:
+    return [(f"k{n % 7}", b"%08d" % n) for n in range(first, first + count)]
+
+
+def data(reader: Reading) -> list[bytes]:
+    return sorted(row.data for row in reader.rows)
+
+
+def read_some(w: World, calendar: Calendar, rows: int = 20, **options: Any) -> Offset:
+    with reading(w, clock=calendar, **options) as r:
+        r.until(rows)
+        r.client.commit(r.offset)
+        return r.offset
+
+
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+def test_a_position_trimmed_away_is_an_error_or_a_warning_as_the_user_chose(
+    aging: MakeWorld, calendar: Calendar, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    w = aging()
+    w.put(records(0))
+    offset = read_some(w, calendar, readMode=mode)
+    w.put(records(20))
+    calendar.offset += 25 * HOURS
+    w.put(records(40))
+    with reading(w, at=offset, clock=calendar, readMode=mode) as r:
+        with pytest.raises(DataLossError) as caught:
+            r.until(1, seconds=20)
+        (key,) = offset
+        for text in ("'orders'", key.shard, str(offset[key]), "failOnDataLoss", "is gone, if there was anything"):
+            assert text in str(caught.value)
+    with (
+        caplog.at_level(logging.WARNING),
+        reading(w, at=offset, clock=calendar, readMode=mode, failOnDataLoss="false") as r,
+    ):
+        r.until(20)
+        assert data(r) == [value for _, value in records(40)]
+        # The range that Spark has in its log is the same again after another restart.
+        (before, after), *_ = r.batches
+        first = r.rows[:]
+    with reading(w, at=before, clock=calendar, readMode=mode, failOnDataLoss="false") as r:
+        again = [row for wanted in before.ranges_to(after) for row in r.read(wanted)]
+        assert again == first[: len(again)]
+        assert again
+    assert sum("going on without it" in record.getMessage() for record in caplog.records) == 2, "once per shard and run"
+
+
+def test_a_pause_within_retention_costs_nothing(aging: MakeWorld, calendar: Calendar) -> None:
+    w = aging()
+    w.kinesis.increase_stream_retention_period(StreamName=w.streams["orders"], RetentionPeriodHours=48)
+    w.put(records(0))
+    offset = read_some(w, calendar)
+    w.put(records(20))
+    calendar.offset += 47 * HOURS
+    with reading(w, at=offset, clock=calendar) as r:
+        r.until(20)
+        assert data(r) == [value for _, value in records(20)]
+
+
+def test_an_idle_shards_offset_goes_on_with_the_clock(aging: MakeWorld, calendar: Calendar) -> None:
+    w = aging()
+    w.put(records(0))
+    with reading(w, clock=calendar) as r:
+        r.until(20)
+        calendar.offset += 30 * HOURS
+        wait_until(lambda: age(r.poll(), calendar) < 60, 20)
+        offset = r.poll()
+    calendar.offset += 20 * HOURS
+    w.put(records(20))
+    with reading(w, at=offset, clock=calendar) as r:
+        assert [row.data for row in r.until(20)] == [value for _, value in records(20)]
+
+
+@pytest.mark.parametrize("start", ["TRIM_HORIZON", "LATEST"])
+def test_an_idle_shard_that_is_polled_has_lost_nothing_although_its_offset_stands_still(
+    aging: MakeWorld, calendar: Calendar, start: str
+) -> None:
+    w = aging()
+    w.put(records(0))
+    options = {"readMode": "polling", "startingPosition": start, "polling.interval": "200ms"}
+    with reading(w, clock=calendar, **options) as r:
+        if start == "TRIM_HORIZON":
+            r.until(20)
+        r.client.commit(r.offset)
+        r.batch()
+        for _ in range(2):
+            calendar.offset += 15 * HOURS
+            wait_until(lambda: read_until(w) > calendar.time() - 60, 20)
+        assert r.poll() == r.offset
+        assert age(r.offset, calendar) > 29 * HOURS
+        offset = r.offset
+    calendar.offset += 20 * HOURS
+    w.put(records(20))
+    with reading(w, at=offset, clock=calendar, **options) as r:
+        assert [row.data for row in r.until(20)] == [value for _, value in records(20)]
+
+
+def age(offset: Offset, calendar: Calendar) -> float:
+    ((key, position),) = offset.items()
+    if position.kind is PositionKind.AT_TIMESTAMP:
+        return calendar.time() - position.value / 1000
+    return calendar.time() - (written_at(position.value, key.shard, calendar.time() + 1) or 0)
+
+
+def read_until(w: World) -> float:
+    return max((int(row["readUntil"]["N"]) / 1000 for row in w.leases().values() if "readUntil" in row), default=0)
+
+
+def test_a_shard_that_was_trimmed_unread_between_two_others_is_told(aging: MakeWorld, calendar: Calendar) -> None:
+    w = aging({"orders": 1})
+    w.put(records(0))
+    name = w.streams["orders"]
+
+    def split() -> None:
+        (shard,) = [s for s in w.shards() if "EndingSequenceNumber" not in s["SequenceNumberRange"]][:1]
+        hashes = shard["HashKeyRange"]
+        middle = (int(hashes["StartingHashKey"]) + int(hashes["EndingHashKey"])) // 2 + 1
+        w.kinesis.split_shard(StreamName=name, ShardToSplit=shard["ShardId"], NewStartingHashKey=str(middle))
+
+    (root,) = (shard["ShardId"] for shard in w.shards())
+    split()
+    w.put(records(20))
+    calendar.offset += 1 * HOURS
+    split()
+    w.put(records(40))
+    # The root was read to its end; then nobody read until it, and one of its children, had been trimmed.
+    offset = Offset({ShardKey("orders", root): SHARD_END})
+    calendar.offset += 24.5 * HOURS
+    w.put(records(60))
+    with reading(w, at=offset, clock=calendar) as r, pytest.raises(DataLossError, match="failOnDataLoss"):
+        r.until(1, seconds=20)
+    with reading(w, at=offset, clock=calendar, failOnDataLoss="false") as r:
+        r.until(20)
+        assert set(data(r)) >= {value for _, value in records(60)}
+
+
+def test_a_child_whose_beginning_was_trimmed_before_it_was_read(aging: MakeWorld, calendar: Calendar) -> None:
+    w = aging({"orders": 1})
+    (root,) = (shard["ShardId"] for shard in w.shards())
+    w.kinesis.split_shard(StreamName=w.streams["orders"], ShardToSplit=root, NewStartingHashKey=str(2**127))
+    children = [shard["ShardId"] for shard in w.shards() if shard["ShardId"] != root]
+    w.put(records(0))
+    offset = Offset(
+        {ShardKey("orders", root): SHARD_END, **{ShardKey("orders", child): TRIM_HORIZON for child in children}}
+    )
+    calendar.offset += 25 * HOURS
+    with reading(w, at=offset, clock=calendar) as r, pytest.raises(DataLossError, match="has not been read yet"):
+        r.until(1, seconds=20)
+
+
+def test_a_new_query_at_the_horizon_or_before_it_has_lost_nothing(aging: MakeWorld, calendar: Calendar) -> None:
+    w = aging({"orders": 2})
+    long_ago = str(int((calendar.time() - 30 * HOURS) * 1000))
+    w.put(records(0))
+    calendar.offset += 25 * HOURS
+    w.put(records(20))
+    for start in ("TRIM_HORIZON", f"AT_TIMESTAMP:{long_ago}"):
+        with reading(w, clock=calendar, startingPosition=start) as r:
+            r.until(20)
+            assert data(r) == [value for _, value in records(20)]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_stream_created_anew_under_its_name_is_told_apart(aging: MakeWorld, calendar: Calendar, shards: int) -> None:
+    w = aging({"orders": 2})
+    w.put(records(0))
+    offset = read_some(w, calendar)
+    name = w.streams["orders"]
+    w.kinesis.delete_stream(StreamName=name, EnforceConsumerDeletion=True)
+    calendar.offset += 60
+    w.kinesis.create_stream(StreamName=name, ShardCount=shards)
+    w.wait_active()
+    arn = w.kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
+    consumer = w.kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="lake")["Consumer"]["ConsumerARN"]
+    w.manifest.write_text(w.manifest.read_text().replace(w.consumers["orders"], consumer))
+    w.put(records(20))
+    for lossy in ("true", "false"):
+        with reading(w, at=offset, clock=calendar, failOnDataLoss=lossy) as r:
+            with pytest.raises(StreamReplacedError) as caught:
+                r.until(1, seconds=20)
+            for text in ("'orders'", "deleted and created again", "new checkpoint"):
+                assert text in str(caught.value)
+
+
+def test_leases_that_are_gone_or_behind_or_ahead_do_not_change_what_is_read(
+    aging: MakeWorld, calendar: Calendar
+) -> None:
+    w = aging({"orders": 2})
+    w.put(records(0))
+    yesterday = read_some(w, calendar)
+    old_rows = w.leases()
+    w.put(records(20))
+    with reading(w, at=yesterday, clock=calendar) as r:
+        r.until(20)
+        r.client.commit(r.offset)
+        today = r.offset
+    w.put(records(40))
+
+    def goes_on(offset: Offset, first: int) -> None:
+        with reading(w, at=offset, clock=calendar) as r:
+            r.until(60 - first)
+            assert data(r) == [value for _, value in records(first, 60 - first)]
+
+    goes_on(yesterday, 20)  # a checkpoint restored from yesterday; the leases are ahead
+    for key in w.leases():
+        w.dynamodb.delete_item(TableName=w.lease_table, Key={"leaseKey": {"S": key}})
+    goes_on(today, 40)  # the table emptied
+    for row in old_rows.values():
+        w.dynamodb.put_item(TableName=w.lease_table, Item=row)
+    goes_on(today, 40)  # the table restored from yesterday

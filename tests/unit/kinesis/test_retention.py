@@ -1,0 +1,183 @@
+"""What counts as trimmed before it was read, and what a number or a time must look like to say so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.errors import DataLossError
+from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.kinesis.retention import Retention, predates, written_at
+from kinesis_efo.local.sequence import Numbering
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from tests.support.virtual_time import LoopClock, run
+
+HOUR = 3600.0
+NOW = 1_700_001_000
+"""Where virtual time begins, epoch seconds."""
+SHARD = "shardId-000000000003"
+STREAM = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
+
+
+def number(age: float, index: int = 3, created: int = NOW - 10**6) -> int:
+    """A record's sequence number, `age` seconds old when a test begins."""
+    return int(Numbering(index, created).record(int((NOW - age) * 1e9)))
+
+
+def after(age: float) -> Position:
+    return Position.after(number(age))
+
+
+class Lister:
+    """Knows the retention only."""
+
+    def __init__(self, hours: float = 24) -> None:
+        self.hours = hours
+        self.asked = 0
+
+    async def retention(self, stream_arn: str) -> float:
+        self.asked += 1
+        return self.hours * HOUR
+
+
+def check(work: Callable[[Retention], Awaitable[Any]], lister: Lister | None = None, *, fail: bool = True) -> Any:
+    async def main() -> Any:
+        retention = Retention(STREAM, lister or Lister(), LoopClock(), fail=fail, shortest=24 * HOUR)  # type: ignore[arg-type]
+        return await work(retention)
+
+    return run(main())
+
+
+@pytest.mark.parametrize("position", [after(0), after(24 * HOUR), Position.at_timestamp((NOW - 60) * 1000)])
+def test_a_young_position_lacks_nothing_and_costs_no_call(position: Position) -> None:
+    lister = Lister()
+    assert not check(lambda retention: retention.check(SHARD, position), lister)
+    assert lister.asked == 0
+
+
+def test_a_position_within_a_longer_retention_lacks_nothing() -> None:
+    lister = Lister(hours=168)
+    assert not check(lambda retention: retention.check(SHARD, after(167 * HOUR)), lister)
+    assert lister.asked == 1
+
+
+@pytest.mark.parametrize("position", [after(30 * HOUR), Position.at_timestamp(int((NOW - 30 * HOUR) * 1000))])
+def test_a_position_behind_the_horizon_is_an_error_that_names_shard_and_gap(position: Position) -> None:
+    with pytest.raises(DataLossError) as caught:
+        check(lambda retention: retention.check(SHARD, position))
+    for text in (
+        "'orders'",
+        SHARD,
+        str(position),
+        "2023-11-13T16:30:00+00:00",
+        "2023-11-13T22:30:00+00:00",
+        "failOnDataLoss",
+    ):
+        assert text in str(caught.value)
+
+
+def test_where_losses_are_accepted_one_line_per_shard_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def thrice(retention: Retention) -> list[bool]:
+        other = Position.after(number(30 * HOUR, index=4))
+        return [
+            await retention.check(SHARD, after(30 * HOUR)),
+            await retention.check(SHARD, after(29 * HOUR)),
+            await retention.check("shardId-000000000004", other),
+        ]
+
+    with caplog.at_level(logging.WARNING):
+        assert check(thrice, fail=False) == [True, True, True]
+    assert [record.getMessage().split(" was")[0] for record in caplog.records] == [
+        f"stream 'orders', shard {SHARD}",
+        "stream 'orders', shard shardId-000000000004",
+    ]
+
+
+def test_the_retention_is_asked_for_once_a_minute_whatever_the_shards() -> None:
+    lister = Lister()
+
+    async def often(retention: Retention) -> None:
+        clock = LoopClock()
+        for _ in range(3):
+            for _ in range(50):
+                await retention.check(SHARD, after(30 * HOUR))
+            await clock.sleep(61)
+
+    check(often, lister, fail=False)
+    assert lister.asked == 3
+
+
+def test_an_idle_shard_lacks_nothing_of_the_time_in_which_it_was_read() -> None:
+    # GetRecords gives it no younger position; whether SubscribeToShard's go on with the clock is Kinesis' affair.
+    assert not check(lambda retention: retention.check(SHARD, after(30 * HOUR), read_until=NOW - 5))
+    assert not check(lambda retention: retention.check(SHARD, after(5), read_until=NOW - 30 * HOUR))
+    for position in (after(30 * HOUR), TRIM_HORIZON):
+        with pytest.raises(DataLossError):
+            check(lambda retention, position=position: retention.check(SHARD, position, read_until=NOW - 25 * HOUR))
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        TRIM_HORIZON,
+        SHARD_END,
+        Position.after(0),
+        Position.after(42),
+        Position.after(number(30 * HOUR, index=2)),
+        Position.after(number(30 * HOUR) + 1),
+        Position.after(number(30 * HOUR, created=NOW)),
+        Position.after(number(-(10**6))),
+    ],
+)
+def test_what_tells_no_time_is_taken_for_recent(position: Position) -> None:
+    assert not check(lambda retention: retention.check(SHARD, position))
+
+
+def test_a_shard_whose_parents_were_read_but_whose_beginning_is_trimmed() -> None:
+    def born(age: float) -> Shard:
+        first = int(Numbering(3, int(NOW - age)).record(1))
+        return Shard(SHARD, ("p",), (0, 9), first)
+
+    check(lambda retention: retention.check_begun(born(23 * HOUR)))
+    check(lambda retention: retention.check_begun(Shard(SHARD, ("p",), (0, 9), first=7)))
+    with pytest.raises(DataLossError, match=f"{SHARD} has not been read yet"):
+        check(lambda retention: retention.check_begun(born(25 * HOUR)))
+
+
+@pytest.mark.parametrize(
+    ("sequence_number", "shard", "arrived"),
+    [
+        # As AWS' guides and public traces show them, with the arrival time beside them.
+        (49590338271490256608559692538361571095921575989136588898, 6, 1545084650.987),
+        (49578004267304126490250764745524898857376013314355626018, 2, 1508209853.067),
+        (49584880958946076604572174628188246884286735603799687170, 0, 1527550020.837),
+        (49588630796424512596616347529113745994736297474709782530, 0, 1538160219.636),
+    ],
+)
+def test_numbers_of_aws_tell_their_second(sequence_number: int, shard: int, arrived: float) -> None:
+    written = written_at(sequence_number, f"shardId-{shard:012d}", 2e9)
+    assert written is not None
+    assert 0 <= arrived - written < 2
+
+
+@given(st.integers(0, 2**200))
+def test_any_number_is_borne(number: int) -> None:
+    found = written_at(number, SHARD, float(NOW))
+    assert found is None or 0 <= found <= NOW
+
+
+def test_a_position_of_an_earlier_stream_lies_before_the_shards_beginning() -> None:
+    first = int(Numbering(3, NOW - 100).record(int((NOW - 100) * 1e9)))
+    shard = Shard(SHARD, (), (0, 9), first)
+    old, new = number(5000, created=NOW - 9000), number(50, created=NOW - 100)
+    assert predates(Position.after(old), shard)
+    assert not predates(Position.after(new), shard)
+    assert not predates(Position.after(0), shard)
+    assert not predates(TRIM_HORIZON, shard)
+    assert not predates(Position.after(old), Shard(SHARD, (), (0, 9), first=1))

@@ -5,7 +5,9 @@ Relies on the manifest and on the library's own validation of options.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
@@ -14,6 +16,9 @@ from kinesis_efo.cli.completion import manifest_files, stream_names
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.units import parse_duration
+
+R = TypeVar("R")
 
 MANIFEST_VARIABLE = "KINESIS_EFO_MANIFEST"
 """Environment variable that stands in for `--manifest`."""
@@ -39,18 +44,16 @@ StreamsOption: TypeAlias = Annotated[
         autocompletion=stream_names,
     ),
 ]
-RegionOption: TypeAlias = Annotated[str | None, typer.Option("--region", help="AWS region; the manifest's by default.")]
-RoleOption: TypeAlias = Annotated[
-    str | None, typer.Option("--role-arn", help="Role to assume, for example the job's own.")
-]
-ExternalIdOption: TypeAlias = Annotated[str | None, typer.Option("--external-id", help="Goes with --role-arn.")]
-EndpointOption: TypeAlias = Annotated[
-    str | None, typer.Option("--endpoint-url", help="One endpoint for every AWS service, as AWS_ENDPOINT_URL.")
-]
 
 
 def aws_settings(
-    region: str | None, role_arn: str | None, external_id: str | None, endpoint_url: str | None
+    *,
+    region: Annotated[str | None, typer.Option("--region", help="AWS region; the manifest's by default.")] = None,
+    role_arn: Annotated[str | None, typer.Option("--role-arn", help="Role to assume, such as the job's own.")] = None,
+    external_id: Annotated[str | None, typer.Option("--external-id", help="Goes with --role-arn.")] = None,
+    endpoint_url: Annotated[
+        str | None, typer.Option("--endpoint-url", help="One endpoint for every AWS service, as AWS_ENDPOINT_URL.")
+    ] = None,
 ) -> AwsSettings:
     """How AWS is reached, from the command line.
 
@@ -60,6 +63,38 @@ def aws_settings(
     if external_id and not role_arn:
         raise ConfigurationError("--external-id goes with --role-arn, which is missing")
     return AwsSettings(region=region, endpoint_url=endpoint_url, role_arn=role_arn, external_id=external_id)
+
+
+def with_aws(command: Callable[..., R]) -> Callable[..., R]:
+    """A command whose first parameter, `aws`, is made of the options that `aws_settings` declares.
+
+    Typer reads options off a signature; so the command's own is shown with these in place of `aws`.
+    """
+    own = inspect.signature(command, eval_str=True).parameters
+    shared = inspect.signature(aws_settings, eval_str=True).parameters
+    shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, each in own.items() if name != "aws"]
+    shown += shared.values()
+
+    def called(**values: Any) -> R:
+        aws = aws_settings(**{name: values.pop(name) for name in shared})
+        return command(aws, **values)
+
+    called.__doc__, called.__name__ = command.__doc__, command.__name__
+    called.__annotations__ = {each.name: each.annotation for each in shown}
+    called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    return called
+
+
+def seconds(option: str, text: str) -> float:
+    """The seconds in an option such as `10s`.
+
+    Raises:
+        ConfigurationError: The text is not a duration.
+    """
+    try:
+        return parse_duration(text) / 1000
+    except ValueError:
+        raise ConfigurationError(f"{option} must be a duration such as 10s; got {text!r}") from None
 
 
 def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> Manifest:

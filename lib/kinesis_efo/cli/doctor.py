@@ -19,13 +19,11 @@ from kinesis_efo.operate.findings import Finding, Status
 from kinesis_efo.options import AwsSettings
 
 
+@arguments.with_aws
 def doctor(
+    aws: AwsSettings,
     manifest: arguments.ManifestOption,
     stream: arguments.StreamsOption = None,
-    region: arguments.RegionOption = None,
-    role_arn: arguments.RoleOption = None,
-    external_id: arguments.ExternalIdOption = None,
-    endpoint_url: arguments.EndpointOption = None,
     polling: Annotated[bool, typer.Option("--polling", help="For a query with readMode=polling.")] = False,
     subscribe_anyway: Annotated[
         bool, typer.Option("--subscribe-anyway", help="Try a dry-run subscription also while a query holds leases.")
@@ -37,7 +35,6 @@ def doctor(
     Each line passed, failed or is unknown, with the fix. Nothing is registered, written or subscribed to. Run it where the
     job runs, or with its role. Exit code 1 if something failed; what is unknown is no failure.
     """
-    aws = arguments.aws_settings(region, role_arn, external_id, endpoint_url)
     report(as_json, asyncio.run(_examine(manifest, stream, aws, polling=polling, anyway=subscribe_anyway)))
 
 

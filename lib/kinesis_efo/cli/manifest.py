@@ -18,35 +18,31 @@ from kinesis_efo.manifest import Manifest
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.checkup import consumer, stream
 from kinesis_efo.operate.lease_checkup import lease_table
+from kinesis_efo.options import AwsSettings
 
 manifest = typer.Typer(no_args_is_help=True, help="Show an application's manifest, or check it against AWS.")
 
 
 @manifest.command()
+@arguments.with_aws
 def show(
+    aws: AwsSettings,
     manifest: arguments.ManifestOption,
-    region: arguments.RegionOption = None,
-    role_arn: arguments.RoleOption = None,
-    external_id: arguments.ExternalIdOption = None,
-    endpoint_url: arguments.EndpointOption = None,
     as_json: output.JsonFlag = False,
 ) -> None:
     """Show what a manifest says, once it was found valid."""
-    found = arguments.load(manifest, arguments.aws_settings(region, role_arn, external_id, endpoint_url))
+    found = arguments.load(manifest, aws)
     output.answer(as_json, _data(found), lambda: _view(found))
 
 
 @manifest.command()
+@arguments.with_aws
 def check(
+    aws: AwsSettings,
     manifest: arguments.ManifestOption,
-    region: arguments.RegionOption = None,
-    role_arn: arguments.RoleOption = None,
-    external_id: arguments.ExternalIdOption = None,
-    endpoint_url: arguments.EndpointOption = None,
     as_json: output.JsonFlag = False,
 ) -> None:
     """Check that AWS has every stream, consumer and table that a manifest names. Exit code 1 if something is wrong."""
-    aws = arguments.aws_settings(region, role_arn, external_id, endpoint_url)
     found = arguments.load(manifest, aws)
 
     async def look() -> list[Any]:

@@ -16,20 +16,18 @@ from kinesis_efo.kinesis.topology import Topology, explained
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.shard_tree import Entry, share, tree
+from kinesis_efo.options import AwsSettings
 
 
+@arguments.with_aws
 def shards(
+    aws: AwsSettings,
     manifest: arguments.ManifestOption,
     stream: arguments.StreamsOption = None,
     open_only: Annotated[bool, typer.Option("--open", help="Only shards that are written to now.")] = False,
-    region: arguments.RegionOption = None,
-    role_arn: arguments.RoleOption = None,
-    external_id: arguments.ExternalIdOption = None,
-    endpoint_url: arguments.EndpointOption = None,
     as_json: output.JsonFlag = False,
 ) -> None:
     """Show the shards of an application's streams, each below the shard it continues."""
-    aws = arguments.aws_settings(region, role_arn, external_id, endpoint_url)
     found = arguments.load(manifest, aws, stream)
 
     async def look() -> dict[str, list[Shard]]:

@@ -54,6 +54,13 @@ class Switch(NoFaults):
         return self.faults.frame(subscription, frame)  # type: ignore[no-any-return]
 
 
+class _Typed(io.TextIOWrapper):
+    """Standard input that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture(scope="package")
 def switched_aws() -> Iterator[tuple[LocalAws, Switch]]:
     switch = Switch()
@@ -91,11 +98,11 @@ def world(aws: LocalAws, tmp_path: Path) -> Callable[..., World]:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Runs a command line in this process, with a text as standard input."""
+    """Runs a command line in this process, with a text as standard input, typed by a person or not."""
 
-    def run(*arguments: object, stdin: str | bytes = "") -> Result:
+    def run(*arguments: object, stdin: str | bytes = "", typed: bool = False) -> Result:
         raw = stdin.encode() if isinstance(stdin, str) else stdin
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw)))
+        monkeypatch.setattr(sys, "stdin", (_Typed if typed else io.TextIOWrapper)(io.BytesIO(raw)))
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()

@@ -1,0 +1,98 @@
+"""What commands about leases share: options, and an application's table with what was selected of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+import typer
+
+from kinesis_efo.cli import arguments
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.leases.row import Lease, LeaseKeys
+from kinesis_efo.leases.store import Scan
+from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.operate.access import Access
+from kinesis_efo.operate.lease_checkup import open_table
+from kinesis_efo.options import AwsSettings
+
+ShardsOption: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--shard", metavar="ID", help="Only this shard; may be repeated.")
+]
+YesFlag: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+ForceFlag: TypeAlias = Annotated[
+    bool, typer.Option("--force", help="Do it although a live worker holds the leases: it loses them.")
+]
+DryRunFlag: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
+TimeoutOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--lease-timeout",
+        metavar="DURATION",
+        help="A worker that renews nothing for so long is dead: the query's leaseTimeout, KCL's failover time.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Leases:
+    """An application's lease table, and what is selected of it.
+
+    Attributes:
+        table: The table, checked.
+        keys: What its keys mean.
+        manifest: With the selected streams.
+        shards: Ids of the selected shards; empty for all.
+        access: More clients.
+    """
+
+    table: LeaseTable
+    keys: LeaseKeys
+    manifest: Manifest
+    shards: frozenset[str]
+    access: Access
+
+    def selects(self, lease: Lease) -> bool:
+        """Whether a row is among those selected."""
+        shard = self.keys.decode(lease.key)
+        named = shard is not None and shard.stream in self.manifest.streams
+        return named and (not self.shards or (shard is not None and shard.shard in self.shards))
+
+    def selected(self, scan: Scan) -> dict[str, Lease]:
+        """The selected rows.
+
+        Raises:
+            ConfigurationError: A shard that was named has none.
+        """
+        found = {key: lease for key, lease in scan.leases.items() if self.selects(lease)}
+        missing = self.shards - {shard.shard for key in found if (shard := self.keys.decode(key))}
+        if missing:
+            streams = ", ".join(sorted(self.manifest.streams))
+            raise ConfigurationError(f"{self.table.label} has no lease for {', '.join(sorted(missing))} of {streams}")
+        return found
+
+
+@asynccontextmanager
+async def opened(
+    aws: AwsSettings, location: str, streams: list[str] | None = None, shards: Sequence[str] | None = None
+) -> AsyncIterator[Leases]:
+    """An application's leases.
+
+    Args:
+        aws: How AWS is reached.
+        location: Of the manifest.
+        streams: Logical names of the selected streams; None for all.
+        shards: Ids of the selected shards; None for all.
+
+    Raises:
+        ManifestError: It cannot be loaded, or has no such stream.
+        LeaseError: The table is missing, is no lease table, or cannot be reached.
+    """
+    manifest = arguments.load(location, aws, streams)
+    async with Access(aws, manifest.region) as access:
+        table = await open_table(access, manifest)
+        await table.check()
+        yield Leases(table, LeaseKeys(manifest.stream_names), manifest, frozenset(shards or ()), access)

@@ -1,0 +1,215 @@
+"""``kinesis-efo leases``: see the rows of an application's lease table, and change them by hand under guard.
+
+Leases coordinate and say where a *new* query starts (`startingPosition=LEASES`); a query with a checkpoint of Spark goes on
+from that, whatever is changed here. What changes is planned in `operate.lease_edits`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.lease_access import (
+    DryRunFlag,
+    ForceFlag,
+    Leases,
+    ShardsOption,
+    TimeoutOption,
+    YesFlag,
+    opened,
+)
+from kinesis_efo.cli.lease_guard import Plan, change
+from kinesis_efo.cli.lease_transfer import export, import_kcl
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.kinesis.topology import Topology, explained, starting_positions
+from kinesis_efo.leases.row import Lease, LeaseInfo
+from kinesis_efo.leases.store import Scan
+from kinesis_efo.operate import lease_edits
+from kinesis_efo.options import AwsSettings
+from kinesis_efo.positions import Position, PositionKind, ShardKey
+from kinesis_efo.units import parse_time
+
+leases = typer.Typer(no_args_is_help=True, help="See an application's leases, and change them by hand.")
+leases.command("export")(export)
+leases.command("import-kcl")(import_kcl)
+
+
+@leases.command("list")
+@arguments.with_aws
+def list_leases(
+    aws: AwsSettings,
+    manifest: arguments.ManifestOption,
+    stream: arguments.StreamsOption = None,
+    shard: ShardsOption = None,
+    as_json: output.JsonFlag = False,
+) -> None:
+    """List the leases: who holds which shard, and how far it was read. Whether an owner is alive is what `lag` finds out."""
+
+    async def look() -> tuple[list[tuple[ShardKey, Lease]], Scan]:
+        async with opened(aws, manifest, stream, shard) as here:
+            scan = await here.table.scan()
+            found = sorted(here.selected(scan).items())
+            return [(here.keys.decode(key) or ShardKey("", key), lease) for key, lease in found], scan
+
+    rows, scan = asyncio.run(look())
+    output.answer(
+        as_json,
+        {"leases": [_data(key, lease) for key, lease in rows]},
+        lambda: output.table(
+            ("stream", "shard", "checkpoint", "owner", ">counter", ">switches"),
+            [
+                (key.stream, key.shard, _checkpoint(lease), lease.owner, str(lease.counter), str(lease.owner_switches))
+                for key, lease in rows
+            ],
+        ),
+    )
+    for reason in scan.unreadable.values():
+        output.remark(f"kinesis-efo: not listed: {reason}")
+
+
+@leases.command()
+@arguments.with_aws
+def release(
+    aws: AwsSettings,
+    manifest: arguments.ManifestOption,
+    stream: arguments.StreamsOption = None,
+    shard: ShardsOption = None,
+    lease_timeout: TimeoutOption = "10s",
+    dry_run: DryRunFlag = False,
+    force: ForceFlag = False,
+    yes: YesFlag = False,
+    as_json: output.JsonFlag = False,
+) -> None:
+    """Free leases whose owner is dead, so that a restart need not wait until they expire."""
+    timeout = arguments.seconds("--lease-timeout", lease_timeout)
+
+    async def free() -> None:
+        async with opened(aws, manifest, stream, shard) as here:
+            await change(
+                here.table,
+                lambda scan, _: Plan(lease_edits.releases(here.selected(scan).values())),
+                here.selects,
+                timeout,
+                as_json=as_json,
+                dry_run=dry_run,
+                force=force,
+                yes=yes,
+            )
+
+    asyncio.run(free())
+
+
+@leases.command()
+@arguments.with_aws
+def reset(
+    aws: AwsSettings,
+    manifest: arguments.ManifestOption,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="POSITION",
+            help="TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>; "
+            "with --shard also AFTER:<sequence number> and SHARD_END.",
+        ),
+    ],
+    stream: arguments.StreamsOption = None,
+    shard: ShardsOption = None,
+    lease_timeout: TimeoutOption = "10s",
+    dry_run: DryRunFlag = False,
+    force: ForceFlag = False,
+    yes: YesFlag = False,
+    as_json: output.JsonFlag = False,
+) -> None:
+    """Move leases to a position: where a new query with startingPosition=LEASES, or a KCL application, begins.
+
+    For whole streams, the rows become those of the shards that are open at that position; the shards that continue them
+    get theirs when it is their turn. A query that has a checkpoint is not affected.
+    """
+    timeout = arguments.seconds("--lease-timeout", lease_timeout)
+    position = _target(to, whole_streams=not shard)
+
+    async def move() -> None:
+        async with opened(aws, manifest, stream, shard) as here:
+            wanted = {} if shard else await _beginnings(here, position)
+
+            def plan(scan: Scan, _: Scan) -> Plan:
+                rows = here.selected(scan)
+                return Plan(
+                    lease_edits.moves(rows.values(), position) if shard else lease_edits.replacement(rows, wanted),
+                    [
+                        "A query that has a checkpoint goes on from it: this is for new ones, with startingPosition=LEASES."
+                    ],
+                )
+
+            await change(
+                here.table, plan, here.selects, timeout, as_json=as_json, dry_run=dry_run, force=force, yes=yes
+            )
+
+    asyncio.run(move())
+
+
+async def _beginnings(here: Leases, position: Position) -> dict[str, LeaseInfo]:
+    """The leases with which reading from a position begins, for all selected streams."""
+    topology = Topology(await here.access.client("kinesis"))
+    wanted: dict[str, LeaseInfo] = {}
+    for name, ref in here.manifest.streams.items():
+        source = here.manifest.source
+        starts = await explained(starting_positions(topology, ref.stream_arn, position), ref, source)
+        shards = {each.shard_id: each for each in await explained(topology.shards(ref.stream_arn), ref, source)}
+        for shard_id, start in starts.items():
+            shard = shards[shard_id]
+            first, last = shard.hash_range
+            info = LeaseInfo(start, frozenset(shard.parents), str(first), str(last))
+            wanted[here.keys.encode(ShardKey(name, shard_id))] = info
+    return wanted
+
+
+def _target(text: str, *, whole_streams: bool) -> Position:
+    name, _, rest = text.strip().partition(":")
+    try:
+        match name.upper():
+            case "LATEST" if not rest:
+                return Position.at_timestamp(round(SystemClock().time() * 1000))
+            case "AT_TIMESTAMP":
+                return Position.at_timestamp(parse_time(rest))
+        position = Position.parse(text.strip())
+    except ValueError:
+        raise ConfigurationError(
+            "--to must be TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, AFTER:<sequence number> or SHARD_END; "
+            f"got {text!r}"
+        ) from None
+    if whole_streams and position.kind is not PositionKind.TRIM_HORIZON:
+        raise ConfigurationError(f"--to {name} is a position inside one shard: say which with --shard")
+    return position
+
+
+def _checkpoint(lease: Lease) -> str:
+    if lease.checkpoint is None:
+        return "LATEST"
+    text = str(lease.checkpoint)
+    if lease.checkpoint.kind is PositionKind.AT_TIMESTAMP:
+        moment = datetime.fromtimestamp(lease.checkpoint.value / 1000, UTC)
+        text = f"AT_TIMESTAMP:{moment.isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
+    return f"{text} (user record {lease.sub})" if lease.sub else text
+
+
+def _data(key: ShardKey, lease: Lease) -> dict[str, Any]:
+    return {
+        "stream": key.stream,
+        "shardId": key.shard,
+        "leaseKey": lease.key,
+        "checkpoint": "LATEST" if lease.checkpoint is None else str(lease.checkpoint),
+        "subSequenceNumber": lease.sub,
+        "owner": lease.owner,
+        "run": lease.run,
+        "endpoint": lease.endpoint,
+        "counter": lease.counter,
+        "ownerSwitches": lease.owner_switches,
+        "parents": sorted(lease.parents),
+        "children": sorted(lease.children),
+    }

@@ -1,0 +1,149 @@
+"""Changes to leases by hand: what is planned, and that nothing is written over what somebody else wrote meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.leases.row import Lease, LeaseInfo, LeaseKeys
+from kinesis_efo.operate.lease_edits import Edit, apply, imported, moves, releases, replacement
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from tests.support.lease_store import MemoryLeaseStore
+
+POSITIONS = st.sampled_from([TRIM_HORIZON, SHARD_END, Position.after(7), Position.after(90), Position.at_timestamp(5)])
+SHARDS = [f"shardId-{number:012}" for number in range(5)]
+
+
+@st.composite
+def rows(draw: st.DrawFn, prefix: str = "") -> dict[str, Lease]:
+    """Rows of some shards, some of them owned."""
+    return {
+        prefix + shard: Lease(
+            prefix + shard,
+            counter=draw(st.integers(0, 9)),
+            owner=draw(st.sampled_from([None, "worker"])),
+            checkpoint=draw(st.none() | POSITIONS),
+            sub=draw(st.sampled_from([0, 0, 3])),
+        )
+        for shard in draw(st.sets(st.sampled_from(SHARDS)))
+    }
+
+
+def written(present: dict[str, Lease], edits: list[Edit]) -> dict[str, Lease]:
+    """The rows once all edits are in the table."""
+    table = MemoryLeaseStore()
+    table.items = {key: lease.to_item() for key, lease in present.items()}
+    assert asyncio.run(apply(table, edits, force=False)) == []
+    return {key: table.lease(key) for key in table.items}
+
+
+@given(rows())
+def test_release_frees_every_lease_and_moves_none(present: dict[str, Lease]) -> None:
+    edits = releases(present.values())
+    after = written(present, edits)
+    assert {key: lease.checkpoint for key, lease in after.items()} == {
+        key: lease.checkpoint for key, lease in present.items()
+    }
+    assert all(lease.owner is None for lease in after.values())
+    assert len(edits) == sum(lease.owner is not None for lease in present.values())
+    assert releases(after.values()) == []
+
+
+@given(rows(), POSITIONS)
+def test_moves_end_at_the_position_and_are_planned_once(present: dict[str, Lease], position: Position) -> None:
+    after = written(present, moves(present.values(), position))
+    assert all((row.checkpoint, row.sub, row.owner) == (position, 0, None) for row in after.values())
+    assert moves(after.values(), position) == []
+
+
+@given(rows(), st.dictionaries(st.sampled_from(SHARDS), POSITIONS))
+def test_a_replacement_leaves_exactly_what_is_wanted(present: dict[str, Lease], wanted: dict[str, Position]) -> None:
+    infos = {key: LeaseInfo(position, frozenset({"p"}), "0", "9") for key, position in wanted.items()}
+    after = written(present, replacement(present, infos))
+    assert {key: (row.checkpoint, row.sub, row.owner) for key, row in after.items()} == {
+        key: (position, 0, None) for key, position in wanted.items()
+    }
+    assert replacement(after, infos) == []
+
+
+@given(rows(), rows("orders:"), st.booleans())
+def test_an_import_says_what_the_source_says(
+    source: dict[str, Lease], present: dict[str, Lease], other_stream: bool
+) -> None:
+    keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
+    clicks = {"clicks:shardId-1": Lease("clicks:shardId-1")} if other_stream else {}
+    found = imported(list(source.values()), LeaseKeys({"orders": "dev-orders"}), present | clicks, keys, now_ms=44)
+    after = written(present | clicks, found.edits)
+    expected = {
+        f"orders:{key}": (lease.checkpoint or Position.at_timestamp(44), lease.sub) for key, lease in source.items()
+    }
+    of_orders = {key: row for key, row in after.items() if key.startswith("orders:")}
+    if source:  # an empty source says nothing of any stream
+        assert {key: (row.checkpoint, row.sub) for key, row in of_orders.items()} == expected
+        assert all(row.owner is None for row in of_orders.values())
+    else:
+        assert of_orders == present
+    assert {key: row for key, row in after.items() if key.startswith("clicks:")} == clicks
+    assert {str(shard).partition(":")[2] for shard in found.begun_now} == {
+        key for key, lease in source.items() if lease.checkpoint is None
+    }
+    again = imported(list(source.values()), LeaseKeys({"orders": "dev-orders"}), after, keys, now_ms=44)
+    assert again.edits == []
+
+
+def test_an_import_understands_the_keys_of_kcl_and_passes_over_other_streams() -> None:
+    keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
+    source = [
+        Lease("123456789012:dev-clicks:1700000000:shardId-1", checkpoint=Position.after(5)),
+        Lease("123456789012:elsewhere:1700000000:shardId-1"),
+        Lease("shardId-2"),
+    ]
+    found = imported(source, keys, {}, keys, now_ms=0)
+    assert [(edit.key, edit.what) for edit in found.edits] == [("clicks:shardId-1", "created")]
+    assert found.skipped == ["123456789012:elsewhere:1700000000:shardId-1", "shardId-2"]
+
+
+def test_what_was_written_meanwhile_is_left_alone_unless_forced() -> None:
+    async def main() -> None:
+        for change in (
+            lambda row: row.renewed(),
+            lambda row: row.taken("another", "run", ""),
+            lambda row: row.released(),
+        ):
+            for plan in (moves([owned], Position.after(70)), [Edit(owned.key, owned, None)]):
+                table = MemoryLeaseStore()
+                table.items = {owned.key: change(owned).to_item()}
+                assert await apply(table, plan, force=False) == plan
+                assert table.items == {owned.key: change(owned).to_item()}
+                assert await apply(table, plan, force=True) == []
+                if plan[0].after is None:
+                    assert table.items == {}
+                else:
+                    assert table.lease(owned.key).checkpoint == Position.after(70)
+                    assert table.lease(owned.key).owner is None
+
+    owned = replace(Lease("shardId-1").taken("worker", "run", ""), checkpoint=Position.after(3))
+    asyncio.run(main())
+
+
+def test_a_row_that_appeared_meanwhile_is_not_written_over() -> None:
+    async def main() -> None:
+        table = MemoryLeaseStore()
+        table.items = {"shardId-1": Lease("shardId-1", counter=4, checkpoint=Position.after(3)).to_item()}
+        plan = replacement({}, {"shardId-1": LeaseInfo(TRIM_HORIZON)})
+        assert await apply(table, plan, force=False) == plan
+        assert await apply(table, plan, force=True) == []
+        assert table.lease("shardId-1").checkpoint == TRIM_HORIZON
+        # What was to go and is gone is as it should be.
+        assert await apply(table, [Edit("shardId-9", Lease("shardId-9"), None)], force=False) == []
+
+    asyncio.run(main())
+
+
+def test_edits_are_named_for_what_they_do() -> None:
+    row = Lease("k", owner="w", checkpoint=Position.after(1))
+    edits = [Edit("k", None, row), Edit("k", row, None), *releases([row]), *moves([row], TRIM_HORIZON)]
+    assert [edit.what for edit in edits] == ["created", "deleted", "released", "moved"]

@@ -1,4 +1,4 @@
-"""`python -m infra`: synthesize (what `cdktf` calls), accept a protected environment, declare one in local AWS."""
+"""`python -m infra`: synthesize (what `cdktf` calls), accept a protected environment, prepare a pipeline, declare one in local AWS."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from infra.errors import InfraError
 from infra.load import DIRECTORY, load_environments
 
 _log = logging.getLogger("infra")
+BOOTSTRAP = Path("cdktf.bootstrap")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,16 +32,36 @@ def main(arguments: list[str] | None = None) -> int:
                 from infra.up import up
 
                 up(options.directory, options.environment, options.endpoint, through=options.through)
+            case "bootstrap":
+                _bootstrap(options)
             case _:
-                from infra.app import synthesize
-
-                environments = load_environments(options.directory, getattr(options, "environments", ()))
-                written = synthesize(environments, options.directory)
-                _log.info("synthesized %s into %s", ", ".join(e.environment for e in environments), written)
+                _synth(options)
     except InfraError as error:
         _log.error("error: %s", error)
         return 1
     return 0
+
+
+def _synth(options: argparse.Namespace) -> None:
+    from infra.app import synthesize, synthesize_bootstrap
+
+    environments = load_environments(options.directory, getattr(options, "environments", ()))
+    if getattr(options, "bootstrap", False):
+        written = synthesize_bootstrap(environments, BOOTSTRAP)
+    else:
+        written = synthesize(environments, options.directory)
+    _log.info("synthesized %s into %s", ", ".join(e.environment for e in environments), written)
+
+
+def _bootstrap(options: argparse.Namespace) -> None:
+    import boto3
+
+    from infra.app import synthesize_bootstrap
+    from infra.bootstrap import bootstrap
+
+    (environment,) = load_environments(options.directory, [options.environment])
+    s3 = boto3.client("s3", region_name=environment.state_region or environment.region)
+    bootstrap(environment, synthesize_bootstrap([environment], options.out), s3, approve=options.yes)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,8 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command")
     synth = commands.add_parser("synth", help="write Terraform JSON (the default)")
     synth.add_argument("environments", nargs="*", help="default: all")
+    synth.add_argument("--bootstrap", action="store_true", help=f"what pipelines need, instead, into {BOOTSTRAP}")
     accept = commands.add_parser("accept", help="write down what a protected environment declares")
     accept.add_argument("environment")
+    bootstrap = commands.add_parser("bootstrap", help="deploy what the pipeline of an environment needs, once")
+    bootstrap.add_argument("environment")
+    bootstrap.add_argument("--out", type=Path, default=BOOTSTRAP, help="synthesized to (default: %(default)s)")
+    bootstrap.add_argument("--yes", action="store_true", help="do not ask")
     up = commands.add_parser("up", help="declare an environment in local AWS")
     up.add_argument("environment")
     up.add_argument("--endpoint", default="http://127.0.0.1:4566", help="URL of local AWS (default: %(default)s)")

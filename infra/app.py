@@ -9,6 +9,7 @@ from pathlib import Path
 from infra import ledger
 from infra.cdk import App
 from infra.settings import Environment
+from infra.stacks.bootstrap import BootstrapStack
 from infra.stacks.streaming import StreamingStack
 
 
@@ -37,5 +38,18 @@ def synthesize(
     app = App(outdir=str(outdir or os.environ.get("CDKTF_OUTDIR", "cdktf.out")))
     for environment in chosen:
         StreamingStack(app, environment, local_endpoint)
+    app.synth()
+    return Path(app.outdir)
+
+
+def synthesize_bootstrap(environments: Iterable[Environment], outdir: Path) -> Path:
+    """Write the bootstrap stack of each environment that has a pipeline; as `synthesize`, into a directory of its own.
+
+    They are not among the others, because nobody but an administrator may deploy them.
+    """
+    app = App(outdir=str(outdir))
+    for environment in environments:
+        if environment.pipeline is not None:
+            BootstrapStack(app, environment)
     app.synth()
     return Path(app.outdir)

@@ -98,6 +98,7 @@ from cdktf_cdktf_provider_aws.emrserverless_application import (  # noqa: E402
     EmrserverlessApplicationNetworkConfiguration,
 )
 from cdktf_cdktf_provider_aws.iam_instance_profile import IamInstanceProfile  # noqa: E402
+from cdktf_cdktf_provider_aws.iam_openid_connect_provider import IamOpenidConnectProvider  # noqa: E402
 from cdktf_cdktf_provider_aws.iam_policy import IamPolicy  # noqa: E402
 from cdktf_cdktf_provider_aws.iam_role import IamRole  # noqa: E402
 from cdktf_cdktf_provider_aws.iam_role_policy_attachment import IamRolePolicyAttachment  # noqa: E402
@@ -156,6 +157,7 @@ __all__ = [
     "EmrserverlessApplicationNetworkConfiguration",
     "Fn",
     "IamInstanceProfile",
+    "IamOpenidConnectProvider",
     "IamPolicy",
     "IamRole",
     "IamRolePolicyAttachment",

@@ -21,17 +21,20 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from infra.errors import InfraError
+from infra.sarif import Failure, as_sarif
 
 _log = logging.getLogger("infra")
 
 CHECKOV = "checkov==3.3.30"
 CHECKS = Path(__file__).parent / "checks"
-SUPPRESSED: Mapping[str, str] = {}
-"""Checks that are not run, each with the reason. Empty: nothing needs to be excused."""
 EXCUSED: Mapping[tuple[str, str], str] = {
     ("CKV_AWS_18", "artifacts"): "access logs need a bucket of the account's own; CloudTrail data events tell the same",
+    ("CKV_AWS_18", "state"): "access logs need a bucket of the account's own; CloudTrail data events tell the same",
     ("CKV_AWS_144", "artifacts"): "archives and programs are built again from their commit, in whatever region",
+    ("CKV_AWS_144", "state"): "a second state in another region could be applied by mistake; old versions are kept",
     ("CKV2_AWS_62", "artifacts"): "nobody waits for a file in it",
+    ("CKV2_AWS_62", "state"): "nobody waits for a state to change",
+    ("CKV_EFO_1", "pipeline_change_data"): "who applies declares the consumers; the jobs' roles are denied it",
 }
 """Failures that are accepted, by check and name of the one resource they are accepted for, each with the reason."""
 FLOOR = 25
@@ -48,12 +51,14 @@ class Result:
     """What a scan found.
 
     Attributes:
-        failed: `<check> <name>: <resource> in <file>`, planted faults aside.
+        failed: Checks that failed, planted faults aside.
+        excused: Those that failed as they are meant to.
         passed: Number of checks passed, by stack or plan.
     """
 
-    failed: Sequence[str]
+    failed: Sequence[Failure]
     passed: Mapping[str, int]
+    excused: Sequence[Failure] = ()
 
 
 def canary() -> dict[str, Any]:
@@ -111,6 +116,20 @@ def scan_stacks(synthesized: Path) -> Result:
             (Path(scratch) / name / "cdk.tf.json").write_text(json.dumps(document), encoding="utf-8")
         report = _checkov("terraform_json", scratch, ["--directory", scratch])
         return _judge(report, list(documents), PLANTED)
+
+
+def scan_all(synthesized: Sequence[Path]) -> Result:
+    """As `scan_stacks`, for several syntheses.
+
+    Raises:
+        GateError: As `scan_stacks`.
+    """
+    results = [scan_stacks(each) for each in synthesized]
+    return Result(
+        [failure for result in results for failure in result.failed],
+        {name: count for result in results for name, count in result.passed.items()},
+        [failure for result in results for failure in result.excused],
+    )
 
 
 def scan_plans(plans: Sequence[Path]) -> Result:
@@ -183,8 +202,6 @@ def _checkov(framework: str, scratch: str, arguments: Sequence[str]) -> list[dic
         "--framework", framework, "--skip-download", "--compact", "--output", "json",
         "--external-checks-dir", str(CHECKS), *arguments,
     ]  # fmt: skip
-    if SUPPRESSED:
-        command += ["--skip-check", ",".join(SUPPRESSED)]
     # In the scratch directory: checkov would obey a .checkov.yaml of the current one.
     ran = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd=scratch)
     decoder, reports, text = json.JSONDecoder(), [], ran.stdout.strip()
@@ -204,15 +221,18 @@ def _judge(reports: Sequence[Mapping[str, Any]], names: Sequence[str], planted: 
     """Tell planted faults from real ones, and a scan from something that looks like one."""
     if errors := sum(report["summary"]["parsing_errors"] for report in reports):
         raise GateError(f"checkov could not parse {errors} of the files")
-    failed, found, passed = [], set(), Counter[str]()
+    failed: list[Failure] = []
+    excused: list[Failure] = []
+    found, passed = set(), Counter[str]()
     for report in reports:
         for check in report["results"]["failed_checks"]:
             origin, resource = _origin(check), check["resource"]
             named = (check["check_id"], resource.rpartition(".")[2])
             if origin == CANARY:
                 found.add(named)
-            elif named not in EXCUSED:
-                failed.append(f"{check['check_id']} {check['check_name']}: {resource} in {origin}")
+            else:
+                failure = Failure(check["check_id"], check["check_name"], resource, origin, check.get("guideline"))
+                (excused if named in EXCUSED else failed).append(failure)
         passed.update(_origin(check) for check in report["results"]["passed_checks"])
     # Some checks report a resource without its type.
     missed = {each for each in planted if (each.split(" ")[0], each.rpartition(".")[2]) not in found}
@@ -220,7 +240,7 @@ def _judge(reports: Sequence[Mapping[str, Any]], names: Sequence[str], planted: 
         raise GateError(f"the gate is blind: planted faults were not found: {', '.join(sorted(missed))}")
     if thin := {name: passed[name] for name in names if passed[name] < FLOOR}:
         raise GateError(f"fewer than {FLOOR} checks passed, so that something was not scanned: {thin}")
-    return Result(failed, {name: passed[name] for name in names})
+    return Result(failed, {name: passed[name] for name in names}, excused)
 
 
 def _origin(check: Mapping[str, Any]) -> str:
@@ -238,17 +258,22 @@ def _uv() -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Scan, say what was found; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m infra.gate", description="Scan synthesized stacks, or plans.")
-    parser.add_argument("synthesized", nargs="?", type=Path, default=Path("cdktf.out"))
+    parser.add_argument("synthesized", nargs="*", type=Path, default=[Path("cdktf.out")])
     parser.add_argument("--plan", nargs="+", type=Path, help="plans as JSON, instead of stacks")
+    parser.add_argument("--sarif", type=Path, help="also write what was found as SARIF, for code scanning")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        result = scan_plans(options.plan) if options.plan else scan_stacks(options.synthesized)
+        result = scan_plans(options.plan) if options.plan else scan_all(options.synthesized)
     except InfraError as error:
         _log.error("error: %s", error)
         return 1
+    if options.sarif:
+        options.sarif.write_text(as_sarif(result.failed), encoding="utf-8")
     for failure in result.failed:
         _log.error("failed: %s", failure)
+    for failure in result.excused:
+        _log.info("excused: %s: %s", failure, EXCUSED[failure.check, failure.resource.rpartition(".")[2]])
     _log.info("checkov: %d failed, passed %s", len(result.failed), dict(result.passed))
     return 1 if result.failed else 0
 

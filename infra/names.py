@@ -9,6 +9,8 @@ from infra.settings import AdoptedStream, Application, Environment, OtherAccount
 
 PIPELINE_PATH = "/kinesis-efo-pipeline/"
 """IAM path of the pipeline's own roles and policies."""
+GITHUB_ISSUER = "token.actions.githubusercontent.com"
+"""Who vouches for GitHub's workflows."""
 
 
 def partition(region: str) -> str:
@@ -37,6 +39,27 @@ def pipeline_role_arn(environment: Environment, kind: str) -> str:
     """ARN of a role of the pipeline. In a path of its own, out of reach of the role that applies."""
     role = f"role{PIPELINE_PATH}{pipeline_role_name(environment, kind)}"
     return f"arn:{partition(environment.region)}:iam::{environment.account_id}:{role}"
+
+
+def pipeline_policy_name(environment: Environment, kind: str) -> str:
+    """Name of a policy of the pipeline; see `permissions.policies`."""
+    return f"kinesis-efo-pipeline-{environment.environment}-{kind}"
+
+
+def boundary_arn(environment: Environment) -> str:
+    """ARN of the policy that bounds the roles which the pipeline creates."""
+    policy = f"policy{PIPELINE_PATH}{pipeline_policy_name(environment, 'boundary')}"
+    return f"arn:{partition(environment.region)}:iam::{environment.account_id}:{policy}"
+
+
+def bootstrap_stack_name(environment: Environment) -> str:
+    """Name of the stack that a pipeline for an environment needs."""
+    return f"kinesis-efo-{environment.environment}-bootstrap"
+
+
+def bootstrap_state_key(environment: Environment) -> str:
+    """Key of that stack's Terraform state."""
+    return f"kinesis-efo/bootstrap/{environment.environment}.tfstate"
 
 
 def state_key(environment: Environment) -> str:

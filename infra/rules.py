@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from infra import documents, names
+from infra import documents, names, permissions
 from infra.errors import Fault
 from infra.settings import (
     AdoptedStream,
@@ -280,6 +280,15 @@ def _same_region(path: str, arn: str, head: Head) -> Iterator[Fault]:
 
 
 def _sizes(environment: Environment) -> Iterator[Fault]:
+    if environment.pipeline is not None:
+        for statements in permissions.policies(environment).values():
+            characters = len(documents.policy_json(statements))
+            if characters > _POLICY_CHARACTERS:
+                rule = (
+                    f"what it may do must fit managed policies ({_POLICY_CHARACTERS} characters); give streams, tables and roles "
+                    "names that begin with the environment's, or split the environment"
+                )
+                yield Fault("pipeline", f"{characters} characters", rule)
     limit = _PARAMETER_BYTES[environment.manifest_tier]
     for key, application in environment.applications.items():
         if isinstance(application.access, OtherAccount):

@@ -123,7 +123,7 @@ class _Role(Settings):
     Attributes:
         role_name: Default `kinesis-efo-<environment>-<application>`.
         policies: More managed policies to attach, for checkpoint and output buckets.
-        permissions_boundary: ARN of the policy that bounds the role.
+        permissions_boundary: ARN of the policy that bounds the role; where there is a pipeline, default its own.
     """
 
     role_name: RoleName | None = None

@@ -67,7 +67,7 @@ class ReaderAccess(Construct):
             name=names.role_name(self._environment, self._application),
             description=f"Runtime of {self._name} in {self._environment.environment}",
             assume_role_policy=trust.json,
-            permissions_boundary=access.permissions_boundary,
+            permissions_boundary=access.permissions_boundary or self._boundary(),
         )
         put(role, self._place)
         # Two policies may share a name in different paths, and names hold characters that Terraform's may not.
@@ -78,6 +78,10 @@ class ReaderAccess(Construct):
         if isinstance(access, EmrEc2):
             put(IamInstanceProfile(self, "profile", name=role.name, role=role.name), self._place)
         return role.arn
+
+    def _boundary(self) -> str | None:
+        """The role that applies may only make roles that are bounded."""
+        return names.boundary_arn(self._environment) if self._environment.pipeline else None
 
     def _trust(self, access: RoleAccess) -> documents.Statement:
         environment = self._environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infra import documents, names
-from infra.cdk import Construct, KmsAlias, KmsKey
+from infra.cdk import Construct, KmsAlias, KmsKey, TerraformResourceLifecycle
 from infra.constructs.base import keep, put
 from infra.settings import Environment
 
@@ -20,6 +20,7 @@ class CustomerKey(Construct):
         alias: Alias without `alias/kinesis-efo/`.
         description: What it encrypts.
         foreign_readers: Principals of other accounts that may decrypt, through Kinesis only.
+        lifecycle: Whether Terraform may destroy it; default: not where the environment is protected.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class CustomerKey(Construct):
         alias: str,
         description: str,
         foreign_readers: Sequence[str] = (),
+        lifecycle: TerraformResourceLifecycle | None = None,
     ) -> None:
         super().__init__(scope, "key")
         root = f"arn:{names.partition(environment.region)}:iam::{environment.account_id}:root"
@@ -45,7 +47,7 @@ class CustomerKey(Construct):
             enable_key_rotation=True,
             deletion_window_in_days=30,
             policy=documents.policy_json(statements),
-            lifecycle=keep(environment),
+            lifecycle=lifecycle or keep(environment),
         )
         put(key, place)
         # A stream's name may hold dots, an alias may not; '/' keeps different names different.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from infra.errors import PipelineError, StalePlanError
 
 _log = logging.getLogger("infra")
 
+_DECORATION = re.compile(r"\x1b\[[0-9;]*m|[\u2502\u2575\u2577] ?")
 LOCK_FILE = ".terraform.lock.hcl"
 
 
@@ -58,10 +60,17 @@ class Terraform:
         answer: dict[str, Any] = json.loads(self._run("version", "-json"))
         return str(answer["terraform_version"])
 
-    def init(self) -> None:
-        """Connect to the state and install the provider; where a lock file is there, exactly what it names."""
-        locked = ["-lockfile=readonly"] if (self._directory / LOCK_FILE).exists() else []
-        self._run("init", "-input=false", *locked)
+    def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
+        """Connect to the state and install the provider; where a lock file is there, exactly what it names.
+
+        Args:
+            reconfigure: Forget which state this directory was connected to.
+            migrate: Move that state to where it is now.
+        """
+        options = ["-lockfile=readonly"] if (self._directory / LOCK_FILE).exists() else []
+        options += ["-reconfigure"] if reconfigure else []
+        options += ["-migrate-state", "-force-copy"] if migrate else []
+        self._run("init", "-input=false", *options)
 
     def state_version(self) -> StateVersion:
         """The version of the state as it is now."""
@@ -99,12 +108,24 @@ class Terraform:
             command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=_environment()
         )
         if "Saved plan is stale" in ran.stderr:
-            raise StalePlanError(f"the state moved after the plan was made: {_one_line(ran.stderr)}")
+            raise StalePlanError(f"the state moved after the plan was made: {' '.join(_readable(ran.stderr).split())}")
         if ran.returncode:
             raise PipelineError(
                 "terraform apply failed; part of the plan may have been applied, so that a new one is needed:\n"
-                + ran.stderr.strip()
+                + _readable(ran.stderr)
             )
+
+    def apply_now(self, *, approve: bool) -> None:
+        """Plan and apply in one go, in front of a person, who is asked unless `approve`.
+
+        Raises:
+            PipelineError: It failed, or the person said no.
+        """
+        ran = subprocess.run(
+            self._command("apply", *(["-auto-approve"] if approve else [])), check=False, env=_environment()
+        )
+        if ran.returncode:
+            raise PipelineError("terraform apply failed, or was declined; its message is above")
 
     def outputs(self) -> dict[str, Any]:
         """The stack's outputs, by name."""
@@ -124,7 +145,7 @@ class Terraform:
             env=_environment(),
         )
         if ran.returncode not in ok:
-            raise PipelineError(f"terraform {arguments[0]} failed in {self._directory}:\n{ran.stderr.strip()}")
+            raise PipelineError(f"terraform {arguments[0]} failed in {self._directory}:\n{_readable(ran.stderr)}")
         return ran
 
     def _command(self, *arguments: str) -> list[str]:
@@ -132,9 +153,10 @@ class Terraform:
 
 
 def _environment() -> Mapping[str, str]:
-    # No call home for newer versions, no hints meant for a person at a terminal, no colours in a log.
-    return {**os.environ, "CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "NO_COLOR": "1"}
+    # No call home for newer versions, no hints meant for a person at a terminal.
+    return {**os.environ, "CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1"}
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.replace("\u2502", " ").replace("\u2577", " ").replace("\u2575", " ").split())
+def _readable(text: str) -> str:
+    """What Terraform says, without its colours and boxes."""
+    return _DECORATION.sub("", text).strip()

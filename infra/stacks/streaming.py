@@ -9,12 +9,12 @@ from infra.cdk import (
     AwsProviderDefaultTags,
     AwsProviderEndpoints,
     LocalBackend,
-    S3Backend,
     TerraformOutput,
     TerraformStack,
 )
 from infra.constructs import Alarms, CustomerKey, Dashboard, FanOutStream, Jobs, LeaseTable, Manifest, ReaderAccess
 from infra.settings import Environment, OtherAccount
+from infra.stacks.base import default_tags, deploy_to_aws
 
 _LOCAL_SERVICES = ("cloudwatch", "dynamodb", "emrserverless", "iam", "kinesis", "kms", "s3", "ssm", "sts")
 
@@ -34,7 +34,7 @@ class StreamingStack(TerraformStack):
         if local_endpoint:
             self._on_local_aws(local_endpoint)
         else:
-            self._on_aws()
+            deploy_to_aws(self, environment, names.state_key(environment))
         key_arn = environment.key
         if key_arn == "own":
             key_arn = CustomerKey(
@@ -100,26 +100,6 @@ class StreamingStack(TerraformStack):
             if self._jobs.application_id:
                 TerraformOutput(self, "emr_serverless_application", value=self._jobs.application_id)
 
-    def _on_aws(self) -> None:
-        environment = self._environment
-        S3Backend(
-            self,
-            bucket=environment.state_bucket,
-            key=names.state_key(environment),
-            region=environment.state_region or environment.region,
-            encrypt=True,
-        )
-        # Terraform's own lock file in S3 (1.10 and later); CDKTF 0.21 has no typed property for it.
-        self.add_override("terraform.backend.s3.use_lockfile", True)
-        self.add_override("terraform.required_version", ">= 1.10")
-        AwsProvider(
-            self,
-            "aws",
-            region=environment.region,
-            allowed_account_ids=[environment.account_id],
-            default_tags=[AwsProviderDefaultTags(tags=self._tags())],
-        )
-
     def _on_local_aws(self, endpoint: str) -> None:
         LocalBackend(self, path="terraform.tfstate")
         AwsProvider(
@@ -132,8 +112,5 @@ class StreamingStack(TerraformStack):
             skip_requesting_account_id=True,
             skip_metadata_api_check="true",
             endpoints=[AwsProviderEndpoints(**dict.fromkeys(_LOCAL_SERVICES, endpoint))],
-            default_tags=[AwsProviderDefaultTags(tags=self._tags())],
+            default_tags=[AwsProviderDefaultTags(tags=default_tags(self._environment))],
         )
-
-    def _tags(self) -> dict[str, str]:
-        return {"environment": self._environment.environment, "managed-by": "kinesis-efo", **self._environment.tags}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from infra import ledger
-from infra.app import synthesize
-from infra.gate import scan_plans, scan_stacks
-from infra.load import DIRECTORY, load_environment
+from infra.app import synthesize, synthesize_bootstrap
+from infra.gate import EXCUSED, scan_plans, scan_stacks
+from infra.load import DIRECTORY, load_environment, load_environments
 from tests.support.terraform.harness import Terraform
 
 pytestmark = pytest.mark.slow
@@ -35,8 +35,14 @@ def test_no_check_fails_on_any_committed_environment_and_some_does_on_a_planted_
     (out / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     result = scan_stacks(out)
     assert set(result.passed) == {*names, "planted"}
-    assert [failure.partition(" ")[0] for failure in result.failed] == ["CKV_AWS_43"]
-    assert result.failed[0].endswith("resource.flights in planted")
+    assert [failure.check for failure in result.failed] == ["CKV_AWS_43"]
+    assert str(result.failed[0]).endswith("resource.flights in planted")
+
+
+def test_no_check_fails_on_what_a_pipeline_needs_and_every_excuse_is_needed(tmp_path: Path) -> None:
+    result = scan_stacks(synthesize_bootstrap(load_environments(), tmp_path))
+    assert result.failed == []
+    assert {(each.check, each.resource.rpartition(".")[2]) for each in result.excused} == set(EXCUSED)
 
 
 def test_no_check_fails_on_what_terraform_plans(deploy: Deploy, tmp_path: Path) -> None:

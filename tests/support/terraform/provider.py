@@ -159,6 +159,13 @@ def identity(kind: str, planned: Json) -> Json:
             known = {"id": short, "arn": arn("emr-serverless", f"/applications/{short}")}
         case "aws_cloudwatch_metric_alarm":
             known = {"arn": arn("cloudwatch", f"alarm:{planned['alarm_name']}")}
+        case "aws_s3_bucket":
+            known = {"arn": f"arn:aws:s3:::{planned['bucket']}", "id": planned["bucket"]}
+        case "aws_iam_openid_connect_provider":
+            known = {"arn": arn("iam", f"oidc-provider/{planned['url'].removeprefix('https://')}", at="")}
+        case "aws_iam_role" | "aws_iam_policy":
+            path = planned["path"] if isinstance(planned.get("path"), str) else "/"
+            known = {"arn": arn("iam", f"{kind.removeprefix('aws_iam_')}{path}{name}", at="")}
         case _:
             known = {"arn": arn("iam", f"{kind.removeprefix('aws_iam_')}/{name}", at="")}
     known |= create(kind, planned)

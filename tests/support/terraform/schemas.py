@@ -23,6 +23,7 @@ TYPES = (
     "aws_dynamodb_table",
     "aws_emrserverless_application",
     "aws_iam_instance_profile",
+    "aws_iam_openid_connect_provider",
     "aws_iam_policy",
     "aws_iam_role",
     "aws_iam_role_policy_attachment",

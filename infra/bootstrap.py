@@ -1,0 +1,83 @@
+"""Applies the bootstrap stack of an environment, whose state belongs into the bucket that the stack itself declares.
+
+The first time, the state is kept in a file, and moved into the bucket as soon as that exists. If this is interrupted, the same
+command goes on where it stopped. A person with administrator's rights runs it; Terraform shows its plan and asks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from infra import names
+from infra.errors import PipelineError
+from infra.pipeline.terraform import Terraform
+from infra.settings import Environment
+
+_log = logging.getLogger("infra")
+
+_OVERRIDE = "bootstrap_override.tf.json"
+_STATE = "bootstrap.tfstate"
+
+
+def bootstrap(
+    environment: Environment,
+    synthesized: Path,
+    s3: Any,
+    *,
+    approve: bool = False,
+    terraform: Callable[[Path], Terraform] = Terraform,
+) -> None:
+    """Apply the bootstrap stack of an environment, the first time or again.
+
+    Args:
+        environment: An environment with a pipeline.
+        synthesized: Where `synthesize_bootstrap` wrote it; also keeps the state until that is in the bucket.
+        s3: A boto3 client.
+        approve: Do not ask.
+        terraform: Terraform in a directory.
+
+    Raises:
+        PipelineError: There is no pipeline, the bucket is somebody else's, or Terraform fails.
+    """
+    if environment.pipeline is None:
+        raise PipelineError(f"{environment.environment}.yaml has no `pipeline:`, so that there is nothing to prepare")
+    directory = synthesized / "stacks" / names.bootstrap_stack_name(environment)
+    runner, state = terraform(directory), directory / _STATE
+    there = _exists(s3, environment.state_bucket)
+    if there and not state.exists():
+        runner.init(reconfigure=True)
+        runner.apply_now(approve=approve)
+        return
+    if environment.pipeline.adopt_state_bucket:
+        raise PipelineError(f"bucket {environment.state_bucket} does not exist, although adopt_state_bucket says so")
+    override = directory / _OVERRIDE
+    try:
+        local = {"terraform": {"backend": {"local": {"path": _STATE}}}}
+        override.write_text(json.dumps(local), encoding="utf-8")
+        runner.init(reconfigure=True)
+        runner.apply_now(approve=approve)
+    finally:
+        override.unlink()
+    _log.info("moving the state into s3://%s/%s", environment.state_bucket, names.bootstrap_state_key(environment))
+    runner.init(migrate=True)
+    for leftover in (state, state.with_suffix(".tfstate.backup")):
+        leftover.unlink(missing_ok=True)
+
+
+def _exists(s3: Any, bucket: str) -> bool:
+    try:
+        s3.head_bucket(Bucket=bucket)
+    except ClientError as error:
+        code = error.response["Error"]["Code"]
+        if code == "404":
+            return False
+        raise PipelineError(
+            f"bucket {bucket} cannot be looked at ({code}): it belongs to somebody else, or these credentials may not"
+        ) from error
+    return True

@@ -1,0 +1,133 @@
+"""What a pipeline needs before it can run: the state bucket, GitHub's OIDC provider, and a role each for planning and applying.
+
+A person with administrator's rights applies it once per environment (see `infra.bootstrap`); the pipeline cannot change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from infra import names, permissions
+from infra.cdk import (
+    App,
+    IamOpenidConnectProvider,
+    IamPolicy,
+    IamRole,
+    IamRolePolicyAttachment,
+    TerraformOutput,
+    TerraformResourceLifecycle,
+    TerraformStack,
+)
+from infra.constructs import CustomerKey, PrivateBucket
+from infra.constructs.base import policy_document, put
+from infra.documents import Statement
+from infra.settings import Environment
+from infra.stacks.base import deploy_to_aws
+
+_KEEP_STATES_DAYS = 365
+
+
+class BootstrapStack(TerraformStack):
+    """The foundation of an environment's pipeline.
+
+    Args:
+        scope: The app.
+        environment: An environment with a pipeline.
+    """
+
+    def __init__(self, scope: App, environment: Environment) -> None:
+        super().__init__(scope, names.bootstrap_stack_name(environment))
+        assert environment.pipeline is not None
+        self._environment, self._pipeline = environment, environment.pipeline
+        # Its own tag: the role that applies may manage keys of the environment, and the state's is none of them.
+        deploy_to_aws(
+            self,
+            environment,
+            names.bootstrap_state_key(environment),
+            region=environment.state_region,
+            managed_by="kinesis-efo-bootstrap",
+        )
+        if not self._pipeline.adopt_state_bucket:
+            self._state_bucket()
+        provider = self._pipeline.oidc_provider_arn or self._oidc_provider()
+        policies = {
+            kind: self._policy(kind, statements) for kind, statements in permissions.policies(environment).items()
+        }
+        # Plans of pull requests, and the nightly look for drift on the branch.
+        planning = ("pull_request", f"ref:refs/heads/{self._pipeline.branch}")
+        roles = {
+            "plan": self._role("plan", provider, planning, {"read": policies["read"]}),
+            # Only a job in this GitHub environment, and so only after whoever must approve has approved.
+            "apply": self._role(
+                "apply",
+                provider,
+                (f"environment:{environment.environment}",),
+                {
+                    **{kind: arn for kind, arn in policies.items() if kind != "boundary"},
+                    **{f"extra-{number}": arn for number, arn in enumerate(self._pipeline.extra_policies)},
+                },
+            ),
+        }
+        TerraformOutput(self, "role_arns", value=roles)
+        TerraformOutput(self, "boundary_arn", value=policies["boundary"])
+
+    def _state_bucket(self) -> None:
+        environment = self._environment
+        place = _place("state")
+        key = CustomerKey(
+            self,
+            environment,
+            place,
+            alias=f"pipeline/{environment.environment}",
+            description=f"Terraform states in {environment.state_bucket}",
+            # Without it, no state can be read.
+            lifecycle=TerraformResourceLifecycle(prevent_destroy=True),
+        )
+        PrivateBucket(
+            self,
+            environment,
+            place,
+            name=environment.state_bucket,
+            key_arn=key.arn,
+            expire_days={},
+            noncurrent_days=_KEEP_STATES_DAYS,
+        )
+
+    def _oidc_provider(self) -> str:
+        # AWS checks GitHub's certificate against its own list of authorities; no thumbprint is needed.
+        provider = IamOpenidConnectProvider(
+            self, "github", url=f"https://{names.GITHUB_ISSUER}", client_id_list=["sts.amazonaws.com"]
+        )
+        return put(provider, _place("github")).arn
+
+    def _policy(self, kind: str, statements: Sequence[Statement]) -> str:
+        place = _place(kind)
+        policy = IamPolicy(
+            self,
+            f"{kind}-policy",
+            name=names.pipeline_policy_name(self._environment, kind),
+            path=names.PIPELINE_PATH,
+            description=f"Pipeline of kinesis-efo in {self._environment.environment}: {kind}",
+            policy=policy_document(self, f"pipeline_{place.now}", statements).json,
+        )
+        return put(policy, place).arn
+
+    def _role(self, kind: str, provider: str, subjects: tuple[str, ...], policies: Mapping[str, str]) -> str:
+        trust = permissions.trust(self._environment, provider, kind.capitalize(), subjects)
+        role = IamRole(
+            self,
+            f"{kind}-role",
+            name=names.pipeline_role_name(self._environment, kind),
+            path=names.PIPELINE_PATH,
+            description=f"Pipeline of kinesis-efo in {self._environment.environment}: {kind}",
+            assume_role_policy=policy_document(self, f"{kind}_trust", [trust]).json,
+        )
+        put(role, _place(kind))
+        for name, arn in policies.items():
+            attachment = IamRolePolicyAttachment(self, f"{kind}-{name}", role=role.name, policy_arn=arn)
+            put(attachment, _place(kind).join(_place(name)))
+        return role.arn
+
+
+def _place(name: str) -> names.Place:
+    return names.Place(name.replace("-", "_"), name.replace("-", "_"))

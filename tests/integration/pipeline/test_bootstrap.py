@@ -1,0 +1,103 @@
+"""The state of the bootstrap stack ends in the bucket that the stack declares, also when it was interrupted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import names
+from infra.__main__ import main
+from infra.app import synthesize_bootstrap
+from infra.bootstrap import bootstrap
+from infra.errors import PipelineError
+from infra.load import load_environment
+from infra.pipeline.terraform import Terraform
+from infra.settings import Environment
+from kinesis_efo.local import LocalAws
+from tests.integration.pipeline.conftest import BACKEND, REGION, Repository
+
+Checkout = Callable[[str], Repository]
+
+
+def environment_of(repository: Repository, **changes: Any) -> Environment:
+    repository.commit(state_bucket=f"state-of-{repository.name}", **changes)
+    return load_environment(repository.environments / f"{repository.name}.yaml")
+
+
+def reach(out: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let Terraform's S3 backend know that it is no AWS: beside the stack, since it meets another backend before."""
+    monkeypatch.delenv("TF_CLI_ARGS_init")
+    stack = out / "stacks" / names.bootstrap_stack_name(environment)
+    stack.mkdir(parents=True)
+    place = {"bucket": environment.state_bucket, "key": names.bootstrap_state_key(environment), "region": REGION}
+    # Terraform takes override files in the order of their names: this one is overridden in turn.
+    backend = {"s3": {**place, "encrypt": True, "use_lockfile": True, **dict.fromkeys(BACKEND, True)}}
+    (stack / "a_override.tf.json").write_text(json.dumps({"terraform": {"backend": backend}}), encoding="utf-8")
+    return out
+
+
+def state_of(aws: LocalAws, environment: Environment) -> dict[str, Any]:
+    key = names.bootstrap_state_key(environment)
+    answer = aws.client("s3").get_object(Bucket=environment.state_bucket, Key=key)
+    state: dict[str, Any] = json.loads(answer["Body"].read())
+    return state
+
+
+def addresses(state: dict[str, Any]) -> set[str]:
+    return {f"{each['type']}.{each['name']}" for each in state["resources"] if each["mode"] == "managed"}
+
+
+def test_the_first_time_the_state_moves_into_the_bucket_and_later_it_is_there(
+    aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = checkout("boot")
+    environment = environment_of(repository)
+    command = ["--directory", str(repository.environments), "bootstrap", "boot", "--yes", "--out"]
+    assert main([*command, str(reach(repository.directory / "out", environment, monkeypatch))]) == 0
+    state = state_of(aws, environment)
+    assert {"aws_s3_bucket.state", "aws_iam_role.plan", "aws_iam_role.apply", "aws_iam_policy.boundary"} <= addresses(
+        state
+    )
+    assert not list(repository.directory.rglob("*.tfstate.backup")) + list(repository.directory.rglob("bootstrap*.tf*"))
+    # From another checkout, which has no state of its own.
+    monkeypatch.setenv("TF_CLI_ARGS_init", "")
+    assert main([*command, str(reach(repository.directory / "elsewhere", environment, monkeypatch))]) == 0
+    assert state_of(aws, environment)["resources"] == state["resources"]
+
+
+class Interrupted(Terraform):
+    """Dies when the state should move."""
+
+    def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
+        if migrate:
+            raise PipelineError("the connection is gone")
+        super().init(reconfigure=reconfigure)
+
+
+def test_it_goes_on_where_it_was_interrupted(
+    aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = checkout("cut")
+    environment = environment_of(repository)
+    out, s3 = reach(repository.directory / "out", environment, monkeypatch), aws.client("s3")
+    with pytest.raises(PipelineError, match="the connection is gone"):
+        bootstrap(environment, synthesize_bootstrap([environment], out), s3, approve=True, terraform=Interrupted)
+    before = json.loads(next(out.rglob("bootstrap.tfstate")).read_text())
+    bootstrap(environment, synthesize_bootstrap([environment], out), s3, approve=True)
+    # Ids and all: nothing was created a second time.
+    assert state_of(aws, environment)["resources"] == before["resources"]
+
+
+def test_what_cannot_be_prepared_is_told(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
+    repository = checkout("odd")
+    s3 = aws.client("s3")
+    without = environment_of(repository).model_copy(update={"pipeline": None})
+    with pytest.raises(PipelineError, match=r"odd.yaml has no `pipeline:`"):
+        bootstrap(without, tmp_path, s3)
+    adopting = environment_of(repository, pipeline={"repository": "acme/lake", "adopt_state_bucket": True})
+    with pytest.raises(PipelineError, match="bucket state-of-odd does not exist, although adopt_state_bucket says so"):
+        bootstrap(adopting, synthesize_bootstrap([adopting], tmp_path), s3)

@@ -1,0 +1,200 @@
+"""What a pipeline may do, and who may be it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import names, permissions
+from infra.app import synthesize_bootstrap
+from infra.documents import REGISTRATION, Statement
+from infra.errors import SettingsError
+from infra.settings import Environment
+from tests.unit.infra.conftest import without_metadata
+
+Load = Callable[..., Environment]
+PIPELINE = {"repository": "acme/lake", "branch": "trunk"}
+ADOPTED = "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"
+FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
+# What gives away what is in a stream, a table or a bucket.
+DATA = (
+    "dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:PartiQLSelect", "dynamodb:Query", "dynamodb:Scan",
+    "kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:SubscribeToShard",
+)  # fmt: skip
+
+
+@pytest.fixture
+def environment(load: Load) -> Environment:
+    return load(
+        pipeline=PIPELINE,
+        streams={
+            "orders": {},
+            "named": {"name": "shop"},
+            "payments": {"existing_arn": ADOPTED},
+            "events": {"existing_arn": FOREIGN, "consumers": {"lake": f"{FOREIGN}/consumer/lake:1"}},
+        },
+        applications={
+            "lake": {"streams": ["orders", "named", "payments", "events"], "access": {"kind": "emr-serverless"}},
+            "own": {
+                "streams": ["orders"],
+                "lease_table": "OldTable",
+                "access": {
+                    "kind": "emr-ec2",
+                    "role_name": "old-role",
+                    "policies": ["arn:aws:iam::111122223333:policy/buckets"],
+                    "permissions_boundary": "arn:aws:iam::111122223333:policy/bound",
+                },
+            },
+        },
+    )
+
+
+def synthesized(environment: Environment, out: Path) -> dict[str, Any]:
+    written = synthesize_bootstrap([environment], out)
+    text = (written / "stacks" / "kinesis-efo-test-bootstrap" / "cdk.tf.json").read_text(encoding="utf-8")
+    stack: dict[str, Any] = without_metadata(json.loads(text))
+    return stack
+
+
+def may(statements: Iterable[Statement], action: str, resource: str) -> list[Statement]:
+    """The statements that are about it, conditions aside."""
+    return [
+        each
+        for each in statements
+        if any(fnmatchcase(action, pattern) for pattern in each.actions)
+        and any(fnmatchcase(resource, pattern) for pattern in each.resources)
+    ]
+
+
+def test_who_plans_sees_what_is_declared_and_no_data(environment: Environment) -> None:
+    statements = permissions.read(environment)
+    actions = {action for each in statements for action in each.actions}
+    assert not actions & set(DATA)
+    verbs = {action.partition(":")[2] for action in actions} - {"Decrypt"}
+    assert all(verb.startswith(("Describe", "Get", "List")) for verb in verbs), verbs
+    objects = [r for each in statements if "s3:GetObject" in each.actions for r in each.resources]
+    assert objects == [
+        "arn:aws:s3:::state/kinesis-efo/test.tfstate",
+        "arn:aws:s3:::state/kinesis-efo/test.deployed.json",
+    ]
+
+
+def test_every_name_the_environment_gives_is_covered_and_no_other(environment: Environment) -> None:
+    write = permissions.change_data(environment) + permissions.change_access(environment)
+    for key in ("orders", "named"):
+        assert may(write, "kinesis:UpdateShardCount", names.stream_arn(environment, key))
+    for arn in (ADOPTED, FOREIGN):
+        assert not may(write, "kinesis:UpdateShardCount", arn), "somebody else's stream"
+        assert not may(write, "kinesis:DeleteStream", arn)
+    assert may(write, "kinesis:RegisterStreamConsumer", ADOPTED)
+    assert not may(write, "kinesis:RegisterStreamConsumer", FOREIGN)
+    assert may(write, "dynamodb:UpdateTable", names.lease_table_arn(environment, "own"))
+    assert may(write, "iam:CreateRole", "arn:aws:iam::111122223333:role/old-role")
+    other = "kinesis-efo-other"
+    for action, resource in {
+        "kinesis:DeleteStream": "arn:aws:kinesis:eu-west-1:111122223333:stream/other-orders",
+        "dynamodb:DeleteTable": f"arn:aws:dynamodb:eu-west-1:111122223333:table/{other}-lake",
+        "iam:CreateRole": f"arn:aws:iam::111122223333:role/{other}-lake",
+        "ssm:PutParameter": "arn:aws:ssm:eu-west-1:111122223333:parameter/kinesis-efo/other/lake",
+        "s3:PutObject": "arn:aws:s3:::state/kinesis-efo/other.tfstate",
+    }.items():
+        assert not may(write, action, resource), resource
+
+
+def test_nobody_raises_his_own_rights(environment: Environment) -> None:
+    write = permissions.change_data(environment) + permissions.change_access(environment)
+    for kind in ("plan", "apply"):
+        role = names.pipeline_role_arn(environment, kind)
+        assert not [
+            action for each in write for action in each.actions if "iam" in action and may([each], action, role)
+        ]
+    for kind in permissions.policies(environment):
+        policy = f"arn:aws:iam::111122223333:policy/kinesis-efo-pipeline/kinesis-efo-pipeline-test-{kind}"
+        assert not may(write, "iam:CreatePolicyVersion", policy)
+    assert not may(write, "s3:PutObject", "arn:aws:s3:::state/kinesis-efo/bootstrap/test.tfstate")
+    role = "arn:aws:iam::111122223333:role/kinesis-efo-test-lake"
+    for action in ("iam:CreateRole", "iam:PutRolePermissionsBoundary", "iam:AttachRolePolicy"):
+        conditions = [c for each in may(write, action, role) for c in each.conditions]
+        bounds = [c.values for c in conditions if (c.test, c.variable) == ("StringEquals", "iam:PermissionsBoundary")]
+        assert bounds == [(names.boundary_arn(environment), "arn:aws:iam::111122223333:policy/bound")], action
+    for action in ("iam:PutRolePolicy", "iam:DeleteRolePermissionsBoundary", "iam:CreateUser", "sts:AssumeRole"):
+        assert not may(write, action, role)
+    (attach,) = may(write, "iam:AttachRolePolicy", role)
+    assert attach.conditions[0].values == (
+        "arn:aws:iam::111122223333:policy/kinesis-efo-test-*",
+        "arn:aws:iam::111122223333:policy/buckets",
+    )
+
+
+def test_a_job_within_its_boundary_changes_no_rights_and_no_state(environment: Environment) -> None:
+    statements = permissions.boundary(environment)
+    allowed = {action for each in statements if each.effect == "Allow" for action in each.actions}
+    assert not {action for action in allowed if action.startswith(("iam:", "sts:", "organizations:", "lambda:"))}
+    assert not allowed & set(REGISTRATION)
+    state = may(statements, "s3:PutObject", "arn:aws:s3:::state/kinesis-efo/test.tfstate")
+    assert "Deny" in {each.effect for each in state}
+
+
+def test_the_boundary_leaves_a_job_what_its_policy_grants(environment: Environment) -> None:
+    from infra.documents import literal_policy
+
+    bound = permissions.boundary(environment)
+    for statement in literal_policy(environment, "lake").statements.values():
+        for action in statement.actions:
+            for resource in statement.resources:
+                effects = {each.effect for each in may(bound, action, resource)}
+                assert effects == {statement.effect}, (action, resource)
+
+
+def test_github_is_trusted_for_this_repository_and_place_only(environment: Environment, tmp_path: Path) -> None:
+    documents = synthesized(environment, tmp_path)["data"]["aws_iam_policy_document"]
+    subjects = {}
+    for kind in ("plan", "apply"):
+        (statement,) = documents[f"{kind}_trust"]["statement"]
+        conditions = {each["variable"]: (each["test"], each["values"]) for each in statement["condition"]}
+        assert conditions["token.actions.githubusercontent.com:aud"] == ("StringEquals", ["sts.amazonaws.com"])
+        test, subjects[kind] = conditions["token.actions.githubusercontent.com:sub"]
+        assert test == "StringEquals"
+    assert subjects == {
+        "plan": ["repo:acme/lake:pull_request", "repo:acme/lake:ref:refs/heads/trunk"],
+        "apply": ["repo:acme/lake:environment:test"],
+    }
+
+
+def test_only_who_applies_may_write(environment: Environment, tmp_path: Path) -> None:
+    attached = synthesized(environment, tmp_path)["resource"]["aws_iam_role_policy_attachment"]
+    assert {name: each["policy_arn"] for name, each in attached.items()} == {
+        "plan_read": "${aws_iam_policy.read.arn}",
+        "apply_read": "${aws_iam_policy.read.arn}",
+        "apply_change_data": "${aws_iam_policy.change_data.arn}",
+        "apply_change_access": "${aws_iam_policy.change_access.arn}",
+    }
+
+
+def test_what_exists_is_adopted(load: Load, tmp_path: Path) -> None:
+    provider = "arn:aws:iam::111122223333:oidc-provider/token.actions.githubusercontent.com"
+    adopting = load(pipeline={**PIPELINE, "oidc_provider_arn": provider, "adopt_state_bucket": True})
+    stack = synthesized(adopting, tmp_path)
+    assert not {"aws_s3_bucket", "aws_kms_key", "aws_iam_openid_connect_provider"} & set(stack["resource"])
+    principals = stack["data"]["aws_iam_policy_document"]["apply_trust"]["statement"][0]["principals"]
+    assert principals == [{"identifiers": [provider], "type": "Federated"}]
+
+
+def test_roles_of_an_environment_with_a_pipeline_are_bounded(load: Load, synth: Callable[..., dict[str, Any]]) -> None:
+    applications = {"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}}
+    assert "permissions_boundary" not in synth(applications=applications)["resource"]["aws_iam_role"]["lake"]
+    bounded = synth(applications=applications, pipeline=PIPELINE)["resource"]["aws_iam_role"]["lake"]
+    assert bounded["permissions_boundary"] == (
+        "arn:aws:iam::111122223333:policy/kinesis-efo-pipeline/kinesis-efo-pipeline-test-boundary"
+    )
+
+
+def test_what_does_not_fit_a_policy_is_told(load: Load) -> None:
+    streams = {f"s{n}": {"name": f"{'x' * 100}{n}"} for n in range(20)}
+    with pytest.raises(SettingsError, match=r"pipeline: what it may do must fit managed policies \(6144 characters\)"):
+        load(pipeline=PIPELINE, streams=streams, applications={"lake": {"streams": ["s0"]}})

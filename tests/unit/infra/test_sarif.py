@@ -1,0 +1,74 @@
+"""A finding is shown at the entry of the environment file that it comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.sarif import Failure, as_sarif
+
+FILE = """\
+environment: dev
+streams:
+  orders: {}
+  clicks:
+    shards: 2
+applications:
+  lake:
+    streams: [orders]
+"""
+
+
+def locations(tmp_path: Path, *failures: Failure) -> list[Any]:
+    (tmp_path / "dev.yaml").write_text(FILE, encoding="utf-8")
+    (run,) = json.loads(as_sarif(failures, tmp_path))["runs"]
+    return [result["locations"][0]["physicalLocation"] for result in run["results"]]
+
+
+@pytest.mark.parametrize(
+    ("resource", "line"),
+    [
+        ("aws_kinesis_stream.orders", 3),
+        ("resource.clicks", 4),
+        ("aws_kinesis_stream_consumer.orders_lake", 3),
+        ("data.lake_reader", 7),
+        ("aws_kms_key.environment_key", 1),
+    ],
+)
+def test_it_is_at_the_line_of_its_entry(resource: str, line: int, tmp_path: Path) -> None:
+    (where,) = locations(tmp_path, Failure("CKV_AWS_43", "Ensure", resource, "kinesis-efo-dev"))
+    assert where["artifactLocation"]["uri"] == str(tmp_path / "dev.yaml")
+    assert where["region"] == {"startLine": line}
+
+
+def test_what_belongs_to_no_file_is_shown_all_the_same(tmp_path: Path) -> None:
+    boot, unknown = locations(
+        tmp_path,
+        Failure("CKV_AWS_18", "Ensure", "aws_s3_bucket.state", "kinesis-efo-dev-bootstrap"),
+        Failure("CKV_AWS_18", "Ensure", "aws_s3_bucket.state", "plan-0"),
+    )
+    assert boot["artifactLocation"]["uri"] == str(tmp_path / "dev.yaml")
+    assert unknown["artifactLocation"]["uri"] == str(tmp_path)
+
+
+def test_committed_files_are_named_as_in_the_repository() -> None:
+    (run,) = json.loads(as_sarif([Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.flights", "kinesis-efo-dev")]))[
+        "runs"
+    ]
+    where = run["results"][0]["locations"][0]["physicalLocation"]
+    assert where["artifactLocation"]["uri"] == "infra/environments/dev.yaml"
+    assert where["region"]["startLine"] > 1
+
+
+def test_rules_are_told_once_and_no_finding_is_a_valid_document(tmp_path: Path) -> None:
+    failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.a", "kinesis-efo-dev", "https://docs/43")
+    other = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.b", "kinesis-efo-dev", "https://docs/43")
+    (run,) = json.loads(as_sarif([failure, other], tmp_path))["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    assert rules == [{"id": "CKV_AWS_43", "shortDescription": {"text": "Ensure"}, "helpUri": "https://docs/43"}]
+    prints = {result["partialFingerprints"]["finding/v1"] for result in run["results"]}
+    assert len(prints) == 2
+    assert json.loads(as_sarif([]))["runs"][0]["results"] == []

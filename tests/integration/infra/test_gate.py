@@ -10,7 +10,7 @@ import pytest
 
 from infra import ledger
 from infra.app import synthesize, synthesize_bootstrap
-from infra.gate import EXCUSED, scan_plans, scan_stacks
+from infra.gate import EXCUSED, scan_all, scan_plans, scan_stacks
 from infra.load import DIRECTORY, load_environment, load_environments
 from tests.support.terraform.harness import Terraform
 
@@ -40,7 +40,9 @@ def test_no_check_fails_on_any_committed_environment_and_some_does_on_a_planted_
 
 
 def test_no_check_fails_on_what_a_pipeline_needs_and_every_excuse_is_needed(tmp_path: Path) -> None:
-    result = scan_stacks(synthesize_bootstrap(load_environments(), tmp_path))
+    environments = load_environments()
+    stacks = synthesize(environments, DIRECTORY, outdir=tmp_path / "stacks")
+    result = scan_all([stacks, synthesize_bootstrap(environments, tmp_path / "bootstrap")])
     assert result.failed == []
     assert {(each.check, each.resource.rpartition(".")[2]) for each in result.excused} == set(EXCUSED)
 

@@ -77,7 +77,9 @@ class Alarms(Construct):
             self,
             f"leases-{application}",
             alarm_name=self._name(name, "leases-throttled"),
-            alarm_description=f"The lease table of {name} is throttled: leases may expire.",
+            alarm_description=_described(
+                f"The lease table of {name} is throttled: leases may expire.", "leases-throttled"
+            ),
             comparison_operator="GreaterThanThreshold",
             threshold=0,
             evaluation_periods=3,
@@ -158,7 +160,7 @@ class Alarms(Construct):
             self,
             f"alarm-{place.now}",
             alarm_name=name,
-            alarm_description=description,
+            alarm_description=_described(description, name.rpartition("/")[2]),
             namespace="AWS/Kinesis",
             metric_name=metric,
             dimensions=dimensions,
@@ -178,3 +180,7 @@ class Alarms(Construct):
     def _name(self, subject: str, what: str) -> str:
         # Names in AWS, not keys, so that a moved entry keeps its alarms; and a separator that names cannot hold.
         return f"kinesis-efo/{self._environment.environment}/{subject}/{what}"
+
+
+def _described(description: str, what: str) -> str:
+    return f"{description} Runbook: docs/runbook.md, alarm {what}."

@@ -11,7 +11,10 @@ VENV := .venv
 VENV40 := .venv-spark40
 LOCK := pyproject.toml uv.lock scripts/setup
 PYTHON := $(VENV)/bin/python
-# Looked for when a recipe runs: it may have been installed just before.
+# Two at a time: many tests wait for a server more than they compute.
+TEST_PROCESSES := 2
+TEST = -m pytest -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
+# Java is looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
 .PHONY: help demo test lint synth bench docs fuzz java clean
@@ -39,8 +42,8 @@ demo: $(VENV)/.demo java
 	@$(RUN) $(PYTHON) -m demo $(DEMO_ARGS)
 
 test: $(VENV)/.full $(VENV40)/.full java
-	$(RUN) $(PYTHON) -m pytest $(PYTEST_ARGS)
-	$(RUN) $(VENV40)/bin/python -m pytest -m spark $(PYTEST_ARGS)
+	$(RUN) $(PYTHON) $(TEST)
+	$(RUN) $(VENV40)/bin/python $(TEST) -m spark
 
 lint: $(VENV)/.full
 	$(VENV)/bin/ruff check .

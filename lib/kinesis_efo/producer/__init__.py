@@ -12,11 +12,13 @@ from kinesis_efo.errors import (
 from kinesis_efo.producer.blocking import BlockingProducer
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.producer import Producer
+from kinesis_efo.producer.record import Given
 from kinesis_efo.producer.settings import ProducerSettings
 
 __all__ = [
     "BlockingProducer",
     "EncryptionKeyError",
+    "Given",
     "Producer",
     "ProducerClosedError",
     "ProducerMetrics",

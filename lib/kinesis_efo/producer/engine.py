@@ -7,9 +7,10 @@ says so.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count, islice
 from random import Random
 
 from kinesis_efo.clock import Clock
@@ -17,9 +18,9 @@ from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, WriteErr
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import Counts, ProducerMetrics
 from kinesis_efo.producer.outbox import Outbox, Settled
-from kinesis_efo.producer.record import Data, Epoch, Record, SizeLimit, make_record
+from kinesis_efo.producer.record import Data, Epoch, Given, Record, SizeLimit, make_record
 from kinesis_efo.producer.request import Request
-from kinesis_efo.producer.room import Room, Use
+from kinesis_efo.producer.room import Room, uses_of
 from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.service import Service
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
 """The shard map is asked for at most this often: ListShards may be behind the answers that name a new shard."""
+_CHUNK_BYTES = 1 << 20
+"""Of records that are made and have no room yet; more only by the last one."""
 
 
 class Engine:
@@ -72,7 +75,7 @@ class Engine:
         self._counts = Counts()
         self._failure: WriteError | None = None
         self._stopped = False
-        self._positions = itertools.count()
+        self._positions = count()
         self._epoch = Epoch()
         self._flushes: deque[tuple[Epoch, asyncio.Future[None]]] = deque()
         self._unpumped_records = self._unpumped_bytes = 0
@@ -89,21 +92,50 @@ class Engine:
         if self._stopped:
             raise ProducerClosedError(f"the producer for {self._stream} is closed")
 
-    def make_record(self, data: Data, partition_key: str, explicit_hash_key: str | int | None) -> Record | None:
+    def make_record(self, given: Given) -> Record | None:
         """A checked record with its predicted shard; None where it is refused and refusals are only counted."""
         self.check()
-        position = next(self._positions)
+        record = self._checked(*given)
+        if record is not None:
+            record.put_at = self._clock.monotonic()
+            record.shard = self._outbox.shards.shard_of(record.hash)
+        return record
+
+    def make_records(self, given: Iterable[Given]) -> Iterator[list[Record]]:
+        """As `make_record`, in lists that are handed over at once. Those before one that is refused are handed over too."""
+        rest = iter(given)
+        for first in rest:
+            self.check()
+            made: list[Record] = []
+            size = 0
+            refused: Exception | None = None
+            try:
+                for one in chain((first,), islice(rest, MAX_REQUEST_RECORDS - 1)):
+                    record = self._checked(*one)
+                    if record is not None:
+                        made.append(record)
+                        size += record.size
+                        if size >= _CHUNK_BYTES:
+                            break
+            except Exception as error:
+                refused = error
+            now, shard_of = self._clock.monotonic(), self._outbox.shards.shard_of
+            for record in made:
+                record.put_at = now
+                record.shard = shard_of(record.hash)
+            if made:
+                yield made
+            if refused is not None:
+                raise refused
+
+    def _checked(self, data: Data, partition_key: str, explicit_hash_key: str | int | None = None) -> Record | None:
         try:
-            record = make_record(data, partition_key, explicit_hash_key, self._limit, position)
+            return make_record(data, partition_key, explicit_hash_key, self._limit, next(self._positions))
         except RecordRefusedError as refused:
             if self._settings.fail_on_error:
                 raise
             self._leave_out(refused)
             return None
-        record.position = position
-        record.put_at = self._clock.monotonic()
-        record.shard = self._outbox.shards.shard_of(record.hash)
-        return record
 
     @property
     def metrics(self) -> ProducerMetrics:
@@ -113,13 +145,12 @@ class Engine:
 
     # -- on the loop's thread --------------------------------------------------------------------------------------
 
-    def accept(self, *records: Record) -> None:
+    def accept(self, records: Sequence[Record]) -> None:
         """Take records that have their room."""
-        epoch, add = self._epoch, self._outbox.add
         for record in records:
-            record.epoch = epoch
-            add(record)
-        epoch.count += len(records)
+            record.epoch = self._epoch
+        self._epoch.count += len(records)
+        self._outbox.add(records)
         self._unpumped_records += len(records)
         self._unpumped_bytes += sum([record.size for record in records])
         if self._timer is None:
@@ -261,16 +292,10 @@ class Engine:
         self._conclude_flushes()
 
     def _release(self, records: list[Record]) -> None:
-        uses: dict[str, Use] = {}
-        for record in records:
-            use = uses.get(record.shard)
-            if use is None:
-                use = uses[record.shard] = Use()
-            use.records += 1
-            use.bytes += record.size
-            if record.epoch is not None:
-                record.epoch.count -= 1
-        self.room.leave(uses)
+        for epoch, leaving in Counter([record.epoch for record in records]).items():
+            if epoch is not None:
+                epoch.count -= leaving
+        self.room.leave(uses_of(records))
 
     def _conclude_flushes(self) -> None:
         while self._flushes and not self._flushes[0][0].count:

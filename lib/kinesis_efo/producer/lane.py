@@ -64,8 +64,8 @@ class Queue(Protocol):
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Record]: ...
-    def append(self, record: Record) -> None:
-        """Add a record that was put."""
+    def extend(self, records: Sequence[Record]) -> None:
+        """Add records that were put."""
 
     def give_back(self, records: Sequence[Record]) -> None:
         """Put records back that were taken, to the front, in the order in which they were taken."""
@@ -78,6 +78,9 @@ class Queue(Protocol):
 
     def take(self, records: Sequence[Record]) -> None:
         """Remove the first of the candidates."""
+
+    def take_first(self, most: int, most_bytes: int) -> list[Record]:
+        """Remove and return as many candidates as fit."""
 
 
 class Fifo:
@@ -93,9 +96,9 @@ class Fifo:
     def __iter__(self) -> Iterator[Record]:
         return iter(self._records)
 
-    def append(self, record: Record) -> None:
-        self._records.append(record)
-        self.bytes += record.size
+    def extend(self, records: Sequence[Record]) -> None:
+        self._records.extend(records)
+        self.bytes += sum([record.size for record in records])
 
     def give_back(self, records: Sequence[Record]) -> None:
         self._records.extendleft(reversed(records))
@@ -111,6 +114,16 @@ class Fifo:
         for record in records:
             self._records.popleft()
             self.bytes -= record.size
+
+    def take_first(self, most: int, most_bytes: int) -> list[Record]:
+        if self.bytes > most_bytes:
+            taken = _fitting(self._records, most, most_bytes)
+            self.take(taken)
+            return taken
+        # The way of most requests: small records, of which any number fits.
+        taken = [self._records.popleft() for _ in range(min(most, len(self._records)))]
+        self.bytes -= sum([record.size for record in taken])
+        return taken
 
 
 class PerKey:
@@ -128,12 +141,13 @@ class PerKey:
     def __iter__(self) -> Iterator[Record]:
         return (record for queue in self._keys.values() for record in queue)
 
-    def append(self, record: Record) -> None:
-        if not self._count:
-            self._since = record.put_at
-        self._keys.setdefault(record.key, deque()).append(record)
-        self._count += 1
-        self.bytes += record.size
+    def extend(self, records: Sequence[Record]) -> None:
+        for record in records:
+            if not self._count:
+                self._since = record.put_at
+            self._keys.setdefault(record.key, deque()).append(record)
+            self._count += 1
+            self.bytes += record.size
 
     def give_back(self, records: Sequence[Record]) -> None:
         for record in reversed(records):
@@ -158,6 +172,21 @@ class PerKey:
                 self._keys[record.key] = queue
             self._count -= 1
             self.bytes -= record.size
+
+    def take_first(self, most: int, most_bytes: int) -> list[Record]:
+        taken = _fitting(self.candidates(), most, most_bytes)
+        self.take(taken)
+        return taken
+
+
+def _fitting(candidates: Iterable[Record], most: int, most_bytes: int) -> list[Record]:
+    taken: list[Record] = []
+    for record in candidates:
+        if len(taken) == most or record.size > most_bytes:
+            break
+        most_bytes -= record.size
+        taken.append(record)
+    return taken
 
 
 @dataclass(frozen=True, slots=True)

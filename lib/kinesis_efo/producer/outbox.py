@@ -6,8 +6,8 @@ lane. Nothing leaves but as acknowledged, as refused for good, or never: there i
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
@@ -103,11 +103,15 @@ class Outbox:
         """Records that wait to be sent."""
         return sum(len(lane.queue) for lane in self._lanes.values())
 
-    def add(self, record: Record) -> None:
-        """Take a record to be sent."""
-        # A shard's place on the ring never changes: where it is still open, the prediction holds.
-        lane = self._lanes.get(record.shard) or self._lanes[self._map.shard_of(record.hash)]
-        lane.queue.append(record)
+    def add(self, records: Iterable[Record]) -> None:
+        """Take records to be sent."""
+        by_lane: dict[str, list[Record]] = defaultdict(list)
+        for record in records:
+            # A shard's place on the ring never changes: where it is still open, the prediction holds.
+            shard = record.shard if record.shard in self._lanes else self._map.shard_of(record.hash)
+            by_lane[shard].append(record)
+        for shard, its_records in by_lane.items():
+            self._lanes[shard].queue.extend(its_records)
 
     def adopt(self, shards: ShardMap) -> None:
         """Route by another shard map. With order kept, once nothing is in flight: the old map's answers come first."""
@@ -150,15 +154,13 @@ class Outbox:
         self._failing, self._expired = None, 0
         self._backoff.end()
         settled = Settled()
-        for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
-            lane = news[shard]
-            if result.code is None and result.shard == shard:
-                lane.taken += 1
-                settled.acknowledged += parcel.records
-            elif result.code is None:
-                self._taken_elsewhere(parcel, shard, result.shard or shard, lane, settled)
-            else:
-                self._refused(parcel, judge_code(result.code, result.message or ""), lane, settled, now)
+        if [None if result.code else result.shard for result in results] == request.shards:
+            # The way of most answers: all taken, and where it was foretold.
+            settled.acknowledged = request.records
+            for shard, taken in Counter(request.shards).items():
+                news[shard].taken = taken
+        else:
+            self._sort_out(request, results, news, settled, now)
         for shard, lane_news in news.items():
             self._pace(shard, lane_news, request.sent_at, now, settled)
         return settled
@@ -215,8 +217,7 @@ class Outbox:
             for shard in self._map.open_shards
         }
         for lane in closed:
-            for record in lane.queue:
-                self.add(record)
+            self.add(lane.queue)
 
     def _give_back(self, shard: str, records: list[Record]) -> None:
         lane = self._lanes.get(shard)
@@ -228,6 +229,19 @@ class Outbox:
             by_lane.setdefault(self._map.shard_of(record.hash), []).append(record)
         for target, its_records in by_lane.items():
             self._lanes[target].queue.give_back(its_records)
+
+    def _sort_out(
+        self, request: Request, results: Sequence[Result], news: dict[str, _LaneNews], settled: Settled, now: float
+    ) -> None:
+        for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
+            lane = news[shard]
+            if result.code is None and result.shard == shard:
+                lane.taken += 1
+                settled.acknowledged += parcel.records
+            elif result.code is None:
+                self._taken_elsewhere(parcel, shard, result.shard or shard, lane, settled)
+            else:
+                self._refused(parcel, judge_code(result.code, result.message or ""), lane, settled, now)
 
     def _taken_elsewhere(self, parcel: Parcel, predicted: str, actual: str, news: _LaneNews, settled: Settled) -> None:
         settled.misrouted |= actual != predicted
@@ -295,9 +309,8 @@ class Outbox:
         if fault.kind is not RecordRefusedError:
             return self._error(fault)
         largest = max(request.records, key=lambda record: record.size)
-        count = sum(1 for _ in request.records)
         return RecordRefusedError(
-            f"stream {self._stream} refuses a request of {count} records, the largest of them {largest.describe()}: {fault.text}"
+            f"stream {self._stream} refuses a request of {len(request.records)} records, the largest of them {largest.describe()}: {fault.text}"
         )
 
     def _error(self, fault: Fault) -> WriteError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from random import Random
 from types import TracebackType
@@ -18,8 +18,8 @@ from kinesis_efo.producer.engine import Engine
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.measures import measures
 from kinesis_efo.producer.metrics import ProducerMetrics
-from kinesis_efo.producer.record import Data, Record
-from kinesis_efo.producer.room import Waiter
+from kinesis_efo.producer.record import Data, Given, Record
+from kinesis_efo.producer.room import Waiter, uses_of
 from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.service import Service, connect
 from kinesis_efo.producer.settings import ProducerSettings
@@ -167,16 +167,32 @@ class Producer:
             WriteError: An earlier record could not be written; everything unacknowledged is not claimed.
         """
         engine = self.engine
-        record = engine.make_record(data, partition_key, explicit_hash_key)
+        record = engine.make_record((data, partition_key, explicit_hash_key))
         if record is None:
             return
         if engine.room.try_enter(record.shard, record.size):
-            engine.accept(record)
+            engine.accept((record,))
         else:
             await _wait_for_room(engine, record)
         if engine.pump_if_full():
             # A caller that only puts would keep the loop from sending.
             await asyncio.sleep(0)
+
+    async def put_many(self, records: Iterable[Given]) -> None:
+        """As `put` for each of them, in order, at half the cost. Takes from `records` as there is room.
+
+        Args:
+            records: Each as `put` takes it: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)`.
+
+        Raises:
+            RecordRefusedError: A record can never be written. Those before it are handed over, those after it are not.
+            WriteError: As `put`.
+        """
+        engine = self.engine
+        for made in engine.make_records(records):
+            await _enter(engine, made)
+            if engine.pump_if_full():
+                await asyncio.sleep(0)
 
     async def flush(self) -> None:
         """Return when everything that was put before is acknowledged.
@@ -208,13 +224,24 @@ class Producer:
         return connect(self.stream, self._aws, self.settings.max_in_flight + 1)
 
 
+async def _enter(engine: Engine, records: Sequence[Record]) -> None:
+    if engine.room.try_enter_all(uses_of(records)):
+        engine.accept(records)
+    elif len(records) == 1:
+        await _wait_for_room(engine, records[0])
+    else:
+        half = len(records) // 2
+        await _enter(engine, records[:half])
+        await _enter(engine, records[half:])
+
+
 async def _wait_for_room(engine: Engine, record: Record) -> None:
     woken = asyncio.get_running_loop().create_future()
 
     def wake(waiter: Waiter) -> None:
         # Taken at once, not when the coroutine runs again: those that put later stay behind.
         if waiter.admitted:
-            engine.accept(record)
+            engine.accept((record,))
         if not woken.done():
             woken.set_result(None)
 

@@ -1,4 +1,4 @@
-"""A record on its way, checked once when it is put. Relies on nothing but the limits."""
+"""A record on its way, checked once when it is put. Relies on msgspec: its structs are made five times as fast as objects."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from hashlib import md5
 from typing import Protocol
 
+import msgspec
+
 from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer.routing import MAX_HASH
 
 Data = bytes | bytearray | memoryview | str
+Given = tuple[Data, str] | tuple[Data, str, str | int | None]
+"""A record as `put` takes it: data, partition key, and the explicit hash key if there is one."""
 MAX_KEY_CHARACTERS = 256
 
 
@@ -32,7 +36,7 @@ class SizeLimit:
     remedy: str = "the stream's maximum record size (at most 10 MiB)"
 
 
-class Record:
+class Record(msgspec.Struct, gc=False, eq=False):
     """What one `put` was given.
 
     Attributes:
@@ -44,19 +48,16 @@ class Record:
         faulted_at: When it was first refused for another reason than throughput; None before.
     """
 
-    __slots__ = ("data", "epoch", "faulted_at", "hash", "hash_key", "key", "position", "put_at", "shard", "size")
-
-    def __init__(self, data: bytes, key: str, hash_key: str | None, ring: int, size: int) -> None:
-        self.data = data
-        self.key = key
-        self.hash_key = hash_key
-        self.hash = ring
-        self.size = size
-        self.position = 0
-        self.shard = ""
-        self.put_at = 0.0
-        self.faulted_at: float | None = None
-        self.epoch: Epoch | None = None
+    data: bytes
+    key: str
+    hash_key: str | None
+    hash: int
+    size: int
+    position: int = 0
+    shard: str = ""
+    put_at: float = 0.0
+    faulted_at: float | None = None
+    epoch: Epoch | None = None
 
     @property
     def records(self) -> tuple[Record, ...]:
@@ -123,14 +124,15 @@ def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLim
             f"included). Make it smaller, or raise {limit.remedy}"
         )
     if hash_key is None:
-        return Record(data, key, None, int.from_bytes(md5(encoded, usedforsecurity=False).digest(), "big"), size)
+        ring = int.from_bytes(md5(encoded, usedforsecurity=False).digest(), "big")
+        return Record(data, key, None, ring, size, position)
     text = str(hash_key)
     if not (text.isascii() and text.isdigit() and len(text) <= 39 and int(text) <= MAX_HASH):
         raise RecordRefusedError(
             f"{_describe(position, key, size)}: the explicit hash key must be a whole number from 0 to 2**128-1; "
             f"got {hash_key!r}"
         )
-    return Record(data, key, text, int(text), size)
+    return Record(data, key, text, int(text), size, position)
 
 
 def _describe(position: int, key: str, size: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kinesis_efo.producer.aggregation import Packer
@@ -21,17 +21,14 @@ class Request:
     Attributes:
         parcels: In the order in which they are sent.
         shards: The predicted one of each parcel.
+        records: All records, in order.
         sent_at: Monotonic seconds.
     """
 
     parcels: list[Parcel] = field(default_factory=list)
     shards: list[str] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
     sent_at: float = 0.0
-
-    @property
-    def records(self) -> Iterable[Record]:
-        """All records, in order."""
-        return (record for parcel in self.parcels for record in parcel.records)
 
 
 def cut(lanes: Iterable[Lane], aggregate_bytes: int | None) -> Request:
@@ -47,31 +44,23 @@ def cut(lanes: Iterable[Lane], aggregate_bytes: int | None) -> Request:
         parcels_left = min(lane.window, MAX_REQUEST_RECORDS - len(request.parcels))
         if parcels_left <= 0:
             break
-        taken: list[Parcel]
+        parcels: Sequence[Parcel]
         if aggregate_bytes is None:
-            taken = _plain(lane, parcels_left, bytes_left)
+            parcels = records = lane.queue.take_first(parcels_left, bytes_left)
         else:
-            taken = _packed(lane, parcels_left, bytes_left, aggregate_bytes, first=not request.parcels)
-        if taken:
-            request.parcels += taken
-            request.shards += [lane.shard] * len(taken)
-            bytes_left -= sum(parcel.size for parcel in taken)
+            parcels, records = _packed(lane, parcels_left, bytes_left, aggregate_bytes, first=not request.parcels)
+        if parcels:
+            request.parcels += parcels
+            request.shards += [lane.shard] * len(parcels)
+            request.records += records
+            bytes_left -= sum([parcel.size for parcel in parcels])
             lane.in_flight += 1
     return request
 
 
-def _plain(lane: Lane, parcels_left: int, bytes_left: int) -> list[Parcel]:
-    taken: list[Record] = []
-    for record in lane.queue.candidates():
-        if len(taken) == parcels_left or record.size > bytes_left:
-            break
-        bytes_left -= record.size
-        taken.append(record)
-    lane.queue.take(taken)
-    return list(taken)
-
-
-def _packed(lane: Lane, parcels_left: int, bytes_left: int, aggregate_bytes: int, *, first: bool) -> list[Parcel]:
+def _packed(
+    lane: Lane, parcels_left: int, bytes_left: int, aggregate_bytes: int, *, first: bool
+) -> tuple[list[Parcel], list[Record]]:
     parcels: list[Parcel] = []
     taken: list[Record] = []
     packer = Packer(aggregate_bytes)
@@ -99,4 +88,4 @@ def _packed(lane: Lane, parcels_left: int, bytes_left: int, aggregate_bytes: int
     if len(packer):
         parcels.append(packer.seal())
     lane.queue.take(taken)
-    return parcels
+    return parcels, taken

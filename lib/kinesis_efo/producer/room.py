@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+
+from kinesis_efo.producer.record import Record
 
 
 @dataclass(slots=True)
@@ -18,6 +21,14 @@ class Use:
 
     records: int = 0
     bytes: int = 0
+
+
+def uses_of(records: Iterable[Record]) -> dict[str, Use]:
+    """What records take, by the shard they are booked on."""
+    sizes: dict[str, list[int]] = defaultdict(list)
+    for record in records:
+        sizes[record.shard].append(record.size)
+    return {shard: Use(len(its_sizes), sum(its_sizes)) for shard, its_sizes in sizes.items()}
 
 
 @dataclass(eq=False, slots=True)
@@ -97,9 +108,24 @@ class Room:
                 total.records += 1
                 total.bytes += size
                 return True
-            if self._closed or not self._may_enter(shard, size, self._waiters):
+            if self._closed or not self._may_enter(shard, 1, size, self._waiters):
                 return False
             self._change(shard, 1, size)
+            return True
+
+    def try_enter_all(self, uses: Mapping[str, Use]) -> bool:
+        """Take room for many records if there is room for all of them now, and nobody waits; else for none."""
+        with self._lock:
+            if self._closed or self._waiters:
+                return False
+            entered: list[tuple[str, Use]] = []
+            for shard, use in uses.items():
+                if not self._may_enter(shard, use.records, use.bytes, ()):
+                    for other, its_use in entered:
+                        self._change(other, -its_use.records, -its_use.bytes)
+                    return False
+                self._change(shard, use.records, use.bytes)
+                entered.append((shard, use))
             return True
 
     def enter(self, shard: str, size: int, wake: Callable[[Waiter], None]) -> Waiter:
@@ -176,21 +202,22 @@ class Room:
             self._beyond.records += max(0, use.records - self._share.records)
             self._beyond.bytes += max(0, use.bytes - self._share.bytes)
 
-    def _may_enter(self, shard: str, size: int, before: Collection[Waiter]) -> bool:
-        """Whether there is room, for one whom `before` are ahead of.
+    def _may_enter(self, shard: str, records: int, size: int, before: Collection[Waiter]) -> bool:
+        """Whether there is room for records of a shard, which `before` are ahead of.
 
         Who waits for common room keeps it from those behind: a large record is not starved by small ones. A shard's own
         share is always its own; within a shard, order is kept.
         """
-        if self._total.records + 1 > self._max.records or self._total.bytes + size > self._max.bytes:
+        total, most = self._total, self._max
+        if total.records + records > most.records or total.bytes + size > most.bytes:
             return False
-        use = self._uses.get(shard, _NOTHING)
-        records = max(0, use.records + 1 - max(use.records, self._share.records))
-        beyond = max(0, use.bytes + size - max(use.bytes, self._share.bytes))
+        use, share = self._uses.get(shard, _NOTHING), self._share
+        beyond_records = max(0, use.records + records - max(use.records, share.records))
+        beyond_bytes = max(0, use.bytes + size - max(use.bytes, share.bytes))
         if before:
-            return not records and not beyond and all(waiter.shard != shard for waiter in before)
-        return (not records or self._beyond.records + records <= self._common.records) and (
-            not beyond or self._beyond.bytes + beyond <= self._common.bytes
+            return not beyond_records and not beyond_bytes and all(waiter.shard != shard for waiter in before)
+        return (not beyond_records or self._beyond.records + beyond_records <= self._common.records) and (
+            not beyond_bytes or self._beyond.bytes + beyond_bytes <= self._common.bytes
         )
 
     def _change(self, shard: str, records: int, size: int) -> None:
@@ -221,7 +248,7 @@ class Room:
             if self._total.records >= self._max.records:
                 left += self._waiters[place:]
                 break
-            if not self._may_enter(waiter.shard, waiter.size, left):
+            if not self._may_enter(waiter.shard, 1, waiter.size, left):
                 left.append(waiter)
                 continue
             self._change(waiter.shard, 1, waiter.size)

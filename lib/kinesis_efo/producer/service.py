@@ -20,6 +20,7 @@ import aiohttp.payload
 import botocore.session
 import msgspec
 from aiobotocore.config import AioConfig
+from pybase64 import b64encode
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.errors import ConfigurationError, WriteAccessError
@@ -36,6 +37,8 @@ _STREAM_ARN = re.compile(r"arn:[\w-]+:kinesis:(?P<region>[\w-]+):\d{12}:stream/[
 _STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _BODY = "kinesis_efo.body"
 _ANSWER = "KinesisEfoAnswer"
+_SMALL = 400
+"""Bytes below which msgspec's own base64 is the faster one: pybase64 has a call per record, and four times the speed."""
 
 
 class Service(Protocol):
@@ -55,7 +58,7 @@ class Service(Protocol):
 
 
 class _Entry(msgspec.Struct, gc=False, omit_defaults=True):
-    data: bytes = msgspec.field(name="Data")
+    data: bytes | msgspec.Raw = msgspec.field(name="Data")
     key: str = msgspec.field(name="PartitionKey")
     hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
 
@@ -98,7 +101,14 @@ class KinesisService:
         events.register("before-parse.kinesis.PutRecords", _keep_answer)
 
     async def put_records(self, parcels: Sequence[Parcel]) -> Sequence[Result]:
-        entries = [_Entry(parcel.data, parcel.key, parcel.hash_key) for parcel in parcels]
+        entries = [
+            _Entry(
+                parcel.data if parcel.size < _SMALL else msgspec.Raw(b'"%b"' % b64encode(parcel.data)),
+                parcel.key,
+                parcel.hash_key,
+            )
+            for parcel in parcels
+        ]
         body = _encoder.encode({**self._stream, "Records": entries})
         answer = await self._data.put_records(**self._stream, Records=body)
         try:

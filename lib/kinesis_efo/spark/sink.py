@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -19,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.producer import BlockingProducer, ProducerMetrics, RecordRefusedError
+from kinesis_efo.producer import BlockingProducer, Given, ProducerMetrics, RecordRefusedError
 from kinesis_efo.spark.sink_options import SinkOptions, Targets
 
 log = logging.getLogger(__name__)
@@ -167,14 +168,18 @@ class Producers:
             columns.get(name, nothing) for name in ("partitionKey", "explicitHashKey", "stream")
         )
         bits = self._random.getrandbits
+        # By producer, not by name: a null and the name that it stands for are one stream, and its order is one.
+        rows: dict[BlockingProducer, list[Given]] = defaultdict(list)
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
             if data is None:
                 raise RecordRefusedError(
                     f"row {self._rows} of this task has null in column 'data'; filter such rows out"
                 )
             producer = self._by_name.get(stream) or self._producer(stream)
-            producer.put(data, f"{bits(64):016x}" if key is None else key, hash_key)
+            rows[producer].append((data, f"{bits(64):016x}" if key is None else key, hash_key))
             self._rows += 1
+        for producer, its_rows in rows.items():
+            producer.put_many(its_rows)
 
     def finish(self) -> Written:
         """Wait for every acknowledgement."""

@@ -66,7 +66,7 @@ class Interleaving:
         for _ in range(self.data.draw(st.integers(1, 4))):
             made = record(len(self.put), key, b"x" * self.data.draw(st.sampled_from([0, 10, 700])), self.now)
             self.put.append(made)
-            self.outbox.add(made)
+            self.outbox.add([made])
 
     def do_send(self) -> None:
         request = self.outbox.next_request(self.now, eager=self.data.draw(st.booleans()))
@@ -161,11 +161,11 @@ def test_a_request_holds_500_records_and_10_mebibytes_with_keys_counted() -> Non
     stream = ModelStream(even_shards(3))
     outbox = outbox_of(stream)
     for number in range(1_200):
-        outbox.add(record(number, str(number)))
+        outbox.add([record(number, str(number))])
     assert [len(send(outbox).parcels) for _ in range(3)] == [500, 500, 200]
 
     for number in range(12):
-        outbox.add(record(number, "k" * 24, b"x" * ((1 << 20) - 24)))
+        outbox.add([record(number, "k" * 24, b"x" * ((1 << 20) - 24))])
     first, second = send(outbox), send(outbox)
     assert sum(parcel.size for parcel in first.parcels) == MAX_REQUEST_BYTES
     assert (len(first.parcels), len(second.parcels)) == (10, 2)
@@ -175,21 +175,21 @@ def test_the_largest_possible_record_goes_alone() -> None:
     for aggregate in (False, True):
         outbox = outbox_of(ModelStream(even_shards(1)), aggregate=aggregate)
         for number in range(2):
-            outbox.add(record(number, "k", b"x" * ((10 << 20) - 1)))
+            outbox.add([record(number, "k", b"x" * ((10 << 20) - 1))])
         assert [len(send(outbox).parcels) for _ in range(2)] == [1, 1]
 
 
 def test_a_request_waits_for_others_until_the_linger_is_over_or_it_is_full() -> None:
     outbox = outbox_of(ModelStream(even_shards(2)), linger=0.1)
-    outbox.add(record(0, now=5.0))
+    outbox.add([record(0, now=5.0)])
     assert outbox.next_request(5.05, eager=False) is None
     assert outbox.due_at(eager=False) == pytest.approx(5.1)
     assert outbox.due_at(eager=True) == 5.0
     assert outbox.next_request(5.1, eager=False) is not None
     for number in range(499):
-        outbox.add(record(number, str(number), now=6.0))
+        outbox.add([record(number, str(number), now=6.0)])
     assert outbox.next_request(6.0, eager=False) is None
-    outbox.add(record(499, "499", now=6.0))
+    outbox.add([record(499, "499", now=6.0)])
     assert outbox.next_request(6.0, eager=False) is not None
 
 
@@ -198,12 +198,12 @@ def test_a_hot_shard_rests_and_the_others_go_on() -> None:
     outbox = outbox_of(stream, backoff_base=1.0, backoff_max=1.0)
     hot, cold = (shard.id for shard in stream.ranges)
     for number in range(20):
-        outbox.add(record(number, hash_key=0))
+        outbox.add([record(number, hash_key=0)])
     request = send(outbox)
     settled = outbox.settle(request, [Answer(code=THROTTLE, message="slow down")] * 20, 0.0)
     assert settled.retried == {THROTTLE: 20}
     assert not settled.acknowledged
-    outbox.add(record(20, hash_key=(1 << 128) - 1))
+    outbox.add([record(20, hash_key=(1 << 128) - 1)])
     request = send(outbox, 1e-9)
     assert request.shards == [cold]
     assert outbox.next_request(1e-9, eager=True) is None
@@ -217,11 +217,11 @@ def test_only_what_was_refused_is_sent_again_and_in_order() -> None:
     stream = ModelStream(even_shards(1))
     outbox = outbox_of(stream)
     for number in range(6):
-        outbox.add(record(number, str(number)))
+        outbox.add([record(number, str(number))])
     request = send(outbox)
     answers = [Answer(shard="shardId-000000000000") if number % 2 else Answer(code=THROTTLE) for number in range(6)]
     assert [made.position for made in outbox.settle(request, answers, 0.0).acknowledged] == [1, 3, 5]
-    outbox.add(record(6, "6"))
+    outbox.add([record(6, "6")])
     assert [made.position for made in send(outbox, 10.0).records] == [0, 2, 4, 6]
 
 
@@ -229,7 +229,7 @@ def test_a_throttled_shard_is_offered_about_what_it_took_and_more_when_it_takes_
     stream = ModelStream(even_shards(1))
     outbox = outbox_of(stream)
     for number in range(2_000):
-        outbox.add(record(number, str(number)))
+        outbox.add([record(number, str(number))])
     shard = stream.ranges[0].id
     outbox.settle(send(outbox), [Answer(shard=shard)] * 50 + [Answer(code=THROTTLE)] * 450, 0.0)
     now, sizes = 0.0, []
@@ -247,7 +247,7 @@ def test_backoff_is_full_jitter_between_zero_and_a_doubling_bound() -> None:
     waits: list[list[float]] = [[] for _ in range(6)]
     for seed in range(400):
         outbox = outbox_of(ModelStream(even_shards(1)), seed, backoff_base=0.1, backoff_max=1.0)
-        outbox.add(record(0))
+        outbox.add([record(0)])
         now = 0.0
         for fault in range(6):
             outbox.settle(send(outbox, now), [Answer(code=THROTTLE)], now)
@@ -264,7 +264,7 @@ def test_backoff_is_full_jitter_between_zero_and_a_doubling_bound() -> None:
 def test_requests_that_fail_together_count_as_one_fault() -> None:
     outbox = outbox_of(ModelStream(even_shards(1)), backoff_base=0.1, backoff_max=1_000 / 20)
     for number in range(4_000):
-        outbox.add(record(number, str(number)))
+        outbox.add([record(number, str(number))])
     together = [send(outbox) for _ in range(8)]
     for request in together:
         outbox.settle(request, [Answer(code=THROTTLE)] * 500, 0.001)
@@ -275,11 +275,11 @@ def test_requests_that_fail_together_count_as_one_fault() -> None:
 
 def test_a_fault_of_the_whole_request_pauses_all_shards_and_is_borne() -> None:
     outbox = outbox_of(ModelStream(even_shards(2)), backoff_base=1.0, backoff_max=1.0)
-    outbox.add(record(0, hash_key=0))
+    outbox.add([record(0, hash_key=0)])
     settled = outbox.fault(send(outbox), judge_code("", "", 503), 0.0)
     assert settled.failure is None
     assert settled.retried == {"503": 1}
-    outbox.add(record(1, hash_key=1 << 127))
+    outbox.add([record(1, hash_key=1 << 127)])
     assert outbox.next_request(1e-9, eager=True) is None
     due = outbox.due_at(eager=True)
     assert due is not None
@@ -298,7 +298,7 @@ def test_a_fault_of_the_whole_request_pauses_all_shards_and_is_borne() -> None:
 def test_what_cannot_heal_fails_at_once(code: str, kind: type[Exception], words: str) -> None:
     for whole in (True, False):
         outbox = outbox_of(ModelStream(even_shards(1)))
-        outbox.add(record(0, data=b"secret"))
+        outbox.add([record(0, data=b"secret")])
         request = send(outbox)
         if whole:
             failure = outbox.fault(request, judge_code(code, "no", 400), 0.0).failure
@@ -312,7 +312,7 @@ def test_what_cannot_heal_fails_at_once(code: str, kind: type[Exception], words:
 
 def test_a_record_that_kinesis_refuses_is_named_by_key_size_and_position_never_by_its_data() -> None:
     outbox = outbox_of(ModelStream(even_shards(1)))
-    outbox.add(record(41, "customer-7", b"secret"))
+    outbox.add([record(41, "customer-7", b"secret")])
     settled = outbox.settle(send(outbox), [Answer(code="ValidationException", message="too large")], 0.0)
     assert settled.failure is None
     ((refused, error),) = settled.refused
@@ -325,7 +325,7 @@ def test_a_record_that_kinesis_refuses_is_named_by_key_size_and_position_never_b
 def test_a_request_that_kinesis_refuses_names_its_largest_record() -> None:
     outbox = outbox_of(ModelStream(even_shards(1)))
     for number, data in enumerate((b"a", b"secret" * 9, b"b")):
-        outbox.add(record(number, f"key-{number}", data))
+        outbox.add([record(number, f"key-{number}", data)])
     failure = outbox.fault(send(outbox), judge_code("ValidationException", "too large", 400), 0.0).failure
     assert isinstance(failure, RecordRefusedError)
     assert "3 records" in str(failure)
@@ -339,7 +339,7 @@ def test_expired_credentials_get_a_few_tries_in_a_row() -> None:
     assert fault.healing is Healing.CREDENTIALS
     now = 0.0
     for healed in (True, False):
-        outbox.add(record(0, now=now))
+        outbox.add([record(0, now=now)])
         for _ in range(4):
             now += 10
             assert outbox.fault(send(outbox, now), fault, now).failure is None
@@ -355,7 +355,7 @@ def test_expired_credentials_get_a_few_tries_in_a_row() -> None:
 
 def test_a_shard_without_progress_ends_in_an_error_with_the_first_cause() -> None:
     outbox = outbox_of(ModelStream(even_shards(1)), retry_timeout=60)
-    outbox.add(record(0))
+    outbox.add([record(0)])
     now, failure, causes = 0.0, None, iter(["the first cause"] + ["later"] * 100)
     while failure is None:
         assert now <= 62 + 2
@@ -369,7 +369,7 @@ def test_a_shard_without_progress_ends_in_an_error_with_the_first_cause() -> Non
 def test_a_shard_with_progress_is_never_given_up() -> None:
     outbox = outbox_of(ModelStream(even_shards(1)), retry_timeout=60)
     for number in range(1_000):
-        outbox.add(record(number, str(number)))
+        outbox.add([record(number, str(number))])
     now = 0.0
     for _ in range(100):
         now += 50
@@ -382,7 +382,7 @@ def test_progress_between_failures_starts_the_patience_again() -> None:
     outbox = outbox_of(ModelStream(even_shards(1)), retry_timeout=60)
     now = 0.0
     for number in range(10):
-        outbox.add(record(number, now=now))
+        outbox.add([record(number, now=now)])
         for _ in range(2):
             now += 40
             assert outbox.settle(send(outbox, now), [Answer(code=THROTTLE)], now).failure is None
@@ -392,10 +392,10 @@ def test_progress_between_failures_starts_the_patience_again() -> None:
 
 def test_one_poisoned_record_is_given_up_by_itself() -> None:
     outbox = outbox_of(ModelStream(even_shards(1)), retry_timeout=60)
-    outbox.add(record(0, "poison"))
+    outbox.add([record(0, "poison")])
     now = 0.0
     for number in range(1, 1_000):
-        outbox.add(record(number, str(number)))
+        outbox.add([record(number, str(number))])
         now += 5
         request = send(outbox, now)
         settled = outbox.settle(
@@ -421,7 +421,7 @@ def test_an_aggregate_in_a_shard_that_readers_drop_it_from_is_not_claimed() -> N
     stream = ModelStream(even_shards(1))
     outbox = outbox_of(stream, aggregate=True)
     for number, place in enumerate((0, (1 << 128) - 1)):
-        outbox.add(record(number, f"k{number}", hash_key=place))
+        outbox.add([record(number, f"k{number}", hash_key=place)])
     request = send(outbox)
     assert len(request.parcels) == 1
     stream.split(0)
@@ -439,11 +439,25 @@ def test_an_aggregate_in_a_shard_that_readers_drop_it_from_is_not_claimed() -> N
 def test_with_order_the_new_shard_map_waits_for_the_old_ones_answers() -> None:
     stream = ModelStream(even_shards(1))
     outbox = outbox_of(stream, ordered=True)
-    outbox.add(record(0, "a"))
+    outbox.add([record(0, "a")])
     request = send(outbox)
-    outbox.add(record(1, "a"))
+    outbox.add([record(1, "a")])
     stream.split(0)
     outbox.adopt(stream.map)
     assert outbox.next_request(0.0, eager=True) is None
     outbox.settle(request, [Answer(code="InternalFailure")], 0.0)
     assert [made.position for made in send(outbox, 10.0).records] == [0]
+
+
+def test_records_that_were_routed_before_and_after_a_split_keep_their_order() -> None:
+    stream = ModelStream(even_shards(1))
+    outbox = outbox_of(stream)
+    (parent,) = stream.map.open_shards
+    stream.split(0)
+    outbox.adopt(stream.map)
+    child = stream.map.shard_of(0)
+    made = [record(number, f"k{number}", hash_key=0) for number in range(4)]
+    for one, shard in zip(made, (child, parent, child, parent), strict=True):
+        one.shard = shard
+    outbox.add(made)
+    assert [sent.position for sent in send(outbox).records] == [0, 1, 2, 3]

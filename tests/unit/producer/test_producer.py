@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -221,6 +222,76 @@ def test_a_refused_record_leaves_the_others_alone() -> None:
     run(scenario)
 
 
+def test_many_at_once_are_what_one_after_the_other_is_also_where_room_is_scarce() -> None:
+    outstanding = [0]
+
+    async def scenario(producer: Producer, opened: Opened) -> None:
+        opened.service.script = lambda _: outstanding.append(producer.metrics.outstanding_records)
+        await producer.put_many((str(number), f"k{number}") for number in range(1_700))
+        await producer.put_many([("last", "k0", 7), ("empty", "k1", None)])
+        await producer.put_many([])
+        await producer.flush()
+        seen = opened.stream.seen
+        assert Counter(record.position for record in seen) == Counter(range(1_702))
+        assert {record.position: record.data for record in seen}[1_699] == b"1699"
+        assert next(record for record in seen if record.data == b"last").hash == 7
+        assert producer.metrics.backpressure_waits > 0
+        assert 30 < max(outstanding) <= 37
+
+    run(scenario, shards=3, max_outstanding_records=37)
+
+
+def test_many_at_once_keep_the_order_of_a_key() -> None:
+    async def scenario(producer: Producer, opened: Opened) -> None:
+        await producer.put_many((str(number), f"k{number % 3}") for number in range(600))
+        await producer.flush()
+        for key in ("k0", "k1", "k2"):
+            positions = [record.position for record in opened.stream.seen if record.key == key]
+            assert positions == sorted(positions)
+
+    run(scenario, shards=2, ordered=True, max_outstanding_records=50)
+
+
+def test_of_many_those_before_a_refused_one_are_written_and_none_after_it() -> None:
+    def given() -> Iterator[tuple[bytes, str]]:
+        for number in range(5):
+            yield b"good", f"k{number}"
+        yield b"x" * (1 << 20), "large"
+        raise AssertionError("asked for more")
+
+    async def scenario(producer: Producer, opened: Opened) -> None:
+        with pytest.raises(RecordRefusedError, match=r"record 5 \(partition key 'large'"):
+            await producer.put_many(given())
+        await producer.flush()
+        assert [record.key for record in opened.stream.seen] == [f"k{number}" for number in range(5)]
+
+    run(scenario)
+
+
+def test_where_the_givens_themselves_fail_that_is_the_error_and_what_came_before_is_written() -> None:
+    def given() -> Iterator[tuple[bytes, str]]:
+        yield b"x", "k"
+        raise ZeroDivisionError
+
+    async def scenario(producer: Producer, opened: Opened) -> None:
+        with pytest.raises(ZeroDivisionError):
+            await producer.put_many(given())
+        await producer.flush()
+        assert len(opened.stream.seen) == 1
+
+    run(scenario)
+
+
+def test_of_many_the_refused_are_left_out_where_fail_on_error_is_off() -> None:
+    async def scenario(producer: Producer, opened: Opened) -> None:
+        await producer.put_many([("a", "k"), ("b", ""), ("c", "k")])
+        await producer.flush()
+        assert [record.data for record in opened.stream.seen] == [b"a", b"c"]
+        assert producer.metrics.records_refused == 1
+
+    run(scenario, fail_on_error=False)
+
+
 def test_with_fail_on_error_off_refused_records_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         def script(parcels: Sequence[Parcel]) -> list[Answer]:
@@ -433,8 +504,9 @@ class TestBlocking:
         ) as producer:
 
             def work(name: str) -> None:
-                for number in range(500):
+                for number in range(250):
                     producer.put(b"x", f"{name}-{number}")
+                producer.put_many((b"x", f"{name}-{number}") for number in range(250, 500))
 
             threads = [threading.Thread(target=work, args=(str(name),)) for name in range(4)]
             for thread in threads:
@@ -447,12 +519,16 @@ class TestBlocking:
         assert len({record.key for record in opened.stream.seen}) == len(opened.stream.seen) == 2_000
         assert not [thread for thread in threading.enumerate() if thread.name == "kinesis-efo-producer"]
 
-    def test_one_thread_keeps_its_order(self) -> None:
+    @pytest.mark.parametrize("many", [False, True])
+    def test_one_thread_keeps_its_order(self, many: bool) -> None:
         opened = Opened()
         settings = ProducerSettings(max_outstanding_records=7, ordered=True)
         with BlockingProducer("orders", connect=opened, settings=settings) as producer:
-            for number in range(500):
-                producer.put(str(number), "k")
+            if many:
+                producer.put_many((str(number), "k") for number in range(500))
+            else:
+                for number in range(500):
+                    producer.put(str(number), "k")
         assert [int(record.data) for record in opened.stream.seen] == list(range(500))
 
     def test_a_failure_reaches_the_thread_that_waits(self) -> None:

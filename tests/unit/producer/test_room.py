@@ -83,6 +83,27 @@ def test_the_bounds_hold_and_everybody_gets_in_at_last(data: st.DataObject, most
     assert (driver.room.records, driver.room.bytes) == (0, 0)
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from(SHARDS), st.integers(0, 30)), max_size=30),
+    st.lists(st.tuples(st.sampled_from(SHARDS), st.integers(0, 30)), max_size=12),
+)
+def test_many_get_in_together_exactly_where_they_would_one_after_the_other(
+    inside: list[tuple[str, int]], many: list[tuple[str, int]]
+) -> None:
+    together, apart = Room(20, 200, len(SHARDS)), Room(20, 200, len(SHARDS))
+    for shard, size in inside:
+        assert together.try_enter(shard, size) == apart.try_enter(shard, size)
+    before = together.records, together.bytes
+    uses: dict[str, Use] = {}
+    for shard, size in many:
+        use = uses.setdefault(shard, Use())
+        use.records += 1
+        use.bytes += size
+    fits = all(apart.try_enter(shard, size) for shard, size in many)
+    assert together.try_enter_all(uses) == fits
+    assert (together.records, together.bytes) == ((apart.records, apart.bytes) if fits else before)
+
+
 def test_a_hot_shard_leaves_room_for_the_others() -> None:
     driver = Driver(Room(100, 10_000, 2))
     while driver.enter("hot", 1):

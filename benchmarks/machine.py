@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import psutil
 from pyspark.sql import SparkSession
 
 from kinesis_efo.local import LocalAws, Settings
@@ -20,6 +21,9 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "
 
 class AwsProcess(LocalAws):
     """The local AWS with its clients here and everything else in another process, so that its work is not measured."""
+
+    def __enter__(self) -> AwsProcess:
+        return self.start()
 
     def start(self) -> AwsProcess:
         """See `LocalAws`."""
@@ -32,6 +36,12 @@ class AwsProcess(LocalAws):
             raise RuntimeError("the local AWS did not start within 60 s")
         self._port = self._pipe.recv()
         return self
+
+    @property
+    def cpu_seconds(self) -> float:
+        """What the other process has used so far."""
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
 
     def stop(self) -> None:
         """See `LocalAws`."""

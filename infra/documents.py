@@ -20,7 +20,7 @@ ENVIRONMENTS, PROGRAMS, STOPS, LOGS = "environments/", "programs/", "stops/", "l
 READ_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards")
 POLL_STREAM = ("kinesis:GetRecords", "kinesis:GetShardIterator")
 SUBSCRIBE = ("kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard")
-WRITE_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:PutRecord", "kinesis:PutRecords")
+WRITE_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:PutRecords")
 LEASES = (
     "dynamodb:DeleteItem",
     "dynamodb:DescribeTable",

@@ -11,6 +11,8 @@ from typing import Any
 from kinesis_efo.local import AwsError, NoFaults, Request
 
 Statement = Mapping[str, Any]
+_KEY_USES = {"PutRecords": "kms:GenerateDataKey", "ListShards": None, "DescribeStreamSummary": None}
+"""What operations ask of the key that encrypts their resource, where it is not to decrypt."""
 
 
 def many(value: Any) -> list[str]:
@@ -70,9 +72,10 @@ class Enforced(NoFaults):
             return
         resource = self._resource(request)
         self._check(f"{request.service}:{request.operation}", resource, {})
-        if key := self.keys.get(resource):
+        key, use = self.keys.get(resource), _KEY_USES.get(request.operation, "kms:Decrypt")
+        if key and use:
             # In the caller's name: what is encrypted is decrypted for it, through the service.
-            self._check("kms:Decrypt", key, {"kms:ViaService": f"{request.service}.{self.region}.amazonaws.com"})
+            self._check(use, key, {"kms:ViaService": f"{request.service}.{self.region}.amazonaws.com"})
 
     def _check(self, action: str, resource: str, context: Mapping[str, str]) -> None:
         assert self.statements is not None

@@ -1,4 +1,4 @@
-"""The reader policy, as Terraform evaluates it, is enough for the library's whole life and no more."""
+"""The policies of readers and writers, as Terraform evaluates them, are enough for the library's whole life and no more."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from moto.server import ThreadedMotoServer
 from infra.app import synthesize
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import WriteAccessError
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport
 from kinesis_efo.leases import Lease, LeaseInfo, LeaseLoop, LeaseTable, Written, client_config, worker_id
@@ -25,6 +26,7 @@ from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.producer import BlockingProducer
 from tests.integration.infra.conftest import write_environment
 from tests.support.iam import Enforced, many
 from tests.support.terraform.harness import Terraform
@@ -38,18 +40,29 @@ SIDS = (
     "DecryptLeasesAndManifest",
     "LoadManifest",
 )
+WRITING = ("WriteStreams", "EncryptStreams")
 NOT_ASKED_BY_THE_READER = {"kinesis:DescribeStreamConsumer", "kinesis:DescribeStreamSummary"}
 """Granted so that a job's role can be used to find out what is wrong; both only describe."""
 
 
 @dataclass
+class Writer:
+    """A stream that an application writes, the policy of that application, and what encrypts the stream."""
+
+    stream: str
+    policy: str
+    keys: Mapping[str, str]
+
+
+@dataclass
 class World:
-    """An environment that Terraform declared in local AWS, and the policy it evaluated."""
+    """An environment that Terraform declared in local AWS, and the policies it evaluated."""
 
     aws: LocalAws
     policy: str
     keys: Mapping[str, str]
     gate: Enforced
+    writer: Writer
 
     @property
     def settings(self) -> AwsSettings:
@@ -61,7 +74,10 @@ def declared(provider: Mapping[str, str], tmp_path_factory: pytest.TempPathFacto
     """An environment that Terraform applied to local AWS, once for all tests here."""
     directory = tmp_path_factory.mktemp("policy")
     environment = write_environment(
-        directory, account_id=ACCOUNT, streams={"orders": {"mode": "provisioned", "shards": 2}}
+        directory,
+        account_id=ACCOUNT,
+        streams={"orders": {"mode": "provisioned", "shards": 2}, "clicks": {"mode": "provisioned", "shards": 2}},
+        applications={"lake": {"streams": ["orders"]}, "copy": {"streams": ["orders"], "writes": ["clicks"]}},
     )
     gate = Enforced(REGION, ACCOUNT)
     settings = Settings(
@@ -86,7 +102,9 @@ def declared(provider: Mapping[str, str], tmp_path_factory: pytest.TempPathFacto
             f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/kinesis-efo/test/lake": shared,
         }
         aws.client("kinesis").put_record(StreamARN=stream, PartitionKey="k", Data=b"event")
-        yield World(aws, state["aws_iam_policy.lake"]["policy"], keys, gate)
+        clicks = state["aws_kinesis_stream.clicks"]["arn"]
+        writer = Writer(clicks, state["aws_iam_policy.copy"]["policy"], {clicks: state["aws_kms_key.clicks"]["arn"]})
+        yield World(aws, state["aws_iam_policy.lake"]["policy"], keys, gate, writer)
 
 
 @pytest.fixture
@@ -205,6 +223,34 @@ def test_the_policy_reaches_nothing_that_belongs_to_another_application(world: W
         world.aws.client("kinesis").get_shard_iterator(
             StreamName="test-orders", ShardId="shardId-000000000000", ShardIteratorType="LATEST"
         )
+
+
+def write(world: World) -> int:
+    """Everything a producer does to AWS; returns how many records were written."""
+    with BlockingProducer(world.writer.stream, aws=world.settings) as producer:
+        producer.put_many([(b"click", "k"), (b"click", "l")])
+        producer.flush()
+        return producer.metrics.records_written
+
+
+def test_a_producer_needs_what_writing_is_granted_and_nothing_else(world: World) -> None:
+    world.gate.enforce(world.writer.policy, world.writer.keys)
+    assert write(world) == 2
+    statements = [each for each in json.loads(world.writer.policy)["Statement"] if each["Sid"] in WRITING]
+    assert {action for each in statements for action in many(each["Action"])} == {
+        action for action, _ in world.gate.calls
+    }
+    world.gate.enforce(world.policy, world.writer.keys)
+    with pytest.raises(WriteAccessError, match=r"needs kinesis:ListShards on the stream"):
+        write(world)
+
+
+@pytest.mark.parametrize("sid", WRITING)
+def test_without_a_statement_of_writing_the_producer_says_what_it_needs(sid: str, world: World) -> None:
+    world.gate.enforce(world.writer.policy, world.writer.keys, without=sid)
+    with pytest.raises(WriteAccessError, match=r"not authorized to perform: (kinesis:ListShards|kms:GenerateDataKey)"):
+        write(world)
+    assert world.gate.refused
 
 
 # --- moto's own IAM: real users, signatures and policy grammar

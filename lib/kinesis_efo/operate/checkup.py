@@ -205,7 +205,7 @@ async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Fin
                 }
             ],
             StartTime=now - RATE_WINDOW,
-            EndTime=now,
+            EndTime=now + timedelta(minutes=1),  # exclusive
         )
         values = answer["MetricDataResults"][0]["Values"]
         if not values:

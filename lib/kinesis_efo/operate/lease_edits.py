@@ -47,7 +47,8 @@ def releases(leases: Iterable[Lease]) -> list[Edit]:
 def moves(leases: Iterable[Lease], position: Position) -> list[Edit]:
     """Set the checkpoint of these leases, and free them."""
     return [
-        Edit(lease.key, lease, lease.released_at(position))
+        # What was read before is no part of the new position's truth.
+        Edit(lease.key, lease, replace(lease.released_at(position), read_until=None))
         for lease in leases
         if (lease.checkpoint, lease.sub, lease.owner) != (position, 0, None)
     ]

@@ -1,0 +1,227 @@
+"""``kinesis-efo lag``: how far applications are behind, shard by shard, without disturbing a subscription."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.lease_access import Leases, TimeoutOption, opened
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.kinesis.topology import Topology, explained
+from kinesis_efo.operate import lag as lagging
+from kinesis_efo.operate.lag import ShardLag, Sightings, State
+from kinesis_efo.operate.lease_watch import watch
+from kinesis_efo.options import AwsSettings
+
+_STYLES = {State.READING: "green", State.SILENT: "bold red", State.FREE: "yellow", State.UNSTARTED: "yellow"}
+
+
+@dataclass(frozen=True)
+class _Report:
+    """One application at one moment."""
+
+    application: str
+    at: float
+    shards: Sequence[ShardLag]
+    reported: dict[str, int]
+    remarks: Sequence[str]
+
+
+@arguments.with_aws
+def lag(
+    aws: AwsSettings,
+    manifest: Annotated[
+        list[str],
+        typer.Option(
+            "--manifest",
+            "-m",
+            envvar=arguments.MANIFEST_VARIABLE,
+            metavar="LOCATION",
+            help="An application's manifest: a path, ssm:///name or s3://bucket/key; may be repeated.",
+        ),
+    ],
+    stream: arguments.StreamsOption = None,
+    again: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until interrupted.")] = False,
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Between two looks, with --watch.")] = "5s",
+    count: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Count so many unread records per shard, with GetRecords, whose limits are shared with polling readers. "
+            "0 asks nothing: the seconds are an upper bound then.",
+        ),
+    ] = 100,
+    lease_timeout: TimeoutOption = "10s",
+    above: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-above",
+            metavar="DURATION",
+            help=f"Exit with code {output.ExitCode.BEHIND.value} if a shard is further behind, or it cannot be told how far.",
+        ),
+    ] = None,
+    as_json: output.JsonFlag = False,
+) -> None:
+    """Show how far each shard is behind: position, unread records and seconds, who reads it, and whether it moves.
+
+    Owners are watched for some seconds to see who is alive. With --json and --watch, each look is one line.
+    """
+    timeout, pause = arguments.seconds("--lease-timeout", lease_timeout), arguments.seconds("--interval", interval)
+    most = None if above is None else arguments.seconds("--fail-above", above)
+
+    looks = [_Look(aws, location, stream, timeout, count) for location in manifest]
+    if again:
+        try:
+            asyncio.run(_keep_looking(looks, min(pause, timeout), pause, as_json))
+        except KeyboardInterrupt:
+            raise output.stop(output.ExitCode.OK) from None
+    reports = asyncio.run(_all(looks, timeout))
+    output.answer(as_json, _data(reports), lambda: _view(reports))
+    for remark in _remarks(reports):
+        output.remark(remark)
+    if most is not None and not _within(reports, most):
+        output.remark(f"kinesis-efo: more than {above} behind, or not known to be less")
+        raise output.stop(output.ExitCode.BEHIND)
+
+
+class _Look:
+    """Looks at one application, again and again, and remembers what it saw of the leases."""
+
+    def __init__(
+        self, aws: AwsSettings, location: str, streams: list[str] | None, lease_timeout: float, count: int
+    ) -> None:
+        self._aws = aws
+        self._location = location
+        self._streams = streams
+        self._clock = SystemClock()
+        self._sightings = Sightings(lease_timeout)
+        self._count = count
+
+    async def look(self, seconds: float) -> _Report:
+        """Watch for so many seconds, then measure."""
+        async with opened(self._aws, self._location, self._streams) as here:
+            seen = await watch(here.table, self._clock, seconds, here.selects)
+            self._sightings.add(seen, self._clock.monotonic())
+            return await self._measure(here, dict(seen.scan.leases), list(seen.scan.unreadable.values()))
+
+    async def _measure(self, here: Leases, leases: dict[str, Any], remarks: list[str]) -> _Report:
+        manifest, topology = here.manifest, Topology(await here.access.client("kinesis"))
+        found: list[ShardLag] = []
+        for name, ref in manifest.streams.items():
+            shards = await explained(topology.shards(ref.stream_arn), ref, manifest.source)
+            mine = lagging.by_shard(leases, here.keys, name)
+            if not mine:
+                remarks.append(f"{name}: no leases: {manifest.application} has never read it")
+            found += lagging.rows(ref, shards, mine, self._sightings, self._clock)
+        found, reasons = await lagging.measured(here.access, manifest, found, self._clock, self._count)
+        reported, more = await lagging.reported(here.access, manifest, self._clock.time())
+        return _Report(manifest.application, self._clock.time(), found, reported, [*remarks, *reasons, *more])
+
+
+async def _all(looks: Sequence[_Look], seconds: float) -> list[_Report]:
+    return list(await asyncio.gather(*(each.look(seconds) for each in looks)))
+
+
+async def _keep_looking(looks: Sequence[_Look], seconds: float, pause: float, as_json: bool) -> None:
+    clock, terminal = SystemClock(), output.terminal()
+    with Live(console=terminal, auto_refresh=False) as live:
+        while True:
+            began = clock.monotonic()
+            reports = await _all(looks, seconds)
+            if as_json:
+                output.line(_data(reports))
+            elif terminal.is_terminal:
+                live.update(Group(_view(reports), *map(Text, _remarks(reports))), refresh=True)
+            else:
+                terminal.print(_view(reports))
+            await clock.sleep(max(0.0, began + pause - clock.monotonic()))
+
+
+def _within(reports: Sequence[_Report], most: float) -> bool:
+    rows = [row for report in reports for row in report.shards if row.state is not State.WAITING]
+    return all(row.seconds is not None and row.seconds <= most for row in rows)
+
+
+def _remarks(reports: Sequence[_Report]) -> list[str]:
+    return [f"{report.application}: {remark}" for report in reports for remark in report.remarks]
+
+
+def _view(reports: Sequence[_Report]) -> RenderableType:
+    parts: list[RenderableType] = []
+    for report in reports:
+        behind = [f"{name} {milliseconds / 1000:.1f} s" for name, milliseconds in sorted(report.reported.items())]
+        title = f"{report.application} at {_time(report.at)}"
+        title += f"; CloudWatch saw at most {', '.join(behind)}" if behind else "; no figures in CloudWatch"
+        rows = [
+            (
+                row.key.stream,
+                row.key.shard,
+                output.painted(row.state.value, _STYLES.get(row.state, "")),
+                _position(row),
+                _moved(row),
+                None if row.records is None else f"{row.records:,}{'' if row.records_exact else '+'}",
+                None if row.seconds is None else f"{'' if row.seconds_exact else '< '}{row.seconds:.1f}",
+                row.owner,
+            )
+            for row in report.shards
+        ]
+        columns = ("stream", "shard", "state", "read until", ">moved", ">records behind", ">seconds behind", "owner")
+        parts += [output.table(columns, rows, title), Text()]
+    return Group(*parts[:-1])
+
+
+def _position(row: ShardLag) -> str | None:
+    if row.read_until is not None:
+        return _time(row.read_until)
+    return None if row.position is None else str(row.position)
+
+
+def _moved(row: ShardLag) -> str | None:
+    still_for, seen = row.movement
+    return None if still_for is None else f"{'' if seen else '> '}{still_for:.0f} s ago"
+
+
+def _time(epoch: float) -> str:
+    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _data(reports: Sequence[_Report]) -> dict[str, Any]:
+    return {
+        "applications": [
+            {
+                "application": report.application,
+                "at": _time(report.at),
+                "secondsBehind": max((row.seconds for row in report.shards if row.seconds is not None), default=None),
+                "cloudWatchMillisBehindLatest": report.reported,
+                "shards": [_row(row) for row in report.shards],
+                "remarks": list(report.remarks),
+            }
+            for report in reports
+        ]
+    }
+
+
+def _row(row: ShardLag) -> dict[str, Any]:
+    return {
+        "stream": row.key.stream,
+        "shardId": row.key.shard,
+        "state": row.state.value,
+        "position": None if row.position is None else str(row.position),
+        "readUntil": None if row.read_until is None else _time(row.read_until),
+        "secondsStill": row.movement.still_for,
+        "seenMoving": row.movement.seen,
+        "recordsBehind": row.records,
+        "recordsExact": row.records_exact,
+        "secondsBehind": row.seconds,
+        "secondsExact": row.seconds_exact,
+        "owner": row.owner,
+    }

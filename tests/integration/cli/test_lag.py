@@ -1,0 +1,183 @@
+"""`kinesis-efo lag` beside a real fetcher, beside dead and silent ones, and where permissions are missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kinesis_efo.leases import Lease
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from tests.integration.cli.conftest import Result, Switch
+from tests.integration.cli.test_leases import QUICKLY, renewing
+from tests.integration.cli.test_manifest import Refusing
+from tests.support.fetching import reading
+from tests.support.world import World
+
+Run = Callable[..., Result]
+
+
+def _put(here: World, lease: Lease) -> None:
+    here.dynamodb.put_item(TableName=here.lease_table, Item=lease.to_item())
+
+
+def _shards(found: Result) -> dict[str, dict[str, Any]]:
+    [application] = found.data["applications"]
+    return {f"{row['stream']}:{row['shardId'][-1]}": row for row in application["shards"]}
+
+
+@pytest.mark.slow
+def test_a_query_that_reads_is_measured_and_not_disturbed(run: Run, world: Callable[..., World]) -> None:
+    here = world({"orders": 2})
+    here.put([(str(number), b"x") for number in range(40)])
+    # Renewed so patiently that a busy machine does not lose a lease meanwhile.
+    with reading(here, leaseTimeout="8s") as query:
+        query.until(40)
+        before = len(here.aws.kinesis.trace)
+        found = run("lag", "--manifest", here.manifest, "--lease-timeout", "8s", "--json")
+        calls = [call.operation for call in list(here.aws.kinesis.trace)[before:]]
+        assert query.batch() == []
+    assert found.code == 0
+    rows = _shards(found)
+    assert [(row["state"], row["recordsBehind"] is not None) for row in rows.values()] == [("reading", True)] * 2
+    assert all(row["owner"] for row in rows.values())
+    assert "SubscribeToShard" not in calls
+
+
+def test_records_and_seconds_behind(run: Run, world: Callable[..., World]) -> None:
+    here = world({"orders": 1, "clicks": 1})
+    here.put([("k", b"x")] * 150)
+    one = here.shards()[0]["ShardId"]
+    _put(here, Lease(f"orders:{one}", checkpoint=TRIM_HORIZON))
+    _put(here, Lease(f"clicks:{one}", checkpoint=Position.at_timestamp(1_700_000_000_000)))
+    found = _shards(run("lag", "--manifest", here.manifest, "--json"))
+    assert (found["orders:0"]["recordsBehind"], found["orders:0"]["recordsExact"]) == (100, False)
+    assert 0 < found["orders:0"]["secondsBehind"] < 60
+    assert (found["clicks:0"]["recordsBehind"], found["clicks:0"]["secondsBehind"]) == (0, 0.0)
+    all_of_them = run("lag", "--manifest", here.manifest, "--count", "1000", "--stream", "orders", "--json")
+    [row] = _shards(all_of_them).values()
+    assert (row["recordsBehind"], row["recordsExact"], row["state"]) == (150, True, "free")
+    shown = run("lag", "--manifest", here.manifest)
+    assert " 100+ " in shown.out
+    assert "2023-11-14T22:13:20Z" in shown.out
+
+
+def test_a_dead_owner_is_told_from_a_live_one(run: Run, world: Callable[..., World]) -> None:
+    here = world({"orders": 2})
+    first, second = (shard["ShardId"] for shard in here.shards())
+    _put(here, Lease(first, owner="alive"))
+    _put(here, Lease(second, owner="dead"))
+    with renewing(here, first):
+        found = _shards(run("lag", "--manifest", here.manifest, *QUICKLY, "--json"))
+    assert {row["owner"]: row["state"] for row in found.values()} == {"alive": "reading", "dead": "silent"}
+    assert found["orders:1"]["secondsStill"] >= 1
+    assert not found["orders:1"]["seenMoving"]
+
+
+def test_without_permission_the_lag_is_bounded(run: Run, world: Callable[..., World], switch: Switch) -> None:
+    here = world()
+    here.put([("k", b"x")] * 3)
+    shard = here.shards()[0]["ShardId"]
+    iterator = here.kinesis.get_shard_iterator(
+        StreamName=here.streams["orders"], ShardId=shard, ShardIteratorType="TRIM_HORIZON"
+    )["ShardIterator"]
+    number = here.kinesis.get_records(ShardIterator=iterator)["Records"][0]["SequenceNumber"]
+    _put(here, Lease(shard, checkpoint=Position.after(number)))
+    switch.faults = Refusing("GetRecords")
+    found = run("lag", "--manifest", here.manifest, "--json")
+    [row] = _shards(found).values()
+    assert found.code == 0
+    assert (row["recordsBehind"], row["secondsExact"]) == (None, False)
+    assert 0 <= row["secondsBehind"] < 60
+    assert "only bounded: AccessDeniedException" in found.err
+    switch.faults = Refusing("GetMetricData")
+    unasked = run("lag", "--manifest", here.manifest, "--count", "0", "--json")
+    assert not _shards(unasked)["orders:0"]["secondsExact"]
+
+
+def test_a_threshold_is_an_exit_code(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    here.put([("k", b"x")])
+    shard = here.shards()[0]["ShardId"]
+    unknown = run("lag", "--manifest", here.manifest, "--fail-above", "1h")
+    assert (unknown.code, "not known to be less" in unknown.err) == (4, True)
+    assert "no leases: lake has never read it" in unknown.err
+    _put(here, Lease(shard, checkpoint=TRIM_HORIZON))
+    assert run("lag", "--manifest", here.manifest, "--fail-above", "1h").code == 0
+    assert run("lag", "--manifest", here.manifest, "--fail-above", "1ms").code == 4
+    _put(here, Lease(shard, checkpoint=SHARD_END))
+    assert run("lag", "--manifest", here.manifest, "--fail-above", "0s").code == 0
+
+
+def test_what_cloudwatch_saw(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    here.aws.client("cloudwatch").put_metric_data(
+        Namespace="AWS/Kinesis",
+        MetricData=[
+            {
+                "MetricName": "SubscribeToShardEvent.MillisBehindLatest",
+                "Dimensions": [
+                    {"Name": "StreamName", "Value": here.streams["orders"]},
+                    {"Name": "ConsumerName", "Value": "lake"},
+                ],
+                "Value": 4_200,
+            }
+        ],
+    )
+    found = run("lag", "--manifest", here.manifest, "--json")
+    assert found.data["applications"][0]["cloudWatchMillisBehindLatest"] == {"orders": 4_200}
+    assert "CloudWatch saw at most orders 4.2 s" in run("lag", "--manifest", here.manifest).out
+
+
+def test_several_applications(run: Run, world: Callable[..., World]) -> None:
+    one, two = world(), world()
+    found = run("lag", "--manifest", one.manifest, "--manifest", two.manifest, "--json")
+    assert len(found.data["applications"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--interval", "often"), 1, "--interval must be a duration such as 10s; got 'often'"),
+        (("--fail-above", "much"), 1, "--fail-above must be a duration"),
+        (("--stream", "nope"), 1, "'nope', but the manifest"),
+        (("--count", "-1"), 2, "--count"),
+    ],
+)
+def test_bad_input(run: Run, world: Callable[..., World], arguments: tuple[str, ...], code: int, said: str) -> None:
+    found = run("lag", "--manifest", world().manifest, *arguments)
+    assert (found.code, found.out) == (code, "")
+    assert said in found.err
+
+
+def test_a_stream_or_a_table_that_is_gone(run: Run, world: Callable[..., World]) -> None:
+    here = world({"orders": 1, "clicks": 1})
+    here.kinesis.delete_stream(StreamName=here.streams["clicks"], EnforceConsumerDeletion=True)
+    gone = run("lag", "--manifest", here.manifest)
+    assert (gone.code, "stream 'clicks'" in gone.err) == (1, True)
+    here.dynamodb.delete_table(TableName=here.lease_table)
+    table = run("lag", "--manifest", here.manifest)
+    assert (table.code, f"lease table {here.lease_table} in us-east-1 does not exist" in table.err) == (1, True)
+
+
+def test_watching_ends_cleanly_with_ctrl_c(world: Callable[..., World]) -> None:
+    here = world()
+    _put(here, Lease(here.shards()[0]["ShardId"], checkpoint=TRIM_HORIZON))
+    command = [sys.executable, "-c", "from kinesis_efo.cli import main; main()", "lag"]
+    options = ["--manifest", str(here.manifest), "--watch", "--interval", "200ms", "--json"]
+    with subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        looks = [json.loads(process.stdout.readline()) for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert process.stderr.read() == ""
+    assert all(look["applications"][0]["shards"][0]["state"] == "free" for look in looks)

@@ -1,0 +1,178 @@
+"""Lag, shard by shard: which shards matter, who is alive, what lies behind a position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.store import Scan
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.operate.backlog import MOST_CALLS, Backlog, backlog
+from kinesis_efo.operate.lag import Movement, ShardLag, Sightings, State, rows
+from kinesis_efo.operate.lease_watch import Watched
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from tests.support.virtual_time import LoopClock, run
+
+REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
+
+
+class Still:
+    """A clock that stands still."""
+
+    def monotonic(self) -> float:
+        return 100.0
+
+    def time(self) -> float:
+        return 1_700_000_000.0
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing to wait for")
+
+
+def _shard(name: str, *parents: str) -> Shard:
+    return Shard(name, parents, (0, 9), first=int(name[1:]), last=None)
+
+
+# s1 is split into s2 and s3, s2 into s4 and s5; s3 and s4 are merged into s6
+SHARDS = [
+    _shard("s1"),
+    _shard("s2", "s1"),
+    _shard("s3", "s1"),
+    _shard("s4", "s2"),
+    _shard("s5", "s2"),
+    _shard("s6", "s3", "s4"),
+]
+
+
+def _rows(positions: Mapping[str, Position | None]) -> dict[str, ShardLag]:
+    leases = {shard: Lease(shard, checkpoint=position) for shard, position in positions.items()}
+    found = rows(REF, SHARDS, leases, Sightings(10), Still())
+    assert len({row.key for row in found}) == len(found)
+    return {row.key.shard: row for row in found}
+
+
+@pytest.mark.parametrize(
+    ("positions", "states"),
+    [
+        ({"s1": Position.after(5)}, {"s1": "free", **dict.fromkeys(("s2", "s3", "s4", "s5", "s6"), "waiting")}),
+        (
+            {"s1": SHARD_END},
+            {"s1": "ended", "s2": "unstarted", "s3": "unstarted", "s4": "waiting", "s5": "waiting", "s6": "waiting"},
+        ),
+        # What was read, and what its children were begun for, is history.
+        (
+            {"s1": SHARD_END, "s2": SHARD_END, "s3": TRIM_HORIZON, "s4": TRIM_HORIZON},
+            {"s2": "ended", "s3": "free", "s4": "free", "s5": "unstarted", "s6": "waiting"},
+        ),
+        ({"s5": Position.after(9), "s6": None}, {"s5": "free", "s6": "free"}),
+        # Nothing was ever read.
+        ({}, {"s1": "unstarted", **dict.fromkeys(("s2", "s3", "s4", "s5", "s6"), "waiting")}),
+    ],
+)
+def test_the_shards_that_matter(positions: dict[str, Position | None], states: dict[str, str]) -> None:
+    assert {shard: row.state.value for shard, row in _rows(positions).items()} == states
+
+
+def test_an_unstarted_shard_lags_from_its_beginning_unless_nothing_was_ever_read() -> None:
+    assert _rows({"s1": SHARD_END})["s2"].position == TRIM_HORIZON
+    assert _rows({})["s1"].position is None
+
+
+def test_until_when_a_shard_was_read() -> None:
+    number = 49590338271490256608559692538361571095921575989136588898
+    shard = "shardId-000000000006"
+    clock = Still()
+    for lease, expected in (
+        (Lease(shard, checkpoint=Position.after(number)), 1_545_084_650.0),
+        (Lease(shard, checkpoint=Position.after(number), read_until=1_600_000_000_000), 1_600_000_000.0),
+        (Lease(shard, checkpoint=Position.at_timestamp(1_500_000_000_000)), 1_500_000_000.0),
+        (Lease(shard, checkpoint=Position.after(7)), None),
+        (Lease(shard, checkpoint=None), None),
+    ):
+        [row] = rows(REF, [], {shard: lease}, Sightings(10), clock)
+        assert row.read_until == expected
+
+
+def _seen(*leases: Lease, live: str = "", moved: str = "", seconds: float = 0.0) -> Watched:
+    return Watched(Scan({lease.key: lease for lease in leases}), frozenset(live), frozenset(moved), seconds)
+
+
+def test_who_is_alive_is_remembered_and_forgotten() -> None:
+    lease, sightings = Lease("a", owner="w"), Sightings(10)
+    sightings.add(_seen(lease, seconds=4), now=104)
+    assert sightings.state(lease, 104) is State.HELD
+    sightings.add(_seen(lease, live="a", seconds=4), now=108)
+    assert sightings.state(lease, 117) is State.READING
+    assert sightings.state(lease, 118) is State.SILENT
+    assert sightings.state(replace(lease, owner=None), 109) is State.FREE
+    assert sightings.state(replace(lease, checkpoint=SHARD_END), 109) is State.ENDED
+
+
+def test_an_owner_that_never_moved_is_silent_after_the_timeout() -> None:
+    lease, sightings = Lease("a", owner="w"), Sightings(10)
+    sightings.add(_seen(lease, seconds=10), now=110)
+    assert sightings.state(lease, 110) is State.SILENT
+
+
+def test_how_long_a_position_stands_still() -> None:
+    sightings = Sightings(10)
+    lease = Lease("a", checkpoint=Position.after(1))
+    sightings.add(_seen(lease), now=100)
+    assert sightings.movement("a", 100) == Movement(None, False)
+    sightings.add(_seen(lease, seconds=5), now=107)
+    assert sightings.movement("a", 107) == Movement(7, False)
+    sightings.add(_seen(replace(lease, checkpoint=Position.after(2))), now=110)
+    assert sightings.movement("a", 112) == Movement(2, True)
+    sightings.add(_seen(lease, moved="a"), now=120)
+    assert sightings.movement("a", 121) == Movement(1, True)
+    assert sightings.movement("unknown", 121) == Movement(None, False)
+
+
+class Pages:
+    """A shard that answers with these numbers of records, and these distances to the tip."""
+
+    def __init__(self, *pages: tuple[int, int], ends: bool = False) -> None:
+        self._pages = list(pages)
+        self._ends = ends
+        self.limits: list[int] = []
+
+    async def get_shard_iterator(self, **request: Any) -> dict[str, Any]:
+        return {"ShardIterator": "0"}
+
+    async def get_records(self, *, StreamARN: str, ShardIterator: str, Limit: int) -> dict[str, Any]:
+        number = int(ShardIterator)
+        count, behind = self._pages[min(number, len(self._pages) - 1)]
+        self.limits.append(Limit)
+        page = {
+            "Records": [{"ApproximateArrivalTimestamp": datetime.fromtimestamp(number, UTC)}] * min(count, Limit),
+            "MillisBehindLatest": behind,
+        }
+        last = self._ends and number == len(self._pages) - 1
+        return page if last else {**page, "NextShardIterator": str(number + 1)}
+
+
+@pytest.mark.parametrize(
+    ("pages", "most", "expected", "calls"),
+    [
+        (Pages((0, 0)), 5, Backlog(0, True, None, 0), 1),
+        (Pages((3, 0)), 5, Backlog(3, True, 0.0, 0), 1),
+        # As many as asked for: there may be more.
+        (Pages((9, 0)), 5, Backlog(5, False, 0.0, 0), 1),
+        (Pages((3, 70), (4, 0)), 10, Backlog(7, True, 0.0, 0), 2),
+        # Empty pages lie between.
+        (Pages((0, 900), (0, 700), (2, 0)), 5, Backlog(2, True, 2.0, 0), 3),
+        (Pages((0, 900)), 5, Backlog(0, False, None, 900), MOST_CALLS),
+        (Pages((2, 50), (1, 20), ends=True), 5, Backlog(3, True, 0.0, 20), 2),
+    ],
+)
+def test_what_lies_behind_a_position(pages: Pages, most: int, expected: Backlog, calls: int) -> None:
+    found = run(backlog(pages, LoopClock(), "arn", "shard", TRIM_HORIZON, most))
+    assert found == expected
+    assert len(pages.limits) == calls
+    assert max(pages.limits) <= most

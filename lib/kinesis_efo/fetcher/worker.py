@@ -100,6 +100,7 @@ class Fetcher:
         self._feeds: dict[ShardKey, ShardFeed] = {}
         self._wanted: dict[ShardKey, Position] = {}
         self._polled: dict[ShardKey, Position] = {}
+        self._complete = False
         self._checked: frozenset[ShardKey] = frozenset()
         self._done: set[ShardKey] = set()
         self._reading: Counter[ShardKey] = Counter()
@@ -163,7 +164,8 @@ class Fetcher:
                 key: position
                 for key, position in {**self._still_read(), **offset}.items()
                 if not position.is_end or key not in self._done
-            }
+            },
+            complete=True,
         )
         await self._check_loss(offset)
         give_up_at = self._clock.monotonic() + request.timeout
@@ -365,11 +367,11 @@ class Fetcher:
     def _still_read(self) -> dict[ShardKey, Position]:
         return {key: position for key, position in self._wanted.items() if self._reading[key]}
 
-    def _want(self, positions: Mapping[ShardKey, Position]) -> None:
+    def _want(self, positions: Mapping[ShardKey, Position], *, complete: bool = False) -> None:
         assert self._leases is not None
-        if positions.keys() == self._wanted.keys():
+        if positions.keys() == self._wanted.keys() and complete <= self._complete:
             return
-        self._wanted = dict(positions)
+        self._wanted, self._complete = dict(positions), complete
         infos = {}
         for key, position in positions.items():
             shard = self._stream(key.stream).shard(key.shard)
@@ -379,7 +381,7 @@ class Fetcher:
                 starting_hash_key=str(shard.hash_range[0]) if shard else None,
                 ending_hash_key=str(shard.hash_range[1]) if shard else None,
             )
-        self._leases.want(infos)
+        self._leases.want(infos, complete=complete)
 
     def _feed(self, key: ShardKey) -> ShardFeed | None:
         """The feed of a shard whose lease is held at this moment, else None."""

@@ -1,4 +1,4 @@
-"""Which rows of finished shards can go. Pure; relies on rows.
+"""Which rows of shards that are read have to be finished, and which can go. Pure; relies on rows.
 
 KCL's rule: a parent's row goes when all its children have rows whose checkpoint has left the start, and its own parents'
 rows are gone. That all children are known is read from `childShardIds` or, after a crash before that was written, from
@@ -10,6 +10,31 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from kinesis_efo.leases.row import Lease, sibling
+from kinesis_efo.positions import SHARD_END
+
+
+def passed_parents(
+    leases: Mapping[str, Lease], candidates: Collection[str], wanted: Collection[str]
+) -> list[tuple[Lease, frozenset[str]]]:
+    """Rows that stand somewhere in their shards although these were read to their end, with the ids of their children.
+
+    A crash between the plan that goes on with the children alone and the parent's last checkpoint leaves such a row. That a
+    child is wanted, and its parent is not, says that the parent is done: an offset names children once their parents are.
+
+    Args:
+        leases: All rows.
+        candidates: Keys of rows that nobody wants or holds.
+        wanted: Keys of leases that are wanted.
+    """
+    children: dict[str, set[str]] = {}
+    for key in wanted:
+        for parent in leases[key].parents if key in leases else ():
+            children.setdefault(sibling(key, parent), set()).add(key.rpartition(":")[2])
+    return [
+        (leases[key], frozenset(found))
+        for key, found in sorted(children.items())
+        if key in candidates and leases[key].checkpoint != SHARD_END
+    ]
 
 
 def finished_parents(leases: Mapping[str, Lease], candidates: Collection[str]) -> list[Lease]:

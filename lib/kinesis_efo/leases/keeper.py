@@ -112,6 +112,8 @@ class Keeper:
         self._read_until = read_until
         self._sent_at = sent_at
         self._checkpointed_at = sent_at
+        self._stopped = 0.0
+        self._unanswered = 0
         self._leaving = asyncio.Event()
         self._keeping = True
 
@@ -130,6 +132,18 @@ class Keeper:
         """Whether the lease may be used: it is ours, and not about to be released."""
         return self._keeping and self.valid
 
+    @property
+    def why_late(self) -> str:
+        """Why the lease was not renewed in time: two causes that look alike in the table, and have different remedies."""
+        if self._stopped >= self._timing.renewal:
+            return (
+                f"this process did not run for {self._stopped:.1f} s (stopped, swapped out, or short of CPU) and lease_timeout is "
+                f"{self._timing.lease_timeout:g} s"
+            )
+        if self.trouble is not None:
+            return str(self.trouble)
+        return f"{self._store.label} did not answer (writes sent: {self._unanswered})"
+
     def leave(self) -> None:
         """Make `keep` return, so that the lease can be released."""
         self._leaving.set()
@@ -144,7 +158,7 @@ class Keeper:
     async def _keep(self) -> Ending:
         pause = self._timing.renewal * self._random.uniform(0.5, 1)  # so that leases taken together spread out
         while True:
-            await within(self._clock, min(pause, self.deadline - self._clock.monotonic()), self._leaving.wait())
+            await self._pause(pause)
             if not self.valid:  # also after this process was stopped for a while: before anything is written
                 return Ending.UNREACHABLE
             if self._leaving.is_set():
@@ -164,6 +178,15 @@ class Keeper:
                     return Ending.ASKED
                 case Written():
                     pause = self._sent_at + self._timing.renewal - self._clock.monotonic()
+
+    async def _pause(self, seconds: float) -> None:
+        due = self._clock.monotonic() + max(0.0, min(seconds, self.deadline - self._clock.monotonic()))
+        await within(self._clock, due - self._clock.monotonic(), self._leaving.wait())
+        self._note_time(due)
+
+    def _note_time(self, due: float) -> None:
+        """Waking up late, when nothing had to be waited for but the clock, shows that this process did not run."""
+        self._stopped = max(self._stopped, self._clock.monotonic() - due)
 
     async def release(self) -> bool:
         """Write the last checkpoint and free the row, for up to one lease timeout.
@@ -226,13 +249,17 @@ class Keeper:
         except LeaseError as error:
             self.trouble = error
             return None
+        finally:
+            self._note_time(give_up_at)
         if answer is None:
+            self._unanswered += 1
             return None
         sent_at, outcome = answer
         if isinstance(outcome, Written):
             if outcome.lease.checkpoint != self.lease.checkpoint or outcome.lease.sub != self.lease.sub:
                 self._checkpointed_at = sent_at
             self.lease, self._sent_at, self.trouble = outcome.lease, sent_at, None
+            self._stopped, self._unanswered = 0.0, 0
         elif isinstance(outcome, Behind):
             self.lease = outcome.lease  # when it was sent is not known: the deadline stays
         return outcome

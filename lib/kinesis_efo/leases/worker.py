@@ -16,7 +16,7 @@ from random import Random
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError, TableUnavailableError
-from kinesis_efo.leases.cleanup import finished_parents
+from kinesis_efo.leases.cleanup import finished_parents, passed_parents
 from kinesis_efo.leases.election import Plan, Worker, plan
 from kinesis_efo.leases.expiry import Observer, Sighting
 from kinesis_efo.leases.keeper import Ending, Keeper, Noted, Timing, within
@@ -107,6 +107,7 @@ class LeaseLoop:
         self._on_failed = on_failed
         self._observer = Observer(lease_timeout)
         self._wanted: dict[str, LeaseInfo] = {}
+        self._complete = False
         self._finished: set[str] = set()
         self._noted: dict[str, Noted] = {}
         self._keepers: dict[str, Keeper] = {}
@@ -122,12 +123,16 @@ class LeaseLoop:
 
     # --- what the owner of the loop says
 
-    def want(self, keys: Mapping[str, LeaseInfo]) -> None:
+    def want(self, keys: Mapping[str, LeaseInfo], *, complete: bool = True) -> None:
         """Set the leases that this run should hold, in place of the former set.
 
         New ones are taken as soon as possible; those held that are not in it any more are released.
+
+        Args:
+            keys: Lease keys, and what is known of their shards.
+            complete: Whether these are all that the query reads. Then parents of these shards are done where they are missing.
         """
-        self._wanted = dict(keys)
+        self._wanted, self._complete = dict(keys), complete
         self._finished &= keys.keys()
         self._noted = {key: noted for key, noted in self._noted.items() if key in keys or key in self._keepers}
         for key in self._keepers.keys() - keys.keys():
@@ -404,8 +409,7 @@ class LeaseLoop:
                     self._on_lost(key, keeper.lost_to)
                 case Ending.UNREACHABLE:
                     self.stats.not_renewed += 1
-                    why = keeper.trouble or "this process was stopped"
-                    logger.warning("lease %s of %s lost: not renewed in time: %s", key, self._me.id, why)
+                    logger.warning("lease %s of %s lost: not renewed in time: %s", key, self._me.id, keeper.why_late)
                     self._on_lost(key, None)
                     if isinstance(keeper.trouble, LeaseTableError):
                         self._fail(keeper.trouble)
@@ -420,7 +424,7 @@ class LeaseLoop:
             self._news.set()
 
     async def _clean(self, scan: Scan, sightings: Mapping[str, Sighting]) -> None:
-        """Delete the rows of parents whose children have all begun; only sometimes, and never what is wanted."""
+        """Finish and delete the rows of parents that are read; only sometimes, and never what is wanted."""
         now = self._clock.monotonic()
         if self._cleanup_at is not None and now < self._cleanup_at:
             return
@@ -428,6 +432,10 @@ class LeaseLoop:
         self._cleanup_at = now + CLEANUP_INTERVAL if left else None
         free = {key for key in left if scan.leases[key].owner is None or self._observer.expired(sightings[key], now)}
         try:
+            passed = passed_parents(scan.leases, free - self._keepers.keys(), self._wanted) if self._complete else []
+            for lease, children in passed:
+                await self._table.apply(lease, lambda row, children=children: row.released_at(SHARD_END, 0, children))
+                logger.info("lease %s finished: its shard was read to its end in an earlier run", lease.key)
             for lease in finished_parents(scan.leases, free - self._keepers.keys()):
                 await self._table.delete(lease)
                 logger.info("lease %s deleted: its shard and what came before its children is read", lease.key)

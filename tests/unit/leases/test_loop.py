@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
@@ -339,6 +340,38 @@ async def test_a_process_that_was_stopped_knows_before_it_does_anything(f: Fixtu
     await until(lambda: loop.is_held("p"), 2)
 
 
+LATE = "lease p of a lost: not renewed in time: "
+
+
+@scenario
+async def test_a_lease_not_renewed_in_time_says_whose_fault_that_was(f: Fixture) -> None:
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("kinesis_efo.leases.worker").addHandler(handler)
+    try:
+        loop = await f.worker(keys="p")
+        network = f.networks["a"]
+        for spoil, mend in (
+            (lambda: setattr(network, "throttled", True), lambda: setattr(network, "throttled", False)),
+            (lambda: setattr(network, "latency", 100.0), lambda: setattr(network, "latency", 0.005)),
+            (lambda: setattr(asyncio.get_running_loop(), "now", now() + 25), lambda: None),
+        ):
+            await until(lambda: loop.is_held("p"), 130)
+            await asyncio.sleep(20)
+            spoil()
+            await until(lambda: not loop.is_held("p"), 30)
+            await asyncio.sleep(0.1)
+            mend()
+        reasons = [text.removeprefix(LATE) for text in said if text.startswith(LATE)]
+        assert reasons[0] == "lease table memory: throttled"
+        assert reasons[1] == "lease table memory did not answer (writes sent: 1)"
+        assert re.match(r"this process did not run for 2\d\.\d s .*lease_timeout is 10 s", reasons[2])
+        assert len(reasons) == 3
+    finally:
+        logging.getLogger("kinesis_efo.leases.worker").removeHandler(handler)
+
+
 @scenario
 async def test_a_hanging_renewal_does_not_put_off_the_deadline(f: Fixture) -> None:
     loop = await f.worker(keys="p")
@@ -529,6 +562,29 @@ async def test_a_finished_shard_is_marked_released_and_deleted_once_its_children
     await until(lambda: "p" not in f.store.items, 130)
     assert loop.held == {"c", "d"}
     assert not [event for event in f.events if event[2] != "taken"]
+
+
+@scenario
+async def test_a_parent_left_behind_by_a_crash_is_finished_once_only_its_children_are_wanted(f: Fixture) -> None:
+    """Spark had planned the micro-batch without the parent, and the process died before the parent's last checkpoint."""
+    parent = Lease("s:p", 4, "dead", Position.after(70), run="old")
+    children = [Lease(f"s:{name}", 1, "dead", parents=frozenset({"p"}), run="old") for name in "cd"]
+    stranger = Lease("t:p", 4, checkpoint=Position.after(70))
+    f.store.items |= {lease.key: lease.to_item() for lease in (parent, stranger, *children)}
+    loop = await f.worker()
+    loop.want(info("s:c"), complete=False)  # a range from Spark's log, read before the offset is known
+    await loop.wait_held(["s:c"])
+    await asyncio.sleep(70)
+    assert f.store.lease("s:p").checkpoint == Position.after(70)
+    loop.want(info("s:c s:d"))
+    await loop.wait_held(["s:c", "s:d"])
+    await until(lambda: f.store.lease("s:p").checkpoint == SHARD_END, 70)
+    assert (f.store.lease("s:p").owner, f.store.lease("s:p").children) == (None, {"c", "d"})
+    assert f.store.lease("t:p") == stranger
+    for key in ("s:c", "s:d"):
+        loop.checkpoint(key, Position.after(80))
+    await until(lambda: "s:p" not in f.store.items, 130)
+    assert "t:p" in f.store.items
 
 
 @scenario

@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from kinesis_efo.clock import Clock
@@ -434,7 +435,7 @@ class LeaseLoop:
         try:
             passed = passed_parents(scan.leases, free - self._keepers.keys(), self._wanted) if self._complete else []
             for lease, children in passed:
-                await self._table.apply(lease, lambda row, children=children: row.released_at(SHARD_END, 0, children))
+                await self._table.apply(lease, partial(Lease.released_at, position=SHARD_END, children=children))
                 logger.info("lease %s finished: its shard was read to its end in an earlier run", lease.key)
             for lease in finished_parents(scan.leases, free - self._keepers.keys()):
                 await self._table.delete(lease)

@@ -1,0 +1,220 @@
+"""Fetchers in processes of their own over one lease table, every write of which is traced: stopped, slow, killed, ended.
+
+The processes compete as two queries of one application do: the second may begin only where the first has given up its leases or
+has let them expire.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from kinesis_efo.local import LocalAws, Settings
+from tests.support.lease_trace import LeaseTrace
+from tests.support.world import World, make_world, wait_until
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 1.0
+STOPPED_SECONDS = float(os.environ.get("STOPPED_SECONDS", "3"))
+"""How long a process is stopped, at least. More than the lease timeout is what matters; `STOPPED_SECONDS=60` shows it for longer."""
+
+
+class Worker:
+    """One run of the worker program."""
+
+    def __init__(self, directory: Path, world: World, **config: Any) -> None:
+        self.number = len(list(directory.glob("worker*.out")))
+        self.out, self.log = (directory / f"worker{self.number}.{kind}" for kind in ("out", "log"))
+        options = {**world.options, "startingPosition": "TRIM_HORIZON", "leaseTimeout": f"{TIMEOUT:g}s"}
+        with self.out.open("wb") as out, self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.worker", json.dumps({"options": options, **config})],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, **world.aws.environment},
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def lines(self) -> list[list[str]]:
+        return [line.split(maxsplit=2) for line in self.out.read_text().splitlines()]
+
+    def said(self, word: str) -> list[list[str]]:
+        return [line for line in self.lines if line[0] == word]
+
+    @property
+    def rows(self) -> int:
+        return sum(int(line[2]) for line in self.said("READ"))
+
+    def wait_for(self, word: str, seconds: float = 30.0, more_than: int = 0) -> list[str]:
+        wait_until(lambda: len(self.said(word)) > more_than, seconds, f"{word}; see {self.log}")
+        return self.said(word)[-1]
+
+    def owns(self, owner: str | None) -> bool:
+        return owner is not None and f":{self.pid}:" in owner
+
+    def end(self) -> None:
+        """Let it stop by itself."""
+        if self.process.poll() is None:
+            assert self.process.stdin
+            self.process.stdin.write(b"end\n")
+            self.process.stdin.flush()
+            self.process.wait(30)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdin
+        self.process.stdin.close()
+
+
+@pytest.fixture
+def traced() -> Iterator[tuple[LocalAws, LeaseTrace]]:
+    trace = LeaseTrace()
+    settings = Settings(
+        consumer_creating_seconds=0.0,
+        idle_event_seconds=0.2,
+        resubscribe_seconds=0.0,
+        subscribe_interval_seconds=0.0,
+        read_limit=False,
+    )
+    with LocalAws(settings=settings, faults=trace) as aws:
+        yield aws, trace
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    started: list[Worker] = []
+
+    def start(world: World, **config: Any) -> Worker:
+        started.append(Worker(tmp_path, world, **config))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+
+
+@contextmanager
+def arriving(world: World) -> Iterator[None]:
+    """Records, for as long as the block runs."""
+    ended = threading.Event()
+
+    def put() -> None:
+        number = 0
+        while not ended.wait(0.05):
+            number += world.put([(f"k{n}", b"%08d" % (number + n)) for n in range(10)])
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_process_that_was_stopped_cannot_serve_checkpoint_or_delete_once_another_has_taken_over(
+    traced: tuple[LocalAws, LeaseTrace], worker: Callable[..., Worker], tmp_path: Path
+) -> None:
+    aws, trace = traced
+    w = make_world(aws, tmp_path, {"orders": 3})
+    with arriving(w):
+        first = worker(w)
+        first.wait_for("READ", more_than=20)
+        os.kill(first.pid, signal.SIGSTOP)
+        stopped = time.monotonic()
+        second = worker(w)
+        second.wait_for("READ", more_than=3)
+        wait_until(lambda: len({s.shard.id for s in aws.kinesis.subscriptions}) == 3, 10)
+        time.sleep(max(0.0, stopped + STOPPED_SECONDS - time.monotonic()))
+        os.kill(first.pid, signal.SIGCONT)
+        failed = first.wait_for("FAILED")
+        seen = len(second.said("READ"))
+        second.wait_for("READ", more_than=seen + 10)
+        first.end()
+        second.end()
+    taken = [
+        write for write in trace.writes if write.before and first.owns(write.before.owner) and second.owns(write.writer)
+    ]
+    assert sorted(write.key for write in taken) == sorted(w.leases()), "every lease was taken over, once"
+    for write in taken:
+        later = [each for each in trace.writes if each.key == write.key and each.at > write.at]
+        assert not [each for each in later if first.owns(each.writer)], f"the stopped process wrote {write.key} again"
+        assert later
+    last_taken = max(write.at for write in taken)
+    assert not [line for line in first.said("READ") if float(line[1]) > last_taken], "the stopped process served again"
+    assert failed[1] in ("LeaseLostError", "AlreadyRunningError"), failed
+    assert f":{second.pid}:" in failed[2]
+    assert not second.said("FAILED")
+    trace.check(TIMEOUT)
+    assert trace.rows(w.lease_table) == w.leases()
+
+
+def test_a_process_that_is_slow_to_deliver_keeps_its_leases(
+    traced: tuple[LocalAws, LeaseTrace], worker: Callable[..., Worker], tmp_path: Path
+) -> None:
+    aws, trace = traced
+    w = make_world(aws, tmp_path, {"orders": 2})
+    with arriving(w):
+        slow = worker(w, stall=4 * TIMEOUT)
+        slow.wait_for("READ")
+        refused = worker(w)
+        assert refused.wait_for("FAILED")[1] == "AlreadyRunningError"
+        seen = slow.rows
+        slow.wait_for("READ", more_than=len(slow.said("READ")))
+        assert slow.rows > seen
+        refused.end()
+        slow.end()
+    assert all(slow.owns(write.writer) for write in trace.writes)
+    trace.check(TIMEOUT)
+
+
+def test_nothing_is_left_of_a_process_that_ends_or_dies(
+    traced: tuple[LocalAws, LeaseTrace], worker: Callable[..., Worker], tmp_path: Path
+) -> None:
+    aws, trace = traced
+    w = make_world(aws, tmp_path, {"orders": 2})
+    with arriving(w):
+        dying = worker(w)
+        dying.wait_for("READ", more_than=3)
+        process = psutil.Process(dying.pid)
+        assert not process.children()
+        sockets = {(c.laddr.port, c.status) for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+        (port,) = (number for number, _ in sockets)
+        dying.kill()
+        wait_until(lambda: not aws.kinesis.subscriptions, 10, "the dead process' subscriptions end")
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+            pass
+
+        ending = worker(w)
+        ending.wait_for("READ", more_than=3)
+        taken = next(write.at for write in trace.writes if ending.owns(write.writer))
+        assert taken - max(write.at for write in trace.writes if dying.owns(write.writer)) >= TIMEOUT * 0.99
+        ending.end()
+        assert ending.said("STOPPED")
+        assert all(row.get("leaseOwner") is None for row in w.leases().values()), "the leases are free at once"
+        wait_until(lambda: not aws.kinesis.subscriptions, 10, "its subscriptions end")
+    trace.check(TIMEOUT)
+    assert trace.rows(w.lease_table) == w.leases()

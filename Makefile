@@ -1,7 +1,7 @@
 # Five commands. Each sets up what it needs; a second run starts at once.
 #   make demo     local AWS, a real stream, the job killed half way, and the proof that nothing is lost or twice
 #   make test     every test; those that need Spark on both supported versions
-#   make lint     ruff, mypy, import-linter
+#   make lint     ruff, mypy, import-linter; zizmor and the schema for workflows
 #   make synth    the infrastructure as Terraform JSON, in cdktf.out
 #   make bench    the benchmarks, as one table
 .DEFAULT_GOAL := help
@@ -50,6 +50,9 @@ lint: $(VENV)/.full
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy lib jobs demo infra benchmarks
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
+	$(VENV)/bin/zizmor --offline --no-progress --quiet .github
 
 bench: $(VENV)/.full java
 	@$(RUN) $(PYTHON) -m benchmarks $(BENCH_ARGS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ from infra.errors import InfraError, PipelineError
 from infra.load import DIRECTORY, load_environments
 from infra.pipeline.bundle import PLAN_TEXT, read_meta
 from infra.pipeline.drift import look_for_drift
+from infra.pipeline.github import Gh, fetch_plan, put_comment, put_findings, put_issue
+from infra.pipeline.jobs import Commands, SystemTime, keep_running
 from infra.pipeline.order import deployment_order, job_parameters
 from infra.pipeline.plans import Planner
 from infra.pipeline.record import Records
@@ -59,12 +62,16 @@ def _comment(options: argparse.Namespace) -> int:
     stacks = [names.stack_name(each) for each in deployment_order(load_environments(options.directory))]
     planned = []
     for stack in stacks:
-        bundle = options.plans / stack
-        if bundle.exists():
+        # An artifact is unpacked into a directory that is called as it is: plan-<stack>-<commit>.
+        for bundle in sorted([*options.plans.glob(stack), *options.plans.glob(f"plan-{stack}-*")]):
             text = (bundle / PLAN_TEXT).read_text(encoding="utf-8").strip()
             planned.append(Planned(stack, read_meta(bundle), text))
     shown = {each.stack for each in planned}
-    _say(comment(planned, [stack for stack in stacks if stack not in shown]))
+    told = comment(planned, [stack for stack in stacks if stack not in shown])
+    if options.report:
+        _write(options.report, told)
+    else:
+        _say(told)
     return 0
 
 
@@ -79,10 +86,57 @@ def _drift(options: argparse.Namespace) -> int:
     environment, planner = _one(options)
     links = {"The run that found it": options.link} if options.link else {}
     body = look_for_drift(planner, environment, _commit(options), options.plans, links)
-    if body is None:
+    if options.report:
+        _write(options.report, body)
         return 0
-    _say(body)
-    return DRIFT
+    _say(body or "no drift")
+    return DRIFT if body else 0
+
+
+def _jobs(options: argparse.Namespace) -> int:
+    (environment,) = load_environments(options.directory, [options.environment])
+    keep_running(environment, options.project, Commands(), SystemTime(), options.patience)
+    return 0
+
+
+def _github_comment(options: argparse.Namespace) -> int:
+    put_comment(_github(), options.pull_request, options.body.read_text(encoding="utf-8"))
+    return 0
+
+
+def _github_fetch(options: argparse.Namespace) -> int:
+    (environment,) = load_environments(options.directory, [options.environment])
+    reviewed = fetch_plan(_github(), environment, _commit(options), options.plans)
+    # As GitHub reads a step's outputs.
+    _say(f"reviewed={reviewed}")
+    return 0
+
+
+def _github_issue(options: argparse.Namespace) -> int:
+    (environment,) = load_environments(options.directory, [options.environment])
+    report = options.report.read_text(encoding="utf-8") if options.report.exists() else None
+    put_issue(_github(), names.stack_name(environment), report)
+    return 0
+
+
+def _github_findings(options: argparse.Namespace) -> int:
+    put_findings(_github(), options.sarif.read_text(encoding="utf-8"), _commit(options), options.ref)
+    return 0
+
+
+def _github() -> Gh:
+    repository = os.environ.get("GITHUB_REPOSITORY")
+    if not repository:
+        raise PipelineError("GITHUB_REPOSITORY is not set: it is owner/name, as in a workflow of GitHub")
+    return Gh(repository)
+
+
+def _write(path: Path, text: str | None) -> None:
+    """What a file says; no file says that there is nothing to say."""
+    if text is None:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_text(text, encoding="utf-8")
 
 
 def _one(options: argparse.Namespace) -> tuple[Environment, Planner]:
@@ -123,6 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.set_defaults(run=_plan)
 
     told = steps.add_parser("comment", parents=[plans], help="what the plans do, as Markdown")
+    told.add_argument("--report", type=Path, help="write it there")
     told.set_defaults(run=_comment)
 
     applied = steps.add_parser("apply", parents=[shared], help="apply the plan that was made for this commit")
@@ -131,11 +186,39 @@ def _parser() -> argparse.ArgumentParser:
     )
     applied.set_defaults(run=_apply)
 
+    jobs = steps.add_parser("jobs", help="start the jobs that changed, one after the other, each until it is healthy")
+    jobs.add_argument("environment")
+    jobs.add_argument("--project", type=Path, default=Path(), help="what is packed (default: %(default)s)")
+    jobs.add_argument(
+        "--patience", type=float, default=1800, metavar="SECONDS", help="to catch up (default: %(default)s)"
+    )
+    jobs.set_defaults(run=_jobs)
+
     drift = steps.add_parser(
         "drift", parents=[shared], help=f"compare AWS with what is deployed; exit code {DRIFT}: drift"
     )
     drift.add_argument("--link", help="where the log of this run is")
+    drift.add_argument("--report", type=Path, help="write it there; no file where there is no drift, and exit code 0")
     drift.set_defaults(run=_drift)
+
+    told = steps.add_parser("github-comment", help="put the comment on a pull request")
+    told.add_argument("pull_request", type=int)
+    told.add_argument("body", type=Path)
+    told.set_defaults(run=_github_comment)
+
+    fetched = steps.add_parser("github-fetch", parents=[shared], help="fetch the plan that was made for a commit")
+    fetched.set_defaults(run=_github_fetch)
+
+    issue = steps.add_parser("github-issue", help="open, change or close the issue about drift")
+    issue.add_argument("environment")
+    issue.add_argument("report", type=Path, help="what differs; no such file: nothing does")
+    issue.set_defaults(run=_github_issue)
+
+    found = steps.add_parser("github-findings", help="hand findings to code scanning")
+    found.add_argument("sarif", type=Path)
+    found.add_argument("--commit", help="default: the one checked out")
+    found.add_argument("--ref", required=True, help="branch or pull request, as refs/...")
+    found.set_defaults(run=_github_findings)
     return parser
 
 

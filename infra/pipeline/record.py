@@ -1,14 +1,14 @@
 """What is deployed: a small document beside the state in S3, one per environment. Relies on an S3 client that is passed in.
 
 It makes the pipeline repeatable: a run that was cancelled or failed half way leaves the record behind, and the next one takes up
-what is still to do. Without it, a deployment that the CI system dropped from its queue would never happen.
+what is still to do. Without it, a deployment that the CI system dropped from its queue would never happen. Jobs need no record: each
+run carries a fingerprint of what it was started with.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -19,35 +19,16 @@ from infra.settings import Environment
 
 
 @dataclass(frozen=True, slots=True)
-class DeployedJob:
-    """What an application's job was started with.
-
-    Attributes:
-        package: Digest of its archive and its program.
-        arguments: Digest of the program, its arguments and where it runs.
-        manifest: Digest of the manifest it read.
-        run: Id that the service gave to the run.
-    """
-
-    package: str
-    arguments: str
-    manifest: str
-    run: str
-
-
-@dataclass(frozen=True, slots=True)
 class Deployed:
     """What is deployed of an environment.
 
     Attributes:
         commit: The commit that was applied last; empty for none.
         stack: Digest of the Terraform JSON that was applied.
-        jobs: By application.
     """
 
     commit: str = ""
     stack: str = ""
-    jobs: Mapping[str, DeployedJob] = field(default_factory=dict)
 
 
 class Records:
@@ -77,10 +58,8 @@ class Records:
             raise PipelineError(f"s3://{environment.state_bucket}/{key} cannot be read: {error}") from error
         self._tags[key] = answer["ETag"]
         try:
-            document = json.loads(answer["Body"].read())
-            jobs = {name: DeployedJob(**job) for name, job in document.pop("jobs").items()}
-            return Deployed(**document, jobs=jobs)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return Deployed(**json.loads(answer["Body"].read()))
+        except (ValueError, TypeError) as error:
             raise PipelineError(
                 f"s3://{environment.state_bucket}/{key} is no record of a deployment ({error}); delete it, and everything "
                 "counts as changed"

@@ -10,7 +10,7 @@ import pytest
 from moto import mock_aws
 
 from infra.errors import PipelineError
-from infra.pipeline.record import Deployed, DeployedJob, Records
+from infra.pipeline.record import Deployed, Records
 from infra.settings import Environment
 
 KEY = "kinesis-efo/test.deployed.json"
@@ -33,7 +33,7 @@ def test_nothing_is_deployed_before_the_first_time(s3: Any, load: Callable[..., 
 
 def test_it_comes_back_as_it_was_written(s3: Any, load: Callable[..., Environment]) -> None:
     environment, records = load(), Records(s3)
-    deployed = Deployed("c0ffee", "digest", {"lake": DeployedJob("p", "a", "m", "run-1")})
+    deployed = Deployed("c0ffee", "digest")
     records.load(environment)
     records.save(environment, Deployed())
     records.save(environment, deployed)
@@ -55,7 +55,7 @@ def test_two_deployments_at_once_do_not_overwrite_each_other(s3: Any, load: Call
 
 
 def test_what_is_no_record_is_told(s3: Any, load: Callable[..., Environment]) -> None:
-    for body in (b"", b"[]", b"{}", b'{"jobs": {}, "what": 1}', b'{"jobs": {"lake": {}}}'):
+    for body in (b"", b"[]", b"1", b'{"commit": "c0ffee", "what": 1}'):
         s3.put_object(Bucket="state", Key=KEY, Body=body)
         with pytest.raises(PipelineError, match="is no record of a deployment"):
             Records(s3).load(load())

@@ -1,0 +1,196 @@
+"""The steps that only GitHub has: a comment on a pull request, the plan of the reviewed commit, an issue about drift, code scanning.
+
+Relies on the `gh` command line, which brings its own credentials (`GH_TOKEN`), and on `GITHUB_REPOSITORY`. Nothing is written that
+this code did not begin: its comments and issues carry a marker, and are a bot's.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import logging
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from infra import names
+from infra.errors import PipelineError
+from infra.settings import Environment
+
+_log = logging.getLogger("infra")
+
+_COMMENT = "<!-- kinesis-efo: plans -->"
+_DRIFT = "<!-- kinesis-efo: drift of {stack} -->"
+_LABEL = "drift"
+_PLANNED_BY = ".github/workflows/pull-request.yml"
+
+
+class Api(Protocol):
+    """GitHub's REST API, and its artifacts."""
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """One call; `path` is relative to the repository."""
+
+    def pages(self, path: str) -> Iterator[Mapping[str, Any]]:
+        """Everything that a list has."""
+
+    def download(self, run: int, artifact: str, to: Path) -> None:
+        """Unpack an artifact of a workflow run."""
+
+
+class Gh:
+    """The `gh` command line.
+
+    Args:
+        repository: `owner/name`.
+        binary: The command.
+    """
+
+    def __init__(self, repository: str, binary: str = "gh") -> None:
+        self._repository, self._binary = repository, binary
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """One call of the REST API.
+
+        Raises:
+            PipelineError: GitHub refuses it.
+        """
+        where = f"repos/{self._repository}/{path}"
+        sent = [] if body is None else ["--input", "-"]
+        answer = self._run("api", "--method", method, where, *sent, text=None if body is None else json.dumps(body))
+        return json.loads(answer) if answer.strip() else None
+
+    def pages(self, path: str) -> Iterator[Mapping[str, Any]]:
+        """Everything that a list has, page after page.
+
+        Raises:
+            PipelineError: GitHub refuses it.
+        """
+        for page in json.loads(self._run("api", "--paginate", "--slurp", f"repos/{self._repository}/{path}")):
+            yield from page
+
+    def download(self, run: int, artifact: str, to: Path) -> None:
+        """Unpack an artifact of a workflow run.
+
+        Raises:
+            PipelineError: It is not there.
+        """
+        self._run("run", "download", str(run), "--repo", self._repository, "--name", artifact, "--dir", str(to))
+
+    def _run(self, *arguments: str, text: str | None = None) -> str:
+        try:
+            ran = subprocess.run(
+                [self._binary, *arguments], input=text or "", capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise PipelineError(f"the GitHub command line cannot be run: {error}") from None
+        if ran.returncode:
+            raise PipelineError(f"gh {' '.join(arguments[:4])} failed: {(ran.stderr or ran.stdout).strip()}")
+        return ran.stdout
+
+
+def put_comment(api: Api, pull_request: int, body: str) -> None:
+    """Say something on a pull request, in one comment that is kept up to date."""
+    text = f"{_COMMENT}\n{body}"
+    for comment in api.pages(f"issues/{pull_request}/comments?per_page=100"):
+        if comment["body"].startswith(_COMMENT) and _is_bot(comment):
+            api.call("PATCH", f"issues/comments/{comment['id']}", {"body": text})
+            return
+    api.call("POST", f"issues/{pull_request}/comments", {"body": text})
+
+
+def fetch_plan(api: Api, environment: Environment, commit: str, plans: Path) -> str:
+    """Fetch the plan that was made for a commit, or for the pull request that it merged.
+
+    Args:
+        api: GitHub.
+        environment: The environment; it has a pipeline.
+        commit: The commit that is deployed.
+        plans: Where bundles go.
+
+    Returns:
+        The commit that the plan is of; the given one where there is no plan, which may not be needed.
+    """
+    stack = names.stack_name(environment)
+    reviewed = [
+        str(each["head"]["sha"])
+        for each in api.pages(f"commits/{commit}/pulls?per_page=100")
+        if each.get("merged_at") and each.get("merge_commit_sha") == commit
+    ]
+    # A plan that was made by hand for this very commit is the newer one.
+    for candidate in (commit, *reviewed):
+        artifact = f"plan-{stack}-{candidate}"
+        if (run := _run_that_planned(api, environment, artifact, candidate)) is not None:
+            api.download(run, artifact, plans / stack)
+            _log.info("%s: the plan of %s, made by run %s", stack, candidate, run)
+            return candidate
+    _log.info("%s: no plan was made for %s", stack, " or ".join((commit, *reviewed)))
+    return commit
+
+
+def _run_that_planned(api: Api, environment: Environment, artifact: str, commit: str) -> int | None:
+    """The newest run of our own workflow, at this commit, in this repository, that was green: whose code was reviewed."""
+    assert environment.pipeline is not None
+    listed = api.call("GET", f"actions/artifacts?name={artifact}&per_page=100")["artifacts"]
+    for each in sorted(listed, key=lambda each: str(each["created_at"]), reverse=True):
+        if each["expired"] or each["workflow_run"]["head_sha"] != commit:
+            continue
+        run = api.call("GET", f"actions/runs/{each['workflow_run']['id']}")
+        at_hand = run["event"] == "workflow_dispatch" and run["head_branch"] == environment.pipeline.branch
+        ours = run["head_repository"]["full_name"] == run["repository"]["full_name"]
+        if (
+            ours
+            and run["path"].partition("@")[0] == _PLANNED_BY
+            and run["conclusion"] == "success"
+            and (run["event"] == "pull_request" or at_hand)
+        ):
+            return int(run["id"])
+        _log.warning("warning: an artifact called %s of run %s is no plan of ours", artifact, run["id"])
+    return None
+
+
+def put_issue(api: Api, stack: str, report: str | None) -> None:
+    """Keep one issue about the drift of a stack: opened, kept up to date, and closed when the drift is gone.
+
+    Args:
+        api: GitHub.
+        stack: The stack.
+        report: What differs; None where nothing does.
+    """
+    marker = _DRIFT.format(stack=stack)
+    known = [
+        each
+        for each in api.pages(f"issues?state=open&labels={_LABEL}&per_page=100")
+        if (each.get("body") or "").startswith(marker) and _is_bot(each)
+    ]
+    if report is None:
+        for issue in known:
+            api.call("POST", f"issues/{issue['number']}/comments", {"body": "The drift is gone."})
+            api.call("PATCH", f"issues/{issue['number']}", {"state": "closed", "state_reason": "completed"})
+        return
+    body = f"{marker}\n{report}"
+    if known:
+        api.call("PATCH", f"issues/{known[0]['number']}", {"body": body})
+    else:
+        api.call("POST", "issues", {"title": f"Drift of {stack}", "body": body, "labels": [_LABEL]})
+
+
+def put_findings(api: Api, sarif: str, commit: str, ref: str) -> None:
+    """Hand findings to code scanning.
+
+    Args:
+        api: GitHub.
+        sarif: A SARIF document.
+        commit: The commit that was scanned.
+        ref: Its branch or pull request, as `refs/...`.
+    """
+    packed = base64.b64encode(gzip.compress(sarif.encode())).decode()
+    api.call(
+        "POST", "code-scanning/sarifs", {"commit_sha": commit, "ref": ref, "sarif": packed, "tool_name": "checkov"}
+    )
+
+
+def _is_bot(written: Mapping[str, Any]) -> bool:
+    return bool(written["user"]["type"] == "Bot")

@@ -1,0 +1,222 @@
+"""What the pipeline says to GitHub, and which plans it takes from there."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.errors import PipelineError
+from infra.pipeline.github import Gh, fetch_plan, put_comment, put_findings, put_issue
+from infra.settings import Environment
+
+Json = dict[str, Any]
+BOT, PERSON = {"type": "Bot"}, {"type": "User"}
+
+
+class FakeGitHub:
+    """As much of a repository as the pipeline sees."""
+
+    def __init__(self) -> None:
+        self.comments: list[Json] = []
+        self.issues: list[Json] = []
+        self.pulls: list[Json] = []
+        self.artifacts: list[Json] = []
+        self.runs: dict[int, Json] = {}
+        self.findings: list[Json] = []
+        self.downloaded: list[tuple[int, str]] = []
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        match method, path.partition("?")[0].split("/"):
+            case "POST", ["issues"]:
+                assert body is not None
+                self.issues.append({"number": len(self.issues) + 1, "state": "open", "user": BOT, **body})
+            case "PATCH", ["issues", "comments", number]:
+                next(each for each in self.comments if each["id"] == int(number)).update(body or {})
+            case "PATCH", ["issues", number]:
+                self.issues[int(number) - 1].update(body or {})
+            case "POST", ["issues", _, "comments"]:
+                self.comments.append({"id": len(self.comments), "user": BOT, **(body or {})})
+            case "POST", ["code-scanning", "sarifs"]:
+                self.findings.append(dict(body or {}))
+            case "GET", ["actions", "artifacts"]:
+                name = path.partition("name=")[2].partition("&")[0]
+                return {"artifacts": [each for each in self.artifacts if each["name"] == name]}
+            case "GET", ["actions", "runs", number]:
+                return self.runs[int(number)]
+            case unknown:
+                raise AssertionError(unknown)
+        return None
+
+    def pages(self, path: str) -> Iterator[Mapping[str, Any]]:
+        match path.partition("?")[0].split("/"):
+            case ["issues"]:
+                return (each for each in self.issues if each["state"] == "open")
+            case ["issues", _, "comments"]:
+                return iter(self.comments)
+            case ["commits", _, "pulls"]:
+                return iter(self.pulls)
+        raise AssertionError(path)
+
+    def download(self, run: int, artifact: str, to: Path) -> None:
+        self.downloaded.append((run, artifact))
+
+    def planned(self, commit: str, **changes: Any) -> None:
+        """A run of the workflow that plans, with its artifact."""
+        number = len(self.runs) + 1
+        run = {
+            "id": number,
+            "path": ".github/workflows/pull-request.yml",
+            "event": "pull_request",
+            "conclusion": "success",
+            "head_branch": "feature",
+            "head_repository": {"full_name": "acme/lake"},
+            "repository": {"full_name": "acme/lake"},
+        }
+        self.runs[number] = {**run, **{key: each for key, each in changes.items() if key in run}}
+        self.artifacts.append(
+            {
+                "name": f"plan-kinesis-efo-test-{commit}",
+                "expired": changes.get("expired", False),
+                "created_at": f"2026-01-{number:02}",
+                "workflow_run": {"id": number, "head_sha": changes.get("head_sha", commit)},
+            }
+        )
+
+
+@pytest.fixture
+def github() -> FakeGitHub:
+    return FakeGitHub()
+
+
+@pytest.fixture
+def environment(load: Callable[..., Environment]) -> Environment:
+    return load(pipeline={"repository": "acme/lake", "branch": "trunk"})
+
+
+def test_a_pull_request_has_one_comment_that_is_kept_up_to_date(github: FakeGitHub) -> None:
+    github.comments = [{"id": 0, "user": PERSON, "body": "<!-- kinesis-efo: plans -->\nnot ours"}]
+    put_comment(github, 7, "first")
+    put_comment(github, 7, "second")
+    assert [each["body"].splitlines()[1] for each in github.comments] == ["not ours", "second"]
+
+
+def test_there_is_one_issue_for_each_stack_as_long_as_it_drifts(github: FakeGitHub) -> None:
+    put_issue(github, "dev", None)
+    assert github.issues == []
+    put_issue(github, "dev", "a bucket")
+    put_issue(github, "prod", "a stream")
+    put_issue(github, "dev", "a bucket and a table")
+    assert [each["title"] for each in github.issues] == ["Drift of dev", "Drift of prod"]
+    assert github.issues[0]["body"].endswith("a bucket and a table")
+    assert github.issues[0]["labels"] == ["drift"]
+    put_issue(github, "dev", None)
+    assert [each["state"] for each in github.issues] == ["closed", "open"]
+    put_issue(github, "dev", "again")
+    assert len(github.issues) == 3
+
+
+def test_the_plan_of_the_reviewed_commit_is_fetched(
+    github: FakeGitHub, environment: Environment, tmp_path: Path
+) -> None:
+    merged = {"merged_at": "2026-01-01", "merge_commit_sha": "merge", "head": {"sha": "head"}}
+    github.pulls = [
+        {**merged, "merged_at": None, "head": {"sha": "open"}},
+        {**merged, "merge_commit_sha": "another", "head": {"sha": "older"}},
+        merged,
+    ]
+    for commit in ("open", "older", "head"):
+        github.planned(commit)
+    assert fetch_plan(github, environment, "merge", tmp_path) == "head"
+    assert github.downloaded == [(3, "plan-kinesis-efo-test-head")]
+
+
+def test_a_plan_made_by_hand_for_the_commit_itself_comes_first(
+    github: FakeGitHub, environment: Environment, tmp_path: Path
+) -> None:
+    github.pulls = [{"merged_at": "2026", "merge_commit_sha": "merge", "head": {"sha": "head"}}]
+    github.planned("head")
+    github.planned("merge", event="workflow_dispatch", head_branch="trunk")
+    github.planned("merge", event="workflow_dispatch", head_branch="trunk")
+    assert fetch_plan(github, environment, "merge", tmp_path) == "merge"
+    assert github.downloaded == [(3, "plan-kinesis-efo-test-merge")], "the newest of them"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"head_sha": "another"},
+        {"expired": True},
+        {"path": ".github/workflows/mine.yml"},
+        {"conclusion": "failure"},
+        {"conclusion": None},
+        {"event": "push"},
+        {"event": "workflow_dispatch", "head_branch": "feature"},
+        {"head_repository": {"full_name": "somebody/lake"}},
+    ],
+)
+def test_what_only_looks_like_a_plan_of_ours_is_not_taken(
+    changes: Json, github: FakeGitHub, environment: Environment, tmp_path: Path
+) -> None:
+    github.planned("merge", **changes)
+    assert fetch_plan(github, environment, "merge", tmp_path) == "merge"
+    assert github.downloaded == []
+
+
+def test_findings_are_packed_as_code_scanning_wants_them(github: FakeGitHub) -> None:
+    put_findings(github, '{"runs": []}', "c0ffee", "refs/pull/7/merge")
+    (sent,) = github.findings
+    assert gzip.decompress(base64.b64decode(sent["sarif"])) == b'{"runs": []}'
+    assert (sent["commit_sha"], sent["ref"]) == ("c0ffee", "refs/pull/7/merge")
+
+
+GH = """\
+#!{python}
+import json, sys
+arguments = sys.argv[1:]
+if "issues/404" in " ".join(arguments):
+    sys.exit("gh: Not Found (HTTP 404)")
+if "--slurp" in arguments:
+    print(json.dumps([[{{"page": 1}}], [{{"page": 2}}]]))
+elif "--input" in arguments:
+    print(json.dumps({{"arguments": arguments, "sent": json.load(sys.stdin)}}))
+elif "DELETE" in arguments:
+    pass
+else:
+    print(json.dumps({{"arguments": arguments}}))
+"""
+
+
+@pytest.fixture
+def gh(tmp_path: Path) -> Gh:
+    """The adapter, in front of a command that says what it was asked."""
+    binary = tmp_path / "gh"
+    binary.write_text(GH.format(python=sys.executable), encoding="utf-8")
+    binary.chmod(0o755)
+    return Gh("acme/lake", str(binary))
+
+
+def test_the_command_line_is_asked_as_it_wants_to_be(gh: Gh, tmp_path: Path) -> None:
+    said = gh.call("POST", "issues", {"title": "x"})
+    assert said["arguments"] == ["api", "--method", "POST", "repos/acme/lake/issues", "--input", "-"]
+    assert said["sent"] == {"title": "x"}
+    assert gh.call("DELETE", "issues/1") is None
+    assert list(gh.pages("issues")) == [{"page": 1}, {"page": 2}]
+    gh.download(3, "plan", tmp_path)
+
+
+def test_what_github_refuses_is_told(gh: Gh, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"gh api --method GET repos/acme/lake/issues/404 failed: .*HTTP 404"):
+        gh.call("GET", "issues/404")
+    with pytest.raises(PipelineError, match="the GitHub command line cannot be run"):
+        Gh("acme/lake", str(tmp_path / "nothing")).call("GET", "issues")
+
+
+def test_json_goes_through_unharmed(gh: Gh) -> None:
+    body = {"body": "``` $(x) \u20ac\n" * 1000}
+    assert gh.call("POST", "issues", body)["sent"] == body

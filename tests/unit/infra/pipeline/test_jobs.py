@@ -1,0 +1,125 @@
+"""Jobs are started one after the other, each is seen healthy before the next is touched, and the first failure stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from infra.errors import PipelineError, UnhealthyError
+from infra.pipeline.jobs import Answer, keep_running
+from infra.settings import Environment
+
+BEHIND = 4
+
+
+@dataclass
+class FakeTime:
+    """Time that passes when somebody waits."""
+
+    seconds: float = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@dataclass
+class FakeEmr:
+    """Answers of `kinesis-efo`: what is not given is as it should be."""
+
+    codes: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    ran: list[tuple[str, str]] = field(default_factory=list)
+    arguments: list[tuple[str, ...]] = field(default_factory=list)
+
+    def __call__(self, *arguments: str) -> Answer:
+        application = next(each for each in ("lake", "reports", "pond") if any(each in text for text in arguments))
+        command = arguments[1] if arguments[0] == "emr" else arguments[0]
+        self.ran.append((command, application))
+        self.arguments.append(arguments)
+        codes = self.codes.get((command, application), [0])
+        code = codes.pop(0) if len(codes) > 1 else codes[0]
+        return Answer(code, {"submitted": True})
+
+
+@pytest.fixture
+def environment(load: Callable[..., Environment]) -> Environment:
+    def job(application: str) -> dict[str, object]:
+        return {"application": application, "program": "jobs/archive.py", "target": "cluster:j-1"}
+
+    access = {"kind": "emr-ec2"}
+    return load(
+        emr={},
+        applications={
+            "lake": {"streams": ["orders"], "lag_threshold_seconds": 60, "access": access},
+            "reports": {"streams": ["orders"], "continuous": False, "access": access},
+            "pond": {"streams": ["orders"], "access": access},
+        },
+        jobs=[job("lake"), job("reports"), job("pond")],
+    )
+
+
+def test_each_is_healthy_before_the_next_is_touched(environment: Environment) -> None:
+    emr, time = FakeEmr({("lag", "lake"): [BEHIND, BEHIND, 0]}), FakeTime()
+    keep_running(environment, Path("project"), emr, time, 600)
+    assert emr.ran == [
+        ("submit", "lake"),
+        ("lag", "lake"),
+        ("status", "lake"),
+        ("lag", "lake"),
+        ("status", "lake"),
+        ("lag", "lake"),
+        # It runs now and then: nothing to catch up with.
+        ("submit", "reports"),
+        ("submit", "pond"),
+        ("lag", "pond"),
+    ]
+    where = ("--environment", "test", "--application", "lake", "--region", "eu-west-1")
+    assert emr.arguments[0] == ("emr", "submit", *where, "--project", "project", "--if-changed")
+    manifest = ("--manifest", "ssm:///kinesis-efo/test/lake")
+    assert emr.arguments[1] == ("lag", *manifest, "--region", "eu-west-1", "--max-behind", "60s")
+
+
+@pytest.mark.parametrize(
+    ("codes", "error", "message", "last"),
+    [
+        ({("submit", "lake"): [3]}, PipelineError, r"lake was not started in test \(exit code 3;", "submit"),
+        ({("lag", "lake"): [1]}, UnhealthyError, r"how far lake is behind cannot be told \(exit code 1;", "lag"),
+        (
+            {("lag", "lake"): [BEHIND], ("status", "lake"): [0, 1]},
+            UnhealthyError,
+            "lake does not run any more",
+            "status",
+        ),
+        ({("lag", "lake"): [BEHIND]}, UnhealthyError, "lake is still more than 60 s behind after 600 s", "status"),
+    ],
+)
+def test_the_first_failure_stops_it(
+    codes: dict[tuple[str, str], list[int]],
+    error: type[PipelineError],
+    message: str,
+    last: str,
+    environment: Environment,
+) -> None:
+    emr = FakeEmr(codes)
+    with pytest.raises(error, match=message):
+        keep_running(environment, Path(), emr, FakeTime(), 600)
+    assert emr.ran[-1] == (last, "lake")
+    assert {application for _, application in emr.ran} == {"lake"}
+
+
+def test_one_that_never_catches_up_is_given_the_time_it_has_and_no_more(environment: Environment) -> None:
+    time = FakeTime()
+    with pytest.raises(UnhealthyError):
+        keep_running(environment, Path(), FakeEmr({("lag", "lake"): [BEHIND]}), time, 600)
+    assert 600 <= time.seconds < 630
+
+
+def test_without_jobs_nothing_is_run(load: Callable[..., Environment]) -> None:
+    emr = FakeEmr()
+    keep_running(load(), Path(), emr, FakeTime(), 600)
+    assert emr.ran == []

@@ -12,7 +12,7 @@ import pytest
 
 from infra import names, permissions
 from infra.app import synthesize_bootstrap
-from infra.documents import REGISTRATION, Statement
+from infra.documents import REGISTRATION, Statement, literal_policy
 from infra.errors import SettingsError
 from infra.settings import Environment
 from tests.unit.infra.conftest import without_metadata
@@ -141,14 +141,59 @@ def test_a_job_within_its_boundary_changes_no_rights_and_no_state(environment: E
 
 
 def test_the_boundary_leaves_a_job_what_its_policy_grants(environment: Environment) -> None:
-    from infra.documents import literal_policy
-
     bound = permissions.boundary(environment)
     for statement in literal_policy(environment, "lake").statements.values():
         for action in statement.actions:
             for resource in statement.resources:
                 effects = {each.effect for each in may(bound, action, resource)}
                 assert effects == {statement.effect}, (action, resource)
+
+
+@pytest.fixture
+def running(load: Load) -> Environment:
+    serverless = {"streams": ["orders"], "access": {"kind": "emr-serverless"}}
+    return load(
+        pipeline=PIPELINE,
+        emr={},
+        applications={"lake": serverless, "pond": {"streams": ["orders"], "access": {"kind": "emr-ec2"}}},
+        jobs=[
+            {"application": "lake", "program": "jobs/archive.py"},
+            {"application": "pond", "program": "jobs/archive.py", "target": "cluster:j-1"},
+        ],
+    )
+
+
+def test_jobs_are_started_where_the_environment_says_and_nowhere_else(running: Environment) -> None:
+    statements = permissions.run_jobs(running)
+    at = "arn:aws:elasticmapreduce:eu-west-1:111122223333:cluster"
+    assert may(statements, "elasticmapreduce:AddJobFlowSteps", f"{at}/j-1")
+    assert not may(statements, "elasticmapreduce:AddJobFlowSteps", f"{at}/j-2")
+    assert not may(statements, "elasticmapreduce:TerminateJobFlows", f"{at}/j-1")
+    application = "arn:aws:emr-serverless:eu-west-1:111122223333:/applications/00abc"
+    (start,) = may(statements, "emr-serverless:StartJobRun", application)
+    assert {each.variable: each.values for each in start.conditions} == {
+        "aws:ResourceTag/environment": ("test",),
+        "aws:ResourceTag/managed-by": ("kinesis-efo",),
+    }
+    assert not may(statements, "s3:PutObject", "arn:aws:s3:::state/kinesis-efo/test.tfstate")
+
+
+def test_who_plans_sees_where_jobs_run_but_not_what_they_are_made_of(running: Environment) -> None:
+    read = permissions.read(running)
+    bucket = names.bucket_arn(running, names.artifacts_bucket(running))
+    assert may(read, "s3:GetBucketPolicy", bucket)
+    assert not may(read, "s3:GetObject", f"{bucket}/programs/x")
+    assert not {each for statement in read for each in statement.actions} & set(DATA)
+
+
+def test_the_boundary_leaves_a_job_on_emr_what_its_policy_grants(running: Environment) -> None:
+    bound = permissions.boundary(running)
+    for key in running.applications:
+        for statement in literal_policy(running, key).statements.values():
+            for action in statement.actions:
+                for resource in statement.resources:
+                    effects = {each.effect for each in may(bound, action, resource)}
+                    assert effects == {statement.effect}, (action, resource)
 
 
 def test_github_is_trusted_for_this_repository_and_place_only(environment: Environment, tmp_path: Path) -> None:

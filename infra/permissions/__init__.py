@@ -1,0 +1,30 @@
+"""What the pipeline's two roles may do, and the most that a role they create may do. Pure; relies on `names` and `documents`.
+
+Everything is bound to what carries the environment's name (or a name that its file gives), to keys that carry its tags, and to its
+own state. Actions are those that Terraform's AWS provider calls for the resources that are declared here, per the Service
+Authorization Reference; the resource is `*` only where AWS knows no other for an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from infra.documents import Statement
+from infra.permissions.applying import change_access, change_data
+from infra.permissions.bounding import boundary, trust
+from infra.permissions.planning import read
+from infra.permissions.running import run_jobs
+from infra.settings import Environment
+
+__all__ = ["boundary", "change_access", "change_data", "policies", "read", "run_jobs", "trust"]
+
+
+def policies(environment: Environment) -> Mapping[str, list[Statement]]:
+    """The managed policies of the pipeline by the end of their names; several, since a policy has a limit."""
+    return {
+        "read": read(environment),
+        "change-data": change_data(environment),
+        "change-access": change_access(environment),
+        **({"run-jobs": run_jobs(environment)} if environment.emr else {}),
+        "boundary": boundary(environment),
+    }

@@ -1,0 +1,173 @@
+"""What the role that applies may do on top of planning: change what the environment declares, and hand out bounded rights only."""
+
+from __future__ import annotations
+
+from infra import documents
+from infra.documents import Condition, Statement
+from infra.permissions.scope import Scope, tagged
+from infra.settings import Environment
+
+_RUNS_JOBS = ("ec2.amazonaws.com", "emr-serverless.amazonaws.com", "elasticmapreduce.amazonaws.com")
+
+
+def change_data(environment: Environment) -> list[Statement]:
+    """To apply, on top of `read`: streams, tables, manifests, alarms, and the state."""
+    scope = Scope(environment)
+    return [
+        Statement("WriteState", ("s3:PutObject",), scope.state + scope.record),
+        Statement("LockState", ("s3:DeleteObject", "s3:GetObject", "s3:PutObject"), scope.lock),
+        Statement(
+            "EncryptState",
+            ("kms:GenerateDataKey",),
+            scope.keys,
+            conditions=documents.through(environment.state_region or environment.region, "s3"),
+        ),
+        Statement(
+            "WriteStreams",
+            (
+                "kinesis:AddTagsToStream",
+                "kinesis:CreateStream",
+                "kinesis:DecreaseStreamRetentionPeriod",
+                "kinesis:DeleteResourcePolicy",
+                "kinesis:DeleteStream",
+                "kinesis:DisableEnhancedMonitoring",
+                "kinesis:EnableEnhancedMonitoring",
+                "kinesis:IncreaseStreamRetentionPeriod",
+                "kinesis:PutResourcePolicy",
+                "kinesis:RegisterStreamConsumer",
+                "kinesis:RemoveTagsFromStream",
+                "kinesis:StartStreamEncryption",
+                "kinesis:StopStreamEncryption",
+                "kinesis:TagResource",
+                "kinesis:UntagResource",
+                "kinesis:UpdateMaxRecordSize",
+                "kinesis:UpdateShardCount",
+                "kinesis:UpdateStreamMode",
+            ),
+            scope.streams,
+        ),
+        Statement(
+            "WriteConsumers",
+            (
+                "kinesis:DeleteResourcePolicy",
+                "kinesis:DeregisterStreamConsumer",
+                "kinesis:PutResourcePolicy",
+                "kinesis:RegisterStreamConsumer",
+                "kinesis:TagResource",
+                "kinesis:UntagResource",
+            ),
+            scope.consumers + scope.adopted,
+        ),
+        Statement(
+            "WriteTables",
+            (
+                "dynamodb:CreateTable",
+                "dynamodb:DeleteTable",
+                "dynamodb:TagResource",
+                "dynamodb:UntagResource",
+                "dynamodb:UpdateContinuousBackups",
+                "dynamodb:UpdateTable",
+            ),
+            scope.tables,
+        ),
+        Statement(
+            "WriteManifests",
+            ("ssm:AddTagsToResource", "ssm:DeleteParameter", "ssm:PutParameter", "ssm:RemoveTagsFromResource"),
+            scope.parameters,
+        ),
+        Statement(
+            "WriteAlarms",
+            (
+                "cloudwatch:DeleteAlarms",
+                "cloudwatch:PutMetricAlarm",
+                "cloudwatch:TagResource",
+                "cloudwatch:UntagResource",
+            ),
+            scope.alarms,
+        ),
+        Statement("WriteDashboards", ("cloudwatch:DeleteDashboards", "cloudwatch:PutDashboard"), scope.dashboards),
+    ]
+
+
+def change_access(environment: Environment) -> list[Statement]:
+    """To apply, on top of `change_data`: roles, which stay within their boundary, and keys."""
+    scope = Scope(environment)
+    mine = tagged("aws:ResourceTag", environment)
+    bounded = (Condition("StringEquals", "iam:PermissionsBoundary", scope.boundaries),)
+    return [
+        Statement(
+            "WritePolicies",
+            (
+                "iam:CreatePolicy",
+                "iam:CreatePolicyVersion",
+                "iam:DeletePolicy",
+                "iam:DeletePolicyVersion",
+                "iam:TagPolicy",
+                "iam:UntagPolicy",
+            ),
+            scope.policies,
+        ),
+        # Whatever policy is attached, a role can do no more than its boundary; without one, it cannot be made.
+        Statement(
+            "CreateBoundedRoles", ("iam:CreateRole", "iam:PutRolePermissionsBoundary"), scope.roles, conditions=bounded
+        ),
+        Statement(
+            "AttachOwnPolicies",
+            ("iam:AttachRolePolicy", "iam:DetachRolePolicy"),
+            scope.roles,
+            conditions=(Condition("ArnLike", "iam:PolicyARN", scope.attachable), *bounded),
+        ),
+        Statement(
+            "WriteRoles",
+            ("iam:DeleteRole", "iam:TagRole", "iam:UntagRole", "iam:UpdateAssumeRolePolicy", "iam:UpdateRole"),
+            scope.roles,
+        ),
+        Statement(
+            "PassRolesToJobs",
+            ("iam:PassRole",),
+            scope.roles,
+            conditions=(Condition("StringEquals", "iam:PassedToService", _RUNS_JOBS),),
+        ),
+        Statement(
+            "WriteProfiles",
+            (
+                "iam:AddRoleToInstanceProfile",
+                "iam:CreateInstanceProfile",
+                "iam:DeleteInstanceProfile",
+                "iam:RemoveRoleFromInstanceProfile",
+                "iam:TagInstanceProfile",
+                "iam:UntagInstanceProfile",
+            ),
+            scope.profiles,
+        ),
+        # A key has no name before it exists: what it is tagged with says whose it is.
+        Statement(
+            "CreateKeys",
+            ("kms:CreateKey", "kms:TagResource"),
+            ("*",),
+            conditions=tagged("aws:RequestTag", environment),
+        ),
+        Statement(
+            "WriteKeys",
+            (
+                "kms:CreateAlias",
+                "kms:DeleteAlias",
+                "kms:EnableKeyRotation",
+                "kms:PutKeyPolicy",
+                "kms:ScheduleKeyDeletion",
+                "kms:TagResource",
+                "kms:UntagResource",
+                "kms:UpdateAlias",
+                "kms:UpdateKeyDescription",
+            ),
+            scope.keys,
+            conditions=mine,
+        ),
+        Statement("WriteAliases", ("kms:CreateAlias", "kms:DeleteAlias", "kms:UpdateAlias"), scope.aliases),
+        Statement(
+            "UseKeys",
+            ("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey"),
+            scope.keys,
+            conditions=(*documents.through(environment.region, "dynamodb", "kinesis", "ssm"), *mine),
+        ),
+    ]

@@ -1,0 +1,105 @@
+"""What the role that plans may do: see what is declared, and the state; no record, no item, no change."""
+
+from __future__ import annotations
+
+from infra import documents, names
+from infra.documents import Statement
+from infra.permissions.scope import Scope, tagged
+from infra.settings import Environment
+
+
+def read(environment: Environment) -> list[Statement]:
+    """To plan: look at what is declared and at the state, and at no record of any stream or table."""
+    scope = Scope(environment)
+    mine = tagged("aws:ResourceTag", environment)
+    state_region = environment.state_region or environment.region
+    return [
+        Statement("ReadState", ("s3:GetObject",), scope.state + scope.record),
+        Statement("FindState", ("s3:ListBucket",), scope.bucket),
+        Statement("DecryptState", ("kms:Decrypt",), scope.keys, conditions=documents.through(state_region, "s3")),
+        Statement(
+            "ReadStreams",
+            (
+                "kinesis:DescribeStream",
+                "kinesis:DescribeStreamSummary",
+                "kinesis:GetResourcePolicy",
+                "kinesis:ListStreamConsumers",
+                "kinesis:ListTagsForStream",
+            ),
+            scope.streams + scope.adopted,
+        ),
+        Statement(
+            "ReadConsumers",
+            ("kinesis:DescribeStreamConsumer", "kinesis:GetResourcePolicy", "kinesis:ListTagsForResource"),
+            scope.consumers,
+        ),
+        Statement(
+            "ReadTables",
+            (
+                "dynamodb:DescribeContinuousBackups",
+                "dynamodb:DescribeTable",
+                "dynamodb:DescribeTimeToLive",
+                "dynamodb:ListTagsOfResource",
+            ),
+            scope.tables,
+        ),
+        Statement(
+            "ReadManifests", ("ssm:GetParameter", "ssm:GetParameters", "ssm:ListTagsForResource"), scope.parameters
+        ),
+        Statement(
+            "DecryptManifests",
+            ("kms:Decrypt",),
+            scope.keys,
+            conditions=(*documents.through(environment.region, "ssm"), *mine),
+        ),
+        Statement("ReadAlarms", ("cloudwatch:DescribeAlarms", "cloudwatch:ListTagsForResource"), scope.alarms),
+        Statement("ReadDashboards", ("cloudwatch:GetDashboard",), scope.dashboards),
+        Statement(
+            "ReadPolicies",
+            ("iam:GetPolicy", "iam:GetPolicyVersion", "iam:ListPolicyVersions", "iam:ListPolicyTags"),
+            scope.policies,
+        ),
+        Statement(
+            "ReadRoles",
+            ("iam:GetRole", "iam:ListAttachedRolePolicies", "iam:ListInstanceProfilesForRole", "iam:ListRolePolicies"),
+            scope.roles,
+        ),
+        Statement("ReadProfiles", ("iam:GetInstanceProfile",), scope.profiles),
+        Statement(
+            "ReadKeys",
+            ("kms:DescribeKey", "kms:GetKeyPolicy", "kms:GetKeyRotationStatus", "kms:ListResourceTags"),
+            scope.keys,
+            conditions=mine,
+        ),
+        # AWS knows no resource for these.
+        Statement("ReadWhatHasNoArn", ("kinesis:DescribeLimits", "kms:ListAliases", "ssm:DescribeParameters"), ("*",)),
+        *_read_jobs(environment),
+    ]
+
+
+def _read_jobs(environment: Environment) -> list[Statement]:
+    """What planning sees of where jobs run."""
+    if environment.emr is None:
+        return []
+    bucket = names.bucket_arn(environment, names.artifacts_bucket(environment))
+    return [
+        # The provider reads every property of a bucket, declared or not.
+        Statement(
+            "ReadBucket",
+            (
+                "s3:GetAccelerateConfiguration",
+                "s3:GetBucket*",
+                "s3:GetEncryptionConfiguration",
+                "s3:GetLifecycleConfiguration",
+                "s3:GetReplicationConfiguration",
+                "s3:ListBucket",
+            ),
+            (bucket,),
+        ),
+        Statement(
+            "ReadApplications",
+            ("emr-serverless:GetApplication", "emr-serverless:ListTagsForResource"),
+            (names.arn(environment, "emr-serverless", "/applications/*"),),
+            conditions=tagged("aws:ResourceTag", environment),
+        ),
+    ]

@@ -1,0 +1,109 @@
+"""What the role that applies may do beside: keep jobs running on EMR, and see whether they are healthy."""
+
+from __future__ import annotations
+
+from infra import documents, names
+from infra.documents import Statement
+from infra.permissions.scope import Scope, tagged
+from infra.settings import Environment
+
+
+def run_jobs(environment: Environment) -> list[Statement]:
+    """To declare where jobs run, to start and stop them, and to see how far behind they are. Only where `emr` is declared."""
+    assert environment.emr is not None
+    scope = Scope(environment)
+    bucket = names.bucket_arn(environment, names.artifacts_bucket(environment))
+    mine = tagged("aws:ResourceTag", environment)
+    targets = [job.target or "" for job in environment.jobs]
+    clusters = tuple(
+        names.arn(environment, "elasticmapreduce", f"cluster/{each.removeprefix('cluster:')}")
+        for each in targets
+        if each.startswith("cluster:")
+    )
+    virtual = tuple(
+        names.arn(environment, "emr-containers", f"/virtualclusters/{each.removeprefix('eks:')}")
+        for each in targets
+        if each.startswith("eks:")
+    )
+    other = tuple(
+        names.arn(environment, "emr-serverless", f"/applications/{each.removeprefix('serverless:')}")
+        for each in targets
+        if each.startswith("serverless:")
+    )
+    start = (
+        "emr-serverless:CancelJobRun",
+        "emr-serverless:GetApplication",
+        "emr-serverless:GetJobRun",
+        "emr-serverless:ListJobRuns",
+        "emr-serverless:StartJobRun",
+    )
+    statements = [
+        Statement(
+            "WriteBucket",
+            (
+                "s3:CreateBucket",
+                "s3:DeleteBucket",
+                "s3:DeleteBucketPolicy",
+                "s3:ListBucket",
+                "s3:PutBucketPolicy",
+                "s3:PutBucketPublicAccessBlock",
+                "s3:PutBucketTagging",
+                "s3:PutBucketVersioning",
+                "s3:PutEncryptionConfiguration",
+                "s3:PutLifecycleConfiguration",
+            ),
+            (bucket,),
+        ),
+        Statement("WriteArtifacts", ("s3:DeleteObject", "s3:GetObject", "s3:PutObject"), (f"{bucket}/*",)),
+        Statement(
+            "EncryptArtifacts",
+            ("kms:Decrypt", "kms:GenerateDataKey"),
+            scope.keys,
+            conditions=(*documents.through(environment.region, "s3"), *mine),
+        ),
+        Statement(
+            "CreateApplications",
+            ("emr-serverless:CreateApplication", "emr-serverless:TagResource"),
+            ("*",),
+            conditions=tagged("aws:RequestTag", environment),
+        ),
+        Statement(
+            "RunOnApplications",
+            (
+                *start,
+                "emr-serverless:DeleteApplication",
+                "emr-serverless:ListTagsForResource",
+                "emr-serverless:StartApplication",
+                "emr-serverless:StopApplication",
+                "emr-serverless:UntagResource",
+                "emr-serverless:UpdateApplication",
+            ),
+            (names.arn(environment, "emr-serverless", "/applications/*"),),
+            conditions=mine,
+        ),
+        Statement("SeeLeases", ("dynamodb:DescribeTable", "dynamodb:Scan"), scope.tables),
+        Statement(
+            "SeeBacklog",
+            ("kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards"),
+            scope.streams + scope.adopted,
+        ),
+        Statement(
+            "DecryptBacklog",
+            ("kms:Decrypt",),
+            scope.keys,
+            conditions=(*documents.through(environment.region, "dynamodb", "kinesis"), *mine),
+        ),
+        Statement("SeeMetrics", ("cloudwatch:GetMetricData",), ("*",)),
+    ]
+    if other:
+        runs = tuple(f"{each}/jobruns/*" for each in other)
+        statements.append(Statement("RunOnOtherApplications", start, other + runs))
+    if clusters:
+        actions = ("AddJobFlowSteps", "CancelSteps", "DescribeCluster", "DescribeStep", "ListSteps")
+        named = tuple(f"elasticmapreduce:{each}" for each in actions)
+        statements.append(Statement("RunOnClusters", named, clusters))
+    if virtual:
+        actions = ("CancelJobRun", "DescribeJobRun", "DescribeVirtualCluster", "ListJobRuns", "StartJobRun")
+        named = tuple(f"emr-containers:{each}" for each in actions)
+        statements.append(Statement("RunOnEks", named, virtual + tuple(f"{each}/jobruns/*" for each in virtual)))
+    return statements

@@ -1,0 +1,99 @@
+"""What belongs to an environment, as ARNs and as conditions. Pure; relies on `names`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from infra import names
+from infra.documents import Condition
+from infra.settings import Environment, OwnStream, RoleAccess
+
+
+class Scope:
+    """ARNs of what belongs to an environment, as patterns where names begin with the environment's.
+
+    Args:
+        environment: The environment.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        name = environment.environment
+        applications = list(environment.applications)
+        own = [key for key, stream in environment.streams.items() if isinstance(stream, OwnStream)]
+        self.streams = _covered(
+            [self._arn("kinesis", f"stream/{name}-*")], (names.stream_arn(environment, key) for key in own)
+        )
+        # Those of other accounts bring their consumers: nothing is declared on them.
+        self.adopted = tuple(
+            names.stream_arn(environment, key)
+            for key in environment.streams
+            if key not in own and names.is_ours(environment, key)
+        )
+        self.consumers = tuple(f"{each}/consumer/*" for each in self.streams + self.adopted)
+        self.tables = _covered(
+            [self._arn("dynamodb", f"table/kinesis-efo-{name}-*")],
+            (names.lease_table_arn(environment, key) for key in applications),
+        )
+        self.parameters = (self._arn("ssm", f"parameter/kinesis-efo/{name}/*"),)
+        self.alarms = (self._arn("cloudwatch", f"alarm:kinesis-efo/{name}/*"),)
+        self.dashboards = (self._iam_like("cloudwatch", f"dashboard/kinesis-efo-{name}"),)
+        self.policies = (self._iam_like("iam", f"policy/kinesis-efo-{name}-*"),)
+        self.roles = _covered(
+            [self._iam_like("iam", f"role/kinesis-efo-{name}-*")],
+            (self._iam_like("iam", f"role/{names.role_name(environment, key)}") for key in self._with_roles()),
+        )
+        self.profiles = tuple(each.replace(":role/", ":instance-profile/") for each in self.roles)
+        self.keys = (self._arn("kms", "key/*"),)
+        self.aliases = (
+            self._arn("kms", f"alias/kinesis-efo/{name}"),
+            self._arn("kms", f"alias/kinesis-efo/{name}/*"),
+        )
+        bucket = f"arn:{names.partition(environment.region)}:s3:::{environment.state_bucket}"
+        self.bucket = (bucket,)
+        self.state = (f"{bucket}/{names.state_key(environment)}",)
+        self.lock = (f"{bucket}/{names.state_key(environment)}.tflock",)
+        self.record = (f"{bucket}/{names.record_key(environment)}",)
+
+    @property
+    def attachable(self) -> tuple[str, ...]:
+        """Policies that the environment's roles may have."""
+        given = {arn for key in self._with_roles() for arn in self._access(key).policies}
+        return (*self.policies, *sorted(given))
+
+    @property
+    def boundaries(self) -> tuple[str, ...]:
+        """Permissions boundaries that a role must have one of."""
+        given = {self._access(key).permissions_boundary for key in self._with_roles()}
+        return (names.boundary_arn(self._environment), *sorted(each for each in given if each))
+
+    def _with_roles(self) -> list[str]:
+        applications = self._environment.applications
+        return [key for key in applications if isinstance(applications[key].access, RoleAccess)]
+
+    def _access(self, key: str) -> RoleAccess:
+        access = self._environment.applications[key].access
+        assert isinstance(access, RoleAccess)
+        return access
+
+    def _arn(self, service: str, resource: str) -> str:
+        return names.arn(self._environment, service, resource)
+
+    def _iam_like(self, service: str, resource: str) -> str:
+        """ARN of something that is in no region."""
+        region = self._environment.region
+        return f"arn:{names.partition(region)}:{service}::{self._environment.account_id}:{resource}"
+
+
+def _covered(patterns: list[str], arns: Iterable[str]) -> tuple[str, ...]:
+    """The patterns, and the ARNs that none of them covers."""
+    prefixes = tuple(pattern.rstrip("*") for pattern in patterns)
+    return (*patterns, *sorted({arn for arn in arns if not arn.startswith(prefixes)}))
+
+
+def tagged(kind: str, environment: Environment) -> tuple[Condition, ...]:
+    """The condition that something carries (`aws:ResourceTag`), or is given (`aws:RequestTag`), the environment's tags."""
+    return (
+        Condition("StringEquals", f"{kind}/environment", (environment.environment,)),
+        Condition("StringEquals", f"{kind}/managed-by", ("kinesis-efo",)),
+    )

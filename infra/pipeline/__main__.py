@@ -20,7 +20,7 @@ from infra.errors import InfraError, PipelineError
 from infra.load import DIRECTORY, load_environments
 from infra.pipeline.bundle import PLAN_TEXT, read_meta
 from infra.pipeline.drift import look_for_drift
-from infra.pipeline.github import Gh, fetch_plan, put_comment, put_findings, put_issue
+from infra.pipeline.github import Gh, fetch_plan, fetch_plans, put_comment, put_findings, put_issue
 from infra.pipeline.jobs import Commands, SystemTime, keep_running
 from infra.pipeline.order import deployment_order, job_parameters
 from infra.pipeline.plans import Planner
@@ -59,20 +59,20 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _comment(options: argparse.Namespace) -> int:
-    stacks = [names.stack_name(each) for each in deployment_order(load_environments(options.directory))]
+    _say(_told(options.directory, options.plans))
+    return 0
+
+
+def _told(directory: Path, plans: Path) -> str:
+    stacks = [names.stack_name(each) for each in deployment_order(load_environments(directory))]
     planned = []
     for stack in stacks:
-        # An artifact is unpacked into a directory that is called as it is: plan-<stack>-<commit>.
-        for bundle in sorted([*options.plans.glob(stack), *options.plans.glob(f"plan-{stack}-*")]):
+        # As `plan` writes it, or as an artifact that is called plan-<stack>-<commit> was unpacked.
+        for bundle in sorted([*plans.glob(stack), *plans.glob(f"plan-{stack}-*")]):
             text = (bundle / PLAN_TEXT).read_text(encoding="utf-8").strip()
             planned.append(Planned(stack, read_meta(bundle), text))
     shown = {each.stack for each in planned}
-    told = comment(planned, [stack for stack in stacks if stack not in shown])
-    if options.report:
-        _write(options.report, told)
-    else:
-        _say(told)
-    return 0
+    return comment(planned, [stack for stack in stacks if stack not in shown])
 
 
 def _apply(options: argparse.Namespace) -> int:
@@ -100,7 +100,9 @@ def _jobs(options: argparse.Namespace) -> int:
 
 
 def _github_comment(options: argparse.Namespace) -> int:
-    put_comment(_github(), options.pull_request, options.body.read_text(encoding="utf-8"))
+    github = _github()
+    fetch_plans(github, options.run_id, options.plans)
+    put_comment(github, options.pull_request, _told(options.directory, options.plans))
     return 0
 
 
@@ -177,7 +179,6 @@ def _parser() -> argparse.ArgumentParser:
     plan.set_defaults(run=_plan)
 
     told = steps.add_parser("comment", parents=[plans], help="what the plans do, as Markdown")
-    told.add_argument("--report", type=Path, help="write it there")
     told.set_defaults(run=_comment)
 
     applied = steps.add_parser("apply", parents=[shared], help="apply the plan that was made for this commit")
@@ -201,9 +202,9 @@ def _parser() -> argparse.ArgumentParser:
     drift.add_argument("--report", type=Path, help="write it there; no file where there is no drift, and exit code 0")
     drift.set_defaults(run=_drift)
 
-    told = steps.add_parser("github-comment", help="put the comment on a pull request")
+    told = steps.add_parser("github-comment", parents=[plans], help="say on a pull request what its plans do")
     told.add_argument("pull_request", type=int)
-    told.add_argument("body", type=Path)
+    told.add_argument("--run-id", type=int, required=True, help="the workflow run that planned")
     told.set_defaults(run=_github_comment)
 
     fetched = steps.add_parser("github-fetch", parents=[shared], help="fetch the plan that was made for a commit")

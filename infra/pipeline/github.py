@@ -101,6 +101,13 @@ def put_comment(api: Api, pull_request: int, body: str) -> None:
     api.call("POST", f"issues/{pull_request}/comments", {"body": text})
 
 
+def fetch_plans(api: Api, run: int, plans: Path) -> None:
+    """Fetch all plans that a workflow run made, each into a directory called as its artifact."""
+    for artifact in api.call("GET", f"actions/runs/{run}/artifacts?per_page=100")["artifacts"]:
+        if artifact["name"].startswith("plan-"):
+            api.download(run, artifact["name"], plans / artifact["name"])
+
+
 def fetch_plan(api: Api, environment: Environment, commit: str, plans: Path) -> str:
     """Fetch the plan that was made for a commit, or for the pull request that it merged.
 

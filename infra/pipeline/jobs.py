@@ -25,6 +25,8 @@ _log = logging.getLogger("infra")
 
 _OK, _BEHIND = 0, 4
 """Exit codes of `kinesis-efo lag`; see docs/command-line.md."""
+_READ = ("reading", "ended", "waiting")
+"""States of shards that need nobody, or have somebody."""
 _LOOK_SECONDS = 15.0
 
 
@@ -131,19 +133,29 @@ def _until_healthy(environment: Environment, key: str, name: str, run: Runner, c
     where = ("--environment", environment.environment, "--application", name, "--region", environment.region)
     deadline = clock.now() + patience
     while True:
-        lag = run("lag", "--manifest", manifest, "--region", environment.region, "--max-behind", f"{threshold}s")
-        if lag.code == _OK:
-            _log.info("%s: at most %s s behind", name, threshold)
-            return
-        if lag.code != _BEHIND:
-            raise UnhealthyError(
-                f"how far {name} is behind cannot be told (exit code {lag.code}; the message is above)"
-            )
         if run("emr", "status", *where).code != _OK:
             raise UnhealthyError(f"{name} does not run any more: see its logs, where `kinesis-efo emr status` says")
-        if clock.now() >= deadline:
+        lag = run("lag", "--manifest", manifest, "--region", environment.region, "--fail-above", f"{threshold}s")
+        if lag.code not in (_OK, _BEHIND):
             raise UnhealthyError(
-                f"{name} is still more than {threshold} s behind after {patience:g} s; jobs behind it are as they were. It goes on "
-                "running: see docs/runbook.md, or deploy the commit before"
+                f"how far {name} is behind cannot be told (exit code {lag.code}; its message is above)"
+            )
+        idle = _not_read(lag.data)
+        if lag.code == _OK and not idle:
+            _log.info("%s: every shard is read, at most %s s behind", name, threshold)
+            return
+        if clock.now() >= deadline:
+            why = f"does not read {', '.join(idle)}" if idle else f"is more than {threshold} s behind"
+            raise UnhealthyError(
+                f"{name} still {why} after {patience:g} s; jobs behind it are as they were. It goes on running: see "
+                "docs/runbook.md, or deploy the commit before"
             )
         clock.sleep(_LOOK_SECONDS)
+
+
+def _not_read(data: Any) -> list[str]:
+    """Shards that nobody reads, although somebody should: a job that does nothing is not behind on an idle stream."""
+    shards = [shard for application in data["applications"] for shard in application["shards"]]
+    if not shards:
+        return ["any shard"]
+    return [f"{shard['stream']}/{shard['shardId']}" for shard in shards if shard["state"] not in _READ]

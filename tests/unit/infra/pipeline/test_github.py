@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from infra.errors import PipelineError
-from infra.pipeline.github import Gh, fetch_plan, put_comment, put_findings, put_issue
+from infra.pipeline.github import Gh, fetch_plan, fetch_plans, put_comment, put_findings, put_issue
 from infra.settings import Environment
 
 Json = dict[str, Any]
@@ -47,6 +47,8 @@ class FakeGitHub:
             case "GET", ["actions", "artifacts"]:
                 name = path.partition("name=")[2].partition("&")[0]
                 return {"artifacts": [each for each in self.artifacts if each["name"] == name]}
+            case "GET", ["actions", "runs", number, "artifacts"]:
+                return {"artifacts": [each for each in self.artifacts if each["workflow_run"]["id"] == int(number)]}
             case "GET", ["actions", "runs", number]:
                 return self.runs[int(number)]
             case unknown:
@@ -166,6 +168,14 @@ def test_what_only_looks_like_a_plan_of_ours_is_not_taken(
     github.planned("merge", **changes)
     assert fetch_plan(github, environment, "merge", tmp_path) == "merge"
     assert github.downloaded == []
+
+
+def test_a_comment_is_about_all_plans_of_its_run_and_about_nothing_else(github: FakeGitHub, tmp_path: Path) -> None:
+    github.planned("head")
+    github.artifacts += [{**github.artifacts[0], "name": "coverage"}, {**github.artifacts[0], "name": "plan-prod-head"}]
+    github.planned("another")
+    fetch_plans(github, 1, tmp_path)
+    assert github.downloaded == [(1, "plan-kinesis-efo-test-head"), (1, "plan-prod-head")]
 
 
 def test_findings_are_packed_as_code_scanning_wants_them(github: FakeGitHub) -> None:

@@ -33,6 +33,7 @@ class FakeEmr:
     """Answers of `kinesis-efo`: what is not given is as it should be."""
 
     codes: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    states: list[list[str]] = field(default_factory=lambda: [["reading", "ended", "waiting"]])
     ran: list[tuple[str, str]] = field(default_factory=list)
     arguments: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -43,7 +44,11 @@ class FakeEmr:
         self.arguments.append(arguments)
         codes = self.codes.get((command, application), [0])
         code = codes.pop(0) if len(codes) > 1 else codes[0]
-        return Answer(code, {"submitted": True})
+        if command != "lag":
+            return Answer(code, {"submitted": True})
+        states = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        shards = [{"stream": "orders", "shardId": f"s{n}", "state": state} for n, state in enumerate(states)]
+        return Answer(code, {"applications": [{"shards": shards}]})
 
 
 @pytest.fixture
@@ -68,6 +73,7 @@ def test_each_is_healthy_before_the_next_is_touched(environment: Environment) ->
     keep_running(environment, Path("project"), emr, time, 600)
     assert emr.ran == [
         ("submit", "lake"),
+        ("status", "lake"),
         ("lag", "lake"),
         ("status", "lake"),
         ("lag", "lake"),
@@ -76,12 +82,13 @@ def test_each_is_healthy_before_the_next_is_touched(environment: Environment) ->
         # It runs now and then: nothing to catch up with.
         ("submit", "reports"),
         ("submit", "pond"),
+        ("status", "pond"),
         ("lag", "pond"),
     ]
     where = ("--environment", "test", "--application", "lake", "--region", "eu-west-1")
     assert emr.arguments[0] == ("emr", "submit", *where, "--project", "project", "--if-changed")
     manifest = ("--manifest", "ssm:///kinesis-efo/test/lake")
-    assert emr.arguments[1] == ("lag", *manifest, "--region", "eu-west-1", "--max-behind", "60s")
+    assert emr.arguments[2] == ("lag", *manifest, "--region", "eu-west-1", "--fail-above", "60s")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +102,7 @@ def test_each_is_healthy_before_the_next_is_touched(environment: Environment) ->
             "lake does not run any more",
             "status",
         ),
-        ({("lag", "lake"): [BEHIND]}, UnhealthyError, "lake is still more than 60 s behind after 600 s", "status"),
+        ({("lag", "lake"): [BEHIND]}, UnhealthyError, "lake still is more than 60 s behind after 600 s", "lag"),
     ],
 )
 def test_the_first_failure_stops_it(
@@ -110,6 +117,17 @@ def test_the_first_failure_stops_it(
         keep_running(environment, Path(), emr, FakeTime(), 600)
     assert emr.ran[-1] == (last, "lake")
     assert {application for _, application in emr.ran} == {"lake"}
+
+
+def test_an_idle_stream_that_nobody_reads_is_not_healthy(environment: Environment) -> None:
+    waits = FakeTime()
+    emr = FakeEmr(states=[[], ["unstarted", "reading"], ["free", "reading"], ["reading", "reading"]])
+    keep_running(environment, Path(), emr, waits, 600)
+    assert waits.seconds == 45
+    with pytest.raises(UnhealthyError, match="lake still does not read orders/s1 after 600 s"):
+        keep_running(environment, Path(), FakeEmr(states=[["reading", "silent"]]), FakeTime(), 600)
+    with pytest.raises(UnhealthyError, match="lake still does not read any shard after 600 s"):
+        keep_running(environment, Path(), FakeEmr(states=[[]]), FakeTime(), 600)
 
 
 def test_one_that_never_catches_up_is_given_the_time_it_has_and_no_more(environment: Environment) -> None:

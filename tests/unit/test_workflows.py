@@ -1,0 +1,97 @@
+"""The workflows call what there is, with actions that cannot change under them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.load import load_environments
+from infra.pipeline import github
+from infra.pipeline.__main__ import _parser
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+ACTIONS = sorted((ROOT / ".github" / "actions").glob("*/action.yml"))
+
+
+def document(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return loaded
+
+
+def scripts() -> str:
+    steps = [
+        step for path in WORKFLOWS for job in document(path)["jobs"].values() for step in job["steps"] if "run" in step
+    ]
+    return "\n".join(step["run"] for step in steps)
+
+
+@pytest.mark.parametrize("path", [*WORKFLOWS, *ACTIONS], ids=lambda path: path.stem)
+def test_every_action_is_a_commit_with_its_version_beside_it(path: Path) -> None:
+    used = re.findall(r"uses: (\S+)(.*)", path.read_text(encoding="utf-8"))
+    assert used
+    for action, comment in used:
+        assert action.startswith("./") or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action), action
+        assert action.startswith("./") or re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
+
+
+def test_an_action_has_one_version_everywhere() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in [*WORKFLOWS, *ACTIONS])
+    versions: dict[str, set[str]] = {}
+    for action, commit in re.findall(r"uses: ([\w./-]+)@(\w+)", text):
+        versions.setdefault(action, set()).add(commit)
+    assert all(len(commits) == 1 for commits in versions.values()), versions
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_nothing_is_permitted_but_what_a_job_asks_for(path: Path) -> None:
+    workflow = document(path)
+    assert workflow["permissions"] == {}
+    for name, job in workflow["jobs"].items():
+        assert "permissions" in job, name
+        assert "timeout-minutes" in job, name
+
+
+def test_identities_are_given_to_jobs_that_need_them_and_write_access_to_github_to_others() -> None:
+    for path in WORKFLOWS:
+        for name, job in document(path)["jobs"].items():
+            permitted = job["permissions"]
+            uses_aws = any(step.get("uses") == "./.github/actions/terraform" for step in job["steps"])
+            assert (permitted.get("id-token") == "write") is uses_aws, name
+            if "pull-requests" in permitted and permitted["pull-requests"] == "write":
+                assert not uses_aws, "code of a pull request holds one key at a time"
+
+
+def test_their_make_targets_exist() -> None:
+    targets = {word for line in re.findall(r"make (?:-s )?([a-z ]+)", scripts()) for word in line.split()}
+    assert {"lint", "test", "synth", "plan", "apply", "jobs", "drift", "environments"} <= targets
+    for target in targets:
+        asked = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert "No rule to make target" not in asked.stderr, asked.stderr
+
+
+def test_their_steps_exist() -> None:
+    (steps,) = [action.choices for action in _parser()._actions if hasattr(action, "choices") and action.choices]
+    called = set(re.findall(r"infra\.pipeline ([a-z-]+)", scripts()))
+    assert called == {"github-comment", "github-fetch", "github-findings", "github-issue"}
+    assert called <= set(steps)
+
+
+def test_only_plans_of_the_workflow_that_is_there_are_taken() -> None:
+    assert (ROOT / github._PLANNED_BY).exists()
+    upload = (ROOT / github._PLANNED_BY).read_text(encoding="utf-8")
+    assert "name: plan-${{ matrix.stack }}-${{ env.COMMIT }}" in upload, "as fetch_plan looks for it"
+
+
+def test_what_is_deployed_is_the_branch_that_the_roles_trust() -> None:
+    deploy = document(ROOT / ".github" / "workflows" / "deploy.yml")
+    branches = {each.pipeline.branch for each in load_environments() if each.pipeline}
+    # YAML 1.1 reads the key `on` as true.
+    assert deploy[True]["push"]["branches"] == sorted(branches)  # type: ignore[index]
+    assert deploy["jobs"]["deploy"]["environment"] == "${{ matrix.environment }}"
+    assert deploy["jobs"]["deploy"]["strategy"]["max-parallel"] == 1

@@ -29,11 +29,15 @@ class ShardKey(NamedTuple):
 
 
 class PositionKind(Enum):
-    """The four kinds of position. `LATEST` is none of them: it becomes `AT_TIMESTAMP` before anything is stored."""
+    """The kinds of position. `LATEST` is none of them: it becomes `AT_TIMESTAMP` before anything is stored.
+
+    `INSIDE` is only ever a start, where a KCL application stopped in the middle of a KPL aggregate: ranges end on whole records.
+    """
 
     TRIM_HORIZON = "TRIM_HORIZON"
     AT_TIMESTAMP = "AT_TIMESTAMP"
     AFTER = "AFTER"
+    INSIDE = "INSIDE"
     SHARD_END = "SHARD_END"
 
 
@@ -42,17 +46,21 @@ class Position:
     """How far a shard has been read: everything up to and including it is done.
 
     Attributes:
-        kind: Which of the four.
-        value: Epoch milliseconds for `AT_TIMESTAMP`, a sequence number for `AFTER`, otherwise 0.
+        kind: Which one.
+        value: Epoch milliseconds for `AT_TIMESTAMP`, a sequence number for `AFTER` and `INSIDE`, otherwise 0.
+        sub: Sub-sequence number of the last user record that is done, for `INSIDE`; otherwise 0.
 
     >>> str(Position.after("49590338271490256608559692538361571095921575989136588898"))
     'AFTER:49590338271490256608559692538361571095921575989136588898'
     >>> Position.parse("AT_TIMESTAMP:1700000000000").value
     1700000000000
+    >>> Position.parse("INSIDE:42:7")
+    Position(kind=<PositionKind.INSIDE: 'INSIDE'>, value=42, sub=7)
     """
 
     kind: PositionKind
     value: int = 0
+    sub: int = 0
 
     @classmethod
     def after(cls, sequence_number: int | str) -> Position:
@@ -65,25 +73,37 @@ class Position:
         return cls(PositionKind.AT_TIMESTAMP, epoch_ms)
 
     @classmethod
+    def inside(cls, sequence_number: int, sub: int) -> Position:
+        """The position behind user record `sub` of an aggregate; all of a record that turns out to be none is done."""
+        return cls(PositionKind.INSIDE, sequence_number, sub)
+
+    @classmethod
     def parse(cls, text: str) -> Position:
         """Read the string form used in offsets, leases and options.
 
         Raises:
             ValueError: The text is not a position; the message quotes it.
         """
-        name, colon, number = text.partition(":")
-        valued = name in ("AT_TIMESTAMP", "AFTER")
-        if (name not in PositionKind.__members__) or valued != bool(colon) or (valued and not _is_number(number)):
+        name, *numbers = text.split(":")
+        kind = PositionKind.__members__.get(name)
+        if kind is None or len(numbers) != _NUMBERS.get(kind, 0) or not all(map(_is_number, numbers)):
             raise ValueError(
-                f"{text!r} is not a position: expected TRIM_HORIZON, SHARD_END, "
-                "AT_TIMESTAMP:<epoch milliseconds> or AFTER:<sequence number>"
+                f"{text!r} is not a position: expected TRIM_HORIZON, SHARD_END, AT_TIMESTAMP:<epoch milliseconds>, "
+                "AFTER:<sequence number> or INSIDE:<sequence number>:<sub-sequence number>"
             )
-        return cls(PositionKind[name], int(number) if valued else 0)
+        return cls(kind, *map(int, numbers))
 
     def __str__(self) -> str:
+        if self.kind is PositionKind.INSIDE:
+            return f"INSIDE:{self.value}:{self.sub}"
         if self.kind in (PositionKind.AT_TIMESTAMP, PositionKind.AFTER):
             return f"{self.kind.value}:{self.value}"
         return self.kind.name
+
+    @property
+    def sequence_number(self) -> int | None:
+        """The sequence number in it; None for the kinds that have none."""
+        return self.value if self.kind in (PositionKind.AFTER, PositionKind.INSIDE) else None
 
     @property
     def is_end(self) -> bool:
@@ -110,7 +130,8 @@ class Position:
 
 TRIM_HORIZON = Position(PositionKind.TRIM_HORIZON)
 SHARD_END = Position(PositionKind.SHARD_END)
-_STARTS = (PositionKind.TRIM_HORIZON, PositionKind.AT_TIMESTAMP)
+_STARTS = (PositionKind.TRIM_HORIZON, PositionKind.AT_TIMESTAMP, PositionKind.INSIDE)
+_NUMBERS = {PositionKind.AT_TIMESTAMP: 1, PositionKind.AFTER: 1, PositionKind.INSIDE: 2}
 
 
 def _is_number(text: str) -> bool:

@@ -16,6 +16,7 @@ positions = st.one_of(
     st.sampled_from([TRIM_HORIZON, SHARD_END]),
     st.builds(Position.after, numbers),
     st.builds(Position.at_timestamp, st.integers(0, 10**13)),
+    st.builds(Position.inside, numbers, st.integers(0, 10**6)),
 )
 names = st.text(min_size=1, max_size=8)
 offsets = st.dictionaries(st.builds(ShardKey, names, names), positions, max_size=8).map(Offset)
@@ -29,7 +30,7 @@ def test_a_position_survives_its_text(position: Position) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "LATEST", "AFTER", "AFTER:", "AFTER:-1", "AFTER:+1", "AFTER: 1", "AFTER:1_0", "AFTER:٣", "AFTER:1.5", "after:1",
-     "TRIM_HORIZON:", "SHARD_END:1", "AT_TIMESTAMP", "AT_TIMESTAMP:now", "kind", "AFTER:" + "9" * 201],
+     "TRIM_HORIZON:", "SHARD_END:1", "AT_TIMESTAMP", "AT_TIMESTAMP:now", "kind", "INSIDE:1", "INSIDE:1:2:3", "INSIDE:1:x", "AFTER:1:2", "AFTER:" + "9" * 201],
 )  # fmt: skip
 def test_what_is_no_position(text: str) -> None:
     with pytest.raises(ValueError, match="is not a position: expected TRIM_HORIZON, SHARD_END"):

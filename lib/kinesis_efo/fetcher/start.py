@@ -14,7 +14,7 @@ from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.options import Start
-from kinesis_efo.positions import Offset, Position, PositionKind, ShardKey
+from kinesis_efo.positions import Offset, Position, ShardKey
 
 log = logging.getLogger(__name__)
 
@@ -56,14 +56,7 @@ async def _from_leases(
         if shard is None or shard.stream not in streams:
             continue
         # KCL keeps LATEST in a row until its first checkpoint: nothing was read yet.
-        position = lease.checkpoint or now
-        if lease.sub and position.kind is PositionKind.AFTER:
-            # Ranges begin and end on whole Kinesis records: what is left of the aggregate comes with what was read of it.
-            position = Position.after(position.value - 1)
-            log.warning(
-                "lease %s stands at user record %d of an aggregate: it is read again as a whole", key, lease.sub
-            )
-        positions[shard] = position
+        positions[shard] = lease.position or now
     for name in streams:
         if not any(key.stream == name for key in positions):
             raise LeaseTableError(

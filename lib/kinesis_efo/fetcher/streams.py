@@ -111,9 +111,8 @@ class StreamAccess:
         return self._shards.get(shard_id)
 
     def hash_range(self, shard_id: str) -> tuple[int, int] | None:
-        """The hash keys of a shard, where they are known."""
-        shard = self._shards.get(shard_id)
-        return shard.hash_range if shard else None
+        """The hash keys of a shard, where they are known: also of a child that only its parent's end told of."""
+        return self.lineage[shard_id].hash_range if shard_id in self.lineage else None
 
     def with_descendants(self, shard_ids: Iterable[str]) -> list[Shard]:
         """These shards and all that continue them, as far as listed."""

@@ -163,8 +163,9 @@ def read_answer(body: bytes) -> Answer:
         FrameError: It is not JSON or not an answer, or one that can neither go on nor end: with neither an iterator nor
             children, or with both.
 
-    >>> read_answer(b'{"Records":[{"Data":"eA==","SequenceNumber":"42"}],"NextShardIterator":"i"}').events[0].through
-    Position(kind=<PositionKind.AFTER: 'AFTER'>, value=42)
+    >>> answer = read_answer(b'{"Records":[{"Data":"eA==","SequenceNumber":"42"}],"NextShardIterator":"i"}')
+    >>> str(answer.events[0].through)
+    'AFTER:42'
     """
     answer = _decode(_ANSWER, body, "an answer")
     behind, records = answer.millis_behind_latest, answer.records

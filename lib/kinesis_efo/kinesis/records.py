@@ -88,7 +88,7 @@ def decode(
         payloads: Raw events of the shard, in order, that cover the range.
         key: The shard.
         after: Where the range starts, exclusive. What lies before is dropped; a start (`TRIM_HORIZON`, `AT_TIMESTAMP`)
-            drops nothing.
+            drops nothing. After `INSIDE`, what that says was done of an aggregate is dropped.
         through: Where it ends, inclusive. `SHARD_END` drops nothing. Reading stops at the first record behind it.
         deaggregate: Take KPL aggregates apart.
         hash_range: First and last hash key of the shard, to drop aggregates that belong to another one.
@@ -101,6 +101,9 @@ def decode(
         FrameError: A payload is not an event with records.
     """
     floor = after.value if after.kind is PositionKind.AFTER else -1
+    begun = after if after.kind is PositionKind.INSIDE else None
+    floor = after.value - 1 if begun else floor
+    tally = _Tally(key)
     ceiling = through.value if through.kind is PositionKind.AFTER else None
     pending: list[_Record[Any]] = []
     data: list[bytes] = []
@@ -125,16 +128,23 @@ def decode(
             )
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise FrameError(f"an event of shard {key} cannot be decoded: {error}") from None
+        if begun and records:
+            # The first record there is, since reading starts at it.
+            if int(records[0].sequence_number) == begun.value:
+                rows = _rest(records.pop(0), data.pop(0), begun.sub, deaggregate, hash_range, tally)
+                yield from _pieces(*rows, key)
+            begun = None
         large = average > _PAYS_OFF
         pending += records
         size += len(payload)
         if len(pending) >= MAX_ROWS or size >= (CACHE_BYTES if len(pending) >= MIN_ROWS else MAX_BYTES):
-            yield from _batches(pending, data, key, deaggregate, hash_range)
+            yield from _batches(pending, data, key, deaggregate, hash_range, tally)
             pending, data, size = [], [], 0
         if ceiling is not None and last >= ceiling:
             break
     if pending:
-        yield from _batches(pending, data, key, deaggregate, hash_range)
+        yield from _batches(pending, data, key, deaggregate, hash_range, tally)
+    tally.report()
 
 
 def _is_straight(records: list[_Record[Any]], floor: int) -> bool:
@@ -160,18 +170,44 @@ def _cut(records: list[_Record[Any]], floor: int, ceiling: int | None) -> tuple[
     return kept, floor
 
 
+class _Tally:
+    """What was met in one range that the user should know of, said once at its end."""
+
+    def __init__(self, key: ShardKey) -> None:
+        self._key = key
+        self.corrupt = self.foreign = 0
+
+    def report(self) -> None:
+        if self.corrupt:
+            log.warning(
+                "%s: %d records begin like KPL aggregates but are none; passed on as they are", self._key, self.corrupt
+            )
+        if self.foreign:
+            log.info(
+                "%s: %d KPL aggregates left out: after a reshard they belong to other shards", self._key, self.foreign
+            )
+
+
 def _batches(
     records: list[_Record[Any]],
     data: list[bytes],
     key: ShardKey,
     apart: bool,
     hash_range: tuple[int, int] | None,
+    tally: _Tally,
 ) -> Iterator[pa.RecordBatch]:
-    subs: list[int] | None = None
     column = pa.array(data, pa.binary())
     if apart and pc.any(pc.starts_with(column, pattern=MAGIC)).as_py():
-        records, data, subs = _take_apart(records, data, key, hash_range)
+        yield from _pieces(*_take_apart(records, data, hash_range, tally), key)
+    else:
+        yield from _pieces(records, column, None, key)
+
+
+def _pieces(
+    records: list[_Record[Any]], data: list[bytes] | pa.Array, subs: list[int] | None, key: ShardKey
+) -> Iterator[pa.RecordBatch]:
     rows = len(data)
+    column = pa.array(data, pa.binary()) if isinstance(data, list) else data
     # Pieces of one size: 10,001 rows make two batches of 5,000 rather than one of a single row.
     pieces = -(-rows // MAX_ROWS)
     for piece in range(pieces):
@@ -180,7 +216,7 @@ def _batches(
         count = len(some)
         try:
             columns = [
-                column.slice(start, count) if subs is None else pa.array(data[start:stop], pa.binary()),
+                column.slice(start, count),
                 pa.array([record.partition_key for record in some], pa.string()),
                 pa.array([record.sequence_number for record in some], pa.string()),
                 pa.repeat(_FIRST, count) if subs is None else pa.array(subs[start:stop], pa.int64()),
@@ -200,28 +236,42 @@ def _timestamps(seconds: list[float | None]) -> pa.Array:
 
 
 def _take_apart(
-    records: list[_Record[Any]], data: list[bytes], key: ShardKey, hash_range: tuple[int, int] | None
+    records: list[_Record[Any]], data: list[bytes], hash_range: tuple[int, int] | None, tally: _Tally
 ) -> tuple[list[_Record[Any]], list[bytes], list[int]]:
     """Records with aggregates replaced by what is in them: one record, its data and its sub-sequence number per row."""
     rows: list[_Record[Any]] = []
     bodies: list[bytes] = []
     subs: list[int] = []
-    corrupt = foreign = 0
     for record, body in zip(records, data, strict=True):
         inside = deaggregate_record(body, hash_range) if body.startswith(MAGIC) else None
         if inside is None:
-            corrupt += body.startswith(MAGIC)
+            tally.corrupt += body.startswith(MAGIC)
             rows.append(record)
             bodies.append(body)
             subs.append(0)
             continue
-        foreign += not inside
+        tally.foreign += not inside
         number, time = record.sequence_number, record.approximate_arrival_timestamp
         rows += [_Record(b"", number, time, user_record.partition_key) for user_record in inside]
         bodies += [user_record.data for user_record in inside]
         subs += range(len(inside))
-    if corrupt:
-        log.warning("%s: %d records begin like KPL aggregates but are none; passed on as they are", key, corrupt)
-    if foreign:
-        log.info("%s: %d KPL aggregates left out: after a reshard they belong to other shards", key, foreign)
     return rows, bodies, subs
+
+
+def _rest(
+    record: _Record[Any],
+    body: bytes,
+    done: int,
+    apart: bool,
+    hash_range: tuple[int, int] | None,
+    tally: _Tally,
+) -> tuple[list[_Record[Any]], list[bytes], list[int]]:
+    """What is left of a record whose user records were delivered up to `done`, as `_take_apart` gives it.
+
+    Of one that is no aggregate nothing is left: the KCL numbers it 0. One that stays whole comes whole while anything is left.
+    """
+    rows, bodies, subs = _take_apart([record], [body], hash_range, tally)
+    left = done + 1
+    if apart or not rows[left:]:
+        return rows[left:], bodies[left:], subs[left:]
+    return [record], [body], [0]

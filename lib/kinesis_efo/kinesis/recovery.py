@@ -21,7 +21,7 @@ from kinesis_efo.kinesis.faults import Fault, Verdict, classify, describe, fatal
 from kinesis_efo.kinesis.topology import ShardLister
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.positions import Position, PositionKind
+from kinesis_efo.positions import Position
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ class Recovery:
         if self._shard_id not in listed:
             # Ids grow, and are never used again in one stream.
             if self._shard_id > max(listed, default=""):
-                if position.kind is PositionKind.AFTER:
+                if position.sequence_number is not None:
                     raise replaced(self._stream, self._shard_id, position, self._source) from fault.error
                 return self._count(fault)  # so new that it is not known everywhere yet
             raise DataLossError(

@@ -143,8 +143,8 @@ def written_at(number: int, shard_id: str, latest: float) -> float | None:
 
 def predates(position: Position, shard: Shard) -> bool:
     """Whether a position was reached before its shard began: in an earlier stream of the same name."""
-    numbers = position.value, shard.first
-    return position.kind is PositionKind.AFTER and all(map(_is_version_2, numbers)) and numbers[0] < numbers[1]
+    number = position.sequence_number
+    return number is not None and _is_version_2(number) and _is_version_2(shard.first) and number < shard.first
 
 
 def _is_version_2(number: int) -> bool:
@@ -157,12 +157,9 @@ _36_BITS: Final = (1 << 36) - 1
 
 
 def _time_of(shard_id: str, position: Position, latest: float) -> float | None:
-    match position.kind:
-        case PositionKind.AFTER:
-            return written_at(position.value, shard_id, latest)
-        case PositionKind.AT_TIMESTAMP:
-            return position.value / 1000
-    return None
+    if position.sequence_number is not None:
+        return written_at(position.sequence_number, shard_id, latest)
+    return position.value / 1000 if position.kind is PositionKind.AT_TIMESTAMP else None
 
 
 def _text(epoch: float) -> str:

@@ -202,6 +202,8 @@ def starting_position(position: Position) -> dict[str, Any]:
             return {"Type": "AT_TIMESTAMP", "Timestamp": as_time(position.value)}
         case PositionKind.AFTER:
             return {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": str(position.value)}
+        case PositionKind.INSIDE:
+            return {"Type": "AT_SEQUENCE_NUMBER", "SequenceNumber": str(position.value)}
     raise ValueError("a shard cannot be read behind SHARD_END")
 
 

@@ -1,7 +1,8 @@
 """One row of the lease table as a value: what may happen to it, and its form in DynamoDB.
 
 Attribute names and types are KCL's (its `DynamoDBLeaseSerializer`), so that KCL's tools can read our rows and we can
-read its; `endpoint`, `run`, `checkpointTimestamp`, `readUntil` and `handoverTo` are ours. Pure; relies on positions.
+read its; `endpoint`, `run`, `checkpointTimestamp`, `checkpointWhole`, `readUntil` and `handoverTo` are
+ours. Pure; relies on positions.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Lease:
         checkpoint: How far the shard was read, or None where a KCL application stored no position: it wrote `LATEST`,
             or `AT_TIMESTAMP` whose time is only in its configuration.
         sub: Sub-sequence number within an aggregated record; 0 for a plain one.
+        whole: Whether the checkpoint is behind all of its record. In KCL's rows it may be inside of an aggregate, also with
+            `sub` 0, and in ours it never is.
         owner_switches: Changes of owner since the last checkpoint.
         parents: Shard ids of the parents.
         children: Shard ids of the children, once known.
@@ -78,13 +81,17 @@ class Lease:
     run: str | None = None
     handover_to: str | None = None
     read_until: int | None = None
+    whole: bool = False
 
     @classmethod
     def new(cls, key: str, info: LeaseInfo) -> Self:
         """A row for a shard that has none yet, without an owner."""
+        position, sub, whole = _stored(info.start, 0)
         return cls(
             key,
-            checkpoint=info.start,
+            checkpoint=position,
+            sub=sub,
+            whole=whole,
             parents=info.parents,
             starting_hash_key=info.starting_hash_key,
             ending_hash_key=info.ending_hash_key,
@@ -101,10 +108,12 @@ class Lease:
 
     def checkpointed(self, position: Position, sub: int = 0, children: Collection[str] = ()) -> Self:
         """The row once its owner has stored a position; it renews the lease as well."""
+        position, sub, whole = _stored(position, sub)
         return replace(
             self._next(),
             checkpoint=position,
             sub=sub,
+            whole=whole,
             owner_switches=0,
             children=self.children | frozenset(children),
         )
@@ -132,9 +141,17 @@ class Lease:
         """Whether storing this position moves the checkpoint forward."""
         if self.checkpoint is None:
             return True
+        position, sub, whole = _stored(position, sub)
         if position == self.checkpoint:
-            return sub > self.sub
+            return (whole, sub) > (self.whole, self.sub)
         return position.reaches(self.checkpoint)
+
+    @property
+    def position(self) -> Position | None:
+        """Where reading goes on, or None where a KCL application stored no position."""
+        if self.checkpoint is None or self.checkpoint.kind is not PositionKind.AFTER or self.whole:
+            return self.checkpoint
+        return Position.inside(self.checkpoint.value, self.sub)
 
     @property
     def has_begun(self) -> bool:
@@ -152,6 +169,9 @@ class Lease:
         }
         if self.checkpoint is not None and self.checkpoint.kind is PositionKind.AT_TIMESTAMP:
             item["checkpointTimestamp"] = {"N": str(self.checkpoint.value)}
+        if self.whole:
+            # Which one it is about: a KCL application that takes the row over leaves what it does not know as it is.
+            item["checkpointWhole"] = item["checkpoint"]
         if self.read_until is not None:
             item["readUntil"] = {"N": str(self.read_until)}
         for name, text in (
@@ -197,6 +217,7 @@ class Lease:
             run=_read(item, "run", "S", None),
             handover_to=_read(item, "handoverTo", "S", None),
             read_until=_number(item, "readUntil") if "readUntil" in item else None,
+            whole=_read(item, "checkpointWhole", "S", None) == _read(item, "checkpoint", "S", "LATEST"),
         )
 
 
@@ -230,6 +251,13 @@ def _checkpoint_text(position: Position | None) -> str:
     if position is None:
         return "LATEST"
     return str(position.value) if position.kind is PositionKind.AFTER else position.kind.value
+
+
+def _stored(position: Position, sub: int) -> tuple[Position, int, bool]:
+    """A position as a row has it: checkpoint, sub-sequence number, and whether that is behind all of its record."""
+    if position.kind is PositionKind.INSIDE:
+        return Position.after(position.value), position.sub, False
+    return position, sub, position.kind is PositionKind.AFTER and not sub
 
 
 def _read_checkpoint(item: Mapping[str, Mapping[str, Any]]) -> Position | None:

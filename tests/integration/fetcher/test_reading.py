@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
 
 from kinesis_efo.errors import (
     AlreadyRunningError,
@@ -387,6 +388,39 @@ def test_starting_where_a_kcl_application_stopped(world: MakeWorld) -> None:
     )
     with reading(w, startingPosition="LEASES") as r:
         assert [row.sequence for row in r.until(6)] == numbers[4:]
+
+
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+def test_starting_where_a_kcl_application_stopped_inside_an_aggregate(world: MakeWorld, mode: str) -> None:
+    w = world()
+    aggregator = RecordAggregator()
+    for _, data in numbered(10):
+        aggregator.add_user_record("k", data)
+    aggregate = bytes(aggregator.clear_and_get().get_contents()[2])
+    put = [
+        int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=data)["SequenceNumber"])
+        for data in (b"before", aggregate, aggregate, b"behind")
+    ]
+    row = {
+        "leaseKey": {"S": "shardId-000000000000"},
+        "leaseCounter": {"N": "7"},
+        "checkpoint": {"S": str(put[1])},
+        "checkpointSubSequenceNumber": {"N": "6"},
+        "ownerSwitchesSinceCheckpoint": {"N": "0"},
+    }
+    w.dynamodb.put_item(TableName=w.lease_table, Item=row)
+    expected = [data for _, data in [*numbered(10)[7:], *numbered(10), ("", b"behind")]]
+    with reading(w, startingPosition="LEASES", readMode=mode) as r:
+        begin = r.offset
+        assert [row.data for row in r.until(14)] == expected
+        r.client.commit(r.offset)
+    # Spark has the beginning in its log: the same range gives the same rows, whatever the lease says by now.
+    assert begin.to_json().endswith(f'"INSIDE:{put[1]}:6"}}}},"version":1}}')
+    with reading(w, at=begin, readMode=mode) as r:
+        assert [row.data for row in r.until(14)] == expected
+    with reading(w, startingPosition="LEASES", readMode=mode) as r:
+        w.put([("k", b"later")])
+        assert [row.data for row in r.until(1)] == [b"later"], "a checkpoint of ours is behind the whole record"
 
 
 def test_starting_from_leases_that_are_not_there(world: MakeWorld) -> None:

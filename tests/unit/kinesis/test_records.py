@@ -298,3 +298,52 @@ def test_one_aggregate_may_fill_several_batches() -> None:
     assert [batch.num_rows for batch in batches] == [6_000, 6_000]
     assert [key for batch in batches for key in batch["partitionKey"].to_pylist()] == keys
     assert [sub for batch in batches for sub in batch["subSequenceNumber"].to_pylist()] == list(range(12_000))
+
+
+def inside(sub: int, *records: dict[str, Any], apart: bool = True, **options: Any) -> list[tuple[int, int, str | None]]:
+    """Rows behind user record `sub` of record 5."""
+    batches = decode(
+        [event(*records[:1]), event(*records[1:])],
+        KEY,
+        Position.inside(5, sub),
+        SHARD_END,
+        deaggregate=apart,
+        **options,
+    )
+    return [
+        (int(row["sequenceNumber"]), row["subSequenceNumber"], row["partitionKey"])
+        for batch in batches
+        for row in batch.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("sub", [0, 1, 2, 9])
+def test_what_a_kcl_application_processed_of_an_aggregate_is_not_delivered_again(sub: int) -> None:
+    found = inside(sub, record(5, aggregate("a", "b", "c")), record(6, aggregate("d", "e")))
+    assert found == [(5, n, "abc"[n]) for n in range(sub + 1, 3)] + [(6, 0, "d"), (6, 1, "e")]
+
+
+def test_a_plain_record_or_a_broken_aggregate_at_the_checkpoint_is_done() -> None:
+    assert inside(0, record(5), record(6)) == [(6, 0, "key-6")]
+    assert inside(3, record(5, MAGIC + bytes(40)), record(6)) == [(6, 0, "key-6")]
+    assert inside(0, record(6), record(7)) == [(6, 0, "key-6"), (7, 0, "key-7")], "trimmed meanwhile"
+    assert inside(0, record(5, aggregate("a", "b", hash_key="50")), record(6), hash_range=(0, 9)) == [(6, 0, "key-6")]
+
+
+def test_an_aggregate_that_stays_whole_comes_whole_while_anything_of_it_is_left() -> None:
+    assert inside(0, record(5, aggregate("a", "b")), record(6), apart=False) == [(5, 0, "key-5"), (6, 0, "key-6")]
+    assert inside(1, record(5, aggregate("a", "b")), record(6), apart=False) == [(6, 0, "key-6")]
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 3))
+def test_what_is_done_of_an_aggregate_and_what_comes_are_all_of_it(count: int, sub: int, before: int) -> None:
+    data = aggregate(*map(str, range(count)))
+    records = [*(record(number) for number in range(5 - before, 5)), record(5, data), record(6)]
+    found = [row[1] for row in inside(sub, *records) if row[0] == 5]
+    assert [*range(min(sub + 1, count)), *found] == [*range(count)]
+
+
+def test_broken_aggregates_are_counted_over_the_whole_range(caplog: pytest.LogCaptureFixture) -> None:
+    events = [event(*(record(10 * n + i, MAGIC + bytes(3_000)) for i in range(5))) for n in range(1_000)]
+    assert sum(batch.num_rows for batch in decode(events, KEY, TRIM_HORIZON, SHARD_END, deaggregate=True)) == 5_000
+    assert [line.message.split(": ")[1].split()[0] for line in caplog.records] == ["5000"]

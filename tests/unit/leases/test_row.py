@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.leases import Lease, LeaseKeys
+from kinesis_efo.leases import Lease, LeaseInfo, LeaseKeys
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
 numbers = st.integers(0, 10**129 - 1)
@@ -34,6 +34,7 @@ leases = st.builds(
     run=st.none() | texts,
     handover_to=st.none() | texts,
     read_until=st.none() | st.integers(0, 10**13),
+    whole=st.booleans(),
 )
 
 
@@ -58,6 +59,7 @@ def test_names_and_types_are_kcls() -> None:
         "r",
         "b",
         1700000000123,
+        True,
     )
     assert lease.to_item() == {
         "leaseKey": {"S": "shardId-1"},
@@ -74,6 +76,7 @@ def test_names_and_types_are_kcls() -> None:
         "run": {"S": "r"},
         "handoverTo": {"S": "b"},
         "readUntil": {"N": "1700000000123"},
+        "checkpointWhole": {"S": "49"},
     }
 
 
@@ -168,7 +171,8 @@ def test_a_row_without_a_counter_is_named() -> None:
 def test_checkpoints_only_move_forward(
     stored: tuple[Position | None, int], noted: tuple[Position, int], forward: bool
 ) -> None:
-    assert Lease("k", checkpoint=stored[0], sub=stored[1]).advances(*noted) is forward
+    row = Lease("k", checkpoint=stored[0], sub=stored[1], whole=not stored[1])
+    assert row.advances(*noted) is forward
 
 
 class TestKeys:
@@ -195,3 +199,26 @@ class TestKeys:
     def test_a_stream_that_is_not_read_has_no_key(self) -> None:
         with pytest.raises(ValueError, match="'x' is not a stream of this application: clicks, orders"):
             self.two.encode(ShardKey("x", "shardId-1"))
+
+
+@pytest.mark.parametrize("sub", [0, 7])
+def test_a_row_of_the_kcl_may_stand_inside_an_aggregate_and_ours_stand_behind_it(sub: int) -> None:
+    theirs = Lease.from_item({**KCL, "checkpoint": {"S": "49"}, "checkpointSubSequenceNumber": {"N": str(sub)}})
+    assert theirs is not None
+    assert theirs.position == Position.inside(49, sub)
+    ours = theirs.taken("me", "run", "grpc://x").checkpointed(Position.after(50))
+    assert ours.position == Position.after(50)
+    again = Lease.from_item({**ours.to_item(), "checkpoint": {"S": "60"}, "checkpointSubSequenceNumber": {"N": "0"}})
+    assert again is not None
+    assert again.position == Position.inside(60, 0), "a KCL application went on with our row"
+
+
+def test_a_start_inside_an_aggregate_is_stored_as_the_kcl_stores_it() -> None:
+    inside = Position.inside(49, 7)
+    row = Lease.new("p", LeaseInfo(inside))
+    assert (row.checkpoint, row.sub, row.position) == (Position.after(49), 7, inside)
+    assert not row.advances(inside)
+    assert not row.advances(Position.inside(49, 6))
+    assert row.advances(Position.after(49))
+    assert row.checkpointed(Position.after(49)).position == Position.after(49)
+    assert not row.checkpointed(Position.after(49)).advances(inside)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import md5
 from typing import Protocol
 
 import msgspec
 
 from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer.routing import MAX_HASH
+
+try:
+    # Python's own: OpenSSL's takes longer to begin than a partition key is long.
+    from _md5 import md5  # type: ignore[import-not-found, unused-ignore]
+except ImportError:
+    from hashlib import md5
 
 Data = bytes | bytearray | memoryview | str
 Given = tuple[Data, str] | tuple[Data, str, str | int | None]
@@ -97,14 +102,8 @@ def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLim
     Raises:
         RecordRefusedError: It can never be written.
     """
-    if isinstance(data, str):
-        data = data.encode()
-    elif not isinstance(data, bytes):
-        if not isinstance(data, bytearray | memoryview):
-            raise RecordRefusedError(
-                f"record {position}: data must be bytes or text; got {type(data).__name__} (partition key {_short(key)})"
-            )
-        data = bytes(data)
+    if not isinstance(data, bytes):
+        data = _as_bytes(data, key, position)
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_CHARACTERS:
         problem = f"has {len(key)} characters: {_short(key)}" if isinstance(key, str) else f"is {key!r}"
         raise RecordRefusedError(
@@ -133,6 +132,21 @@ def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLim
             f"got {hash_key!r}"
         )
     return Record(data, key, text, int(text), size, position)
+
+
+def _as_bytes(data: Data, key: object, position: int) -> bytes:
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    if not isinstance(data, str):
+        raise RecordRefusedError(
+            f"record {position}: data must be bytes or text; got {type(data).__name__} (partition key {_short(key)})"
+        )
+    try:
+        return data.encode()
+    except UnicodeEncodeError:
+        raise RecordRefusedError(
+            f"record {position} (partition key {_short(key)}): data is a text that is not valid Unicode; give bytes"
+        ) from None
 
 
 def _describe(position: int, key: str, size: int) -> str:

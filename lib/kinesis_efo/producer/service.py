@@ -22,6 +22,7 @@ import msgspec
 from aiobotocore.config import AioConfig
 from pybase64 import b64encode
 
+from kinesis_efo import __version__
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.errors import ConfigurationError, WriteAccessError
 from kinesis_efo.options import AwsSettings
@@ -154,7 +155,13 @@ async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncItera
         ConfigurationError: The stream's name or ARN is not one, or no region is known.
     """
     clients = AsyncClients(aws, region_of(stream, aws))
-    once = AioConfig(retries={"total_max_attempts": 1}, max_pool_connections=connections, parameter_validation=False)
+    once = AioConfig(
+        retries={"total_max_attempts": 1},
+        max_pool_connections=connections,
+        parameter_validation=False,
+        # The SDK's own is put together again for every request, which costs more than to sign it.
+        user_agent=f"kinesis-efo/{__version__} Botocore/{botocore.__version__}",
+    )
     async with await clients.open("kinesis", once) as data, await clients.open("kinesis") as control:
         yield KinesisService(data, control, stream)
 

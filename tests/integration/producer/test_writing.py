@@ -13,6 +13,7 @@ import time
 from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -59,8 +60,9 @@ def test_what_was_put_is_there_as_it_was_put(target: Start) -> None:
         producer.put(b"", "empty")
         producer.put("text: é\n", "tëxt")
         producer.put(bytes(range(256)), "bytes", HALF)
-        for number in range(2_000):
+        for number in range(1_000):
             producer.put(str(number), f"key-{number}")
+        producer.put_many((str(number), f"key-{number}") for number in range(1_000, 2_000))
         producer.flush()
         assert producer.metrics.records_written == 2_003
         assert producer.metrics.retries == {}
@@ -73,6 +75,15 @@ def test_what_was_put_is_there_as_it_was_put(target: Start) -> None:
     assert [record["Data"] for record in kinesis.read(middle["ShardId"]) if record["PartitionKey"] == "bytes"] == [
         bytes(range(256))
     ]
+
+
+def test_data_of_any_size_and_keys_of_any_text_arrive_as_they_were(target: Start) -> None:
+    kinesis = target()
+    noise = Random(5).randbytes(2_000)
+    given = {f'"{size}\\é\n': noise[:size] for size in (*range(380, 420), 1_999, 2_000)}
+    with BlockingProducer("orders") as producer:
+        producer.put_many((data, key) for key, data in given.items())
+    assert {record["PartitionKey"]: record["Data"] for record in kinesis.records()} == given
 
 
 def test_by_arn_with_explicit_settings(target: Start, monkeypatch: pytest.MonkeyPatch) -> None:

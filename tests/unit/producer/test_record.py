@@ -28,6 +28,7 @@ MIB = 1 << 20
     ("data", "key", "hash_key", "message"),
     [
         (1, "k", None, "record 7: data must be bytes or text; got int (partition key 'k')"),
+        ("secret\ud800", "k", None, "record 7 (partition key 'k'): data is a text that is not valid Unicode"),
         (b"secret", "", None, "must be a text of 1 to 256 characters; it has 0 characters: ''"),
         (b"secret", "k" * 257, None, "it has 257 characters: 'kkkkk"),
         (b"secret", None, None, "it is None"),

@@ -40,6 +40,8 @@ class Job:
             command += ["--manifest", str(world.manifest)]
         environment = {**os.environ, **world.aws.environment, "SPARK_LOCAL_IP": "127.0.0.1"}
         environment |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        # Where nobody else sets OpenTelemetry up, the environment does.
+        environment |= {"OTEL_METRICS_EXPORTER": "console", "OTEL_METRIC_EXPORT_INTERVAL": "1000"}
         environment.pop("SPARK_HOME", None)
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
@@ -93,6 +95,7 @@ def test_sigterm_ends_it_after_its_micro_batch_with_the_leases_released(
             os.killpg(job.process.pid, signal.SIGTERM)
         assert job.wait() == 0, job.log.read_text()
         assert re.search(r"query archive, micro-batch 0: .* shards, at most [\d,]+ ms behind", job.log.read_text())
+        assert '"name": "kinesis_efo.records"' in job.log.read_text()
     finally:
         job.kill()
     wait_until(lambda: not any("leaseOwner" in row for row in world.leases().values()), 10, "leases released")

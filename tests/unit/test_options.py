@@ -8,6 +8,7 @@ from kinesis_efo.errors import OptionsError
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import SOURCE_OPTIONS, AwsSettings, RetrySettings, SourceOptions, Start, option_table
 from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.spark.sink_options import SinkOptions
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
 CONSUMER = STREAM + "/consumer/lake:1700000000"
@@ -188,6 +189,11 @@ def test_emf_lines_that_are_not_written() -> None:
         {**DIRECT, "metrics.export": "EMF", "metrics.emf.to": "/var/log/e.log", "metrics.shards": "0"}
     )
     assert emf.metrics == MetricsSettings("emf", "/var/log/e.log", 60.0, 0)
+
+
+def test_the_sink_takes_the_options_of_metrics_too() -> None:
+    sink = SinkOptions.parse({"stream": "orders", "metrics.export": "emf", "metrics.emf.interval": "10s"})
+    assert sink.metrics == MetricsSettings("emf", "stdout", 10.0)
 
 
 def test_a_backoff_that_begins_above_its_end() -> None:

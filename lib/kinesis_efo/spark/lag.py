@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import tempfile
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ import msgspec
 
 from kinesis_efo.positions import Offset, ShardKey
 
+_USER: Final = getattr(os, "geteuid", lambda: 0)()
 _KEPT: Final = 4
 """Micro-batches whose files stay: progress is told a moment after the next one was planned."""
 
@@ -52,18 +54,21 @@ class LagNotes:
     """The files of one query, written by the process that plans it.
 
     Args:
-        directory: Where; `notes_directory()`.
+        directory: Where; `notes_directory` says so when the first one is written.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Callable[[], Path]) -> None:
         self._directory = directory
         self._written: deque[Path] = deque()
 
     def write(self, end: Offset, millis_behind: Mapping[ShardKey, int | None]) -> None:
         """Note the lags at the end of a micro-batch. What goes wrong with a note is no concern of the query's."""
         with contextlib.suppress(OSError):
-            self._directory.mkdir(mode=0o700, exist_ok=True)
-            path = _path(self._directory, end)
+            directory = self._directory()
+            directory.mkdir(mode=0o700, exist_ok=True)
+            if not _is_private(directory):
+                return
+            path = _path(directory, end)
             path.write_bytes(msgspec.json.encode(to_report(millis_behind)))
             self._written.append(path)
             while len(self._written) > _KEPT:
@@ -78,15 +83,21 @@ class LagNotes:
 
 def read_note(directory: Path, end: Offset) -> dict[ShardKey, int]:
     """The lags that were noted for the end of a micro-batch; empty where there is no note."""
-    try:
-        return from_report(_path(directory, end).read_bytes())
-    except OSError:
-        return {}
+    with contextlib.suppress(OSError):
+        if _is_private(directory):
+            return from_report(_path(directory, end).read_bytes())
+    return {}
 
 
 def notes_directory() -> Path:
     """A directory of this user's, the same for all processes on this host."""
-    return Path(tempfile.gettempdir()) / f"kinesis-efo-{os.getuid()}"
+    return Path(tempfile.gettempdir()) / f"kinesis-efo-{_USER}"
+
+
+def _is_private(directory: Path) -> bool:
+    """Whether nobody else can have put anything there: a directory for temporary files is everybody's."""
+    status = directory.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == _USER and not status.st_mode & 0o077
 
 
 def _path(directory: Path, end: Offset) -> Path:

@@ -63,7 +63,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._sizes: dict[ShardKey, int] = {}
         self._empty: set[ShardRange] = set()
         self._millis_behind: dict[ShardKey, int | None] = {}
-        self._lag_notes = LagNotes(notes_directory())
+        self._lag_notes = LagNotes(notes_directory)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_manifest": self._manifest}

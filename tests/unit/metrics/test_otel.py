@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -68,6 +71,49 @@ def test_without_an_sdk_nothing_is_read() -> None:
 
     telemetry.board.add(source)
     telemetry.flush()
+
+
+PROGRAM = """
+import sys
+from opentelemetry.metrics import set_meter_provider
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from kinesis_efo.metrics import MetricsSettings, Sample, report
+from kinesis_efo.metrics.catalog import RECORDS
+
+reader = InMemoryMetricReader()
+if sys.argv[1] == "before":
+    set_meter_provider(MeterProvider([reader]))
+end = report(lambda: [Sample(RECORDS, 3, ())], MetricsSettings())
+if sys.argv[1] == "after":
+    set_meter_provider(MeterProvider([reader]))
+(metric,) = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+print(metric.name, metric.data.data_points[0].value)
+end()
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_programs_own_sdk_is_used_whenever_it_comes(when: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, when]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.stdout, ran.stderr) == ("kinesis_efo.records 3\n", "")
+
+
+def test_what_is_not_reported_any_more_is_not_exported_any_more(reader: InMemoryMetricReader) -> None:
+    now = [0.0]
+    board = Board(lambda: now[0])
+    publish(board, MeterProvider([reader]).get_meter(METER))
+    shards = ["parent", "child"]
+    board.add(lambda: [Sample(LAG, 1, (("shard", shard),)) for shard in shards])
+    for left in (["parent", "child"], ["child"]):
+        shards[:] = left
+        now[0] += 1
+        data = reader.get_metrics_data()
+        assert data is not None
+        (metric,) = data.resource_metrics[0].scope_metrics[0].metrics
+        assert [dict(point.attributes or {})["shard"] for point in metric.data.data_points] == left
 
 
 class Collector(BaseHTTPRequestHandler):

@@ -55,7 +55,7 @@ def test_a_note_is_found_by_the_end_of_its_micro_batch(tmp_path: Path, monkeypat
     monkeypatch.setattr(listener, "notes_directory", lambda: tmp_path / "notes")
     (unknown,) = kinesis_progress(progress(END.to_json()))
     assert unknown.millis_behind == {} and str(unknown).endswith("lag not known")
-    notes = LagNotes(tmp_path / "notes")
+    notes = LagNotes(lambda: tmp_path / "notes")
     notes.write(END, {S0: 350, S1: None})
     (found,) = kinesis_progress(progress(END.to_json()))
     assert found.millis_behind == {S0: 350}
@@ -63,7 +63,8 @@ def test_a_note_is_found_by_the_end_of_its_micro_batch(tmp_path: Path, monkeypat
 
 
 def test_old_notes_go_and_all_of_them_at_the_end(tmp_path: Path) -> None:
-    notes = LagNotes(tmp_path)
+    tmp_path.chmod(0o700)
+    notes = LagNotes(lambda: tmp_path)
     for number in range(10):
         notes.write(Offset({S0: Position.after(number)}), {S0: number})
     assert len(list(tmp_path.iterdir())) == 4
@@ -75,8 +76,19 @@ def test_old_notes_go_and_all_of_them_at_the_end(tmp_path: Path) -> None:
 def test_a_note_that_cannot_be_written_harms_nothing(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.touch()
-    LagNotes(blocked).write(Offset({S0: TRIM_HORIZON}), {S0: 1})
+    LagNotes(lambda: blocked).write(Offset({S0: TRIM_HORIZON}), {S0: 1})
     assert read_note(blocked, Offset({S0: TRIM_HORIZON})) == {}
+
+
+def test_a_directory_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    notes = LagNotes(lambda: tmp_path)
+    notes.write(END, {S0: 1})
+    assert list(tmp_path.iterdir()) == []
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    LagNotes(lambda: link).write(END, {S0: 1})
+    assert read_note(link, END) == {} and list(tmp_path.iterdir()) == [link]
 
 
 def test_all_processes_of_a_user_agree_on_the_directory() -> None:

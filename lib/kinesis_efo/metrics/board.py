@@ -84,10 +84,10 @@ class Board:
             merge(self._former, (sample for sample in _read(source) if sample.metric.kind is Kind.COUNTER))
             self._read_at = float("-inf")
 
-    def values(self) -> Values:
-        """All values, at most `FRESH_SECONDS` old."""
+    def values(self, fresh: float = FRESH_SECONDS) -> Values:
+        """All values, at most so many seconds old."""
         with self._lock:
-            if self._now() - self._read_at >= FRESH_SECONDS:
+            if self._now() - self._read_at >= fresh:
                 values = dict(self._former)
                 for source in self._sources:
                     merge(values, _read(source))

@@ -118,7 +118,7 @@ class EmfWriter:
 
     def write(self) -> None:
         """Write one set of lines. What is wrong with that is logged, once until it works again."""
-        values = self._board.values()
+        values = self._board.values(fresh=0)
         lines = "".join(f"{line}\n" for line in emf_lines(values, self._before, round(self._epoch() * 1000)))
         try:
             if lines:

@@ -72,6 +72,7 @@ class Telemetry:
         """Export what was counted since the last time; bounded. What others have set up is theirs to flush."""
         own = self._own
         if own is not None:
+            self.board.values(fresh=0)
             flushing = threading.Thread(target=own.force_flush, args=(int(_FLUSH_SECONDS * 1000),), daemon=True)
             flushing.start()
             flushing.join(_FLUSH_SECONDS)

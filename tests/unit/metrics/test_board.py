@@ -66,8 +66,10 @@ def test_one_reading_serves_a_whole_collection() -> None:
     before = board.values()
     source.records = 2
     assert board.values() is before
+    assert board.values(fresh=0)[RECORDS, ORDERS] == 2
+    source.records = 3
     time.pass_by()
-    assert board.values()[RECORDS, ORDERS] == 2
+    assert board.values()[RECORDS, ORDERS] == 3
 
 
 def test_a_source_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:

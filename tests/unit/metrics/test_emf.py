@@ -149,11 +149,16 @@ def test_growth_that_could_not_be_written_comes_later(caplog: pytest.LogCaptureF
 
 def test_the_end_writes_what_came_since(tmp_path: Path) -> None:
     path, source = tmp_path / "emf.log", Counting()
-    end = report(source, MetricsSettings("emf", emf_to=str(path), emf_interval=3600))
+    board = Board()
+    board.add(source)
+    writer = EmfWriter(board, 3600, emf_sink(str(path)))
+    writer.start()
     source.records = 4
-    end()
-    end()
-    assert [check(line)["RecordsFetched"] for line in path.read_text().splitlines()] == [4]
+    writer.write()
+    source.records = 9
+    writer.close()
+    writer.close()
+    assert [check(line)["RecordsFetched"] for line in path.read_text().splitlines()] == [4, 5]
 
 
 def test_lines_come_by_themselves(tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ def pipeline_policy_name(environment: Environment, kind: str) -> str:
     return f"kinesis-efo-pipeline-{environment.environment}-{kind}"
 
 
+def service_role_arn(environment: Environment, service: str) -> str:
+    """ARN of a service's own roles in the account, whatever it calls them."""
+    return f"arn:{partition(environment.region)}:iam::{environment.account_id}:role/aws-service-role/{service}/*"
+
+
 def boundary_arn(environment: Environment) -> str:
     """ARN of the policy that bounds the roles which the pipeline creates."""
     policy = f"policy{PIPELINE_PATH}{pipeline_policy_name(environment, 'boundary')}"

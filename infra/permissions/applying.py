@@ -19,7 +19,7 @@ def change_data(environment: Environment) -> list[Statement]:
         Statement(
             "EncryptState",
             ("kms:GenerateDataKey",),
-            scope.keys,
+            scope.state_keys,
             conditions=documents.through(environment.state_region or environment.region, "s3"),
         ),
         Statement(
@@ -169,5 +169,17 @@ def change_access(environment: Environment) -> list[Statement]:
             ("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey"),
             scope.keys,
             conditions=(*documents.through(environment.region, "dynamodb", "kinesis", "ssm"), *mine),
+        ),
+        *(
+            [
+                Statement(
+                    "UseGivenKeys",
+                    ("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey"),
+                    scope.given_keys,
+                    conditions=documents.through(environment.region, "dynamodb", "kinesis", "ssm"),
+                )
+            ]
+            if scope.given_keys
+            else []
         ),
     ]

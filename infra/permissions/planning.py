@@ -16,7 +16,7 @@ def read(environment: Environment) -> list[Statement]:
     return [
         Statement("ReadState", ("s3:GetObject",), scope.state + scope.record),
         Statement("FindState", ("s3:ListBucket",), scope.bucket),
-        Statement("DecryptState", ("kms:Decrypt",), scope.keys, conditions=documents.through(state_region, "s3")),
+        Statement("DecryptState", ("kms:Decrypt",), scope.state_keys, conditions=documents.through(state_region, "s3")),
         Statement(
             "ReadStreams",
             (
@@ -51,6 +51,18 @@ def read(environment: Environment) -> list[Statement]:
             ("kms:Decrypt",),
             scope.keys,
             conditions=(*documents.through(environment.region, "ssm"), *mine),
+        ),
+        *(
+            [
+                Statement(
+                    "DecryptWithGivenKeys",
+                    ("kms:Decrypt",),
+                    scope.given_keys,
+                    conditions=documents.through(environment.region, "ssm"),
+                )
+            ]
+            if scope.given_keys
+            else []
         ),
         Statement("ReadAlarms", ("cloudwatch:DescribeAlarms", "cloudwatch:ListTagsForResource"), scope.alarms),
         Statement("ReadDashboards", ("cloudwatch:GetDashboard",), scope.dashboards),
@@ -93,6 +105,7 @@ def _read_jobs(environment: Environment) -> list[Statement]:
                 "s3:GetLifecycleConfiguration",
                 "s3:GetReplicationConfiguration",
                 "s3:ListBucket",
+                "s3:ListTagsForResource",
             ),
             (bucket,),
         ),

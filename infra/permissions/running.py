@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from infra import documents, names
-from infra.documents import Statement
+from infra.documents import Condition, Statement
 from infra.permissions.scope import Scope, tagged
 from infra.settings import Environment
+
+_SERVERLESS = "ops.emr-serverless.amazonaws.com"
 
 
 def run_jobs(environment: Environment) -> list[Statement]:
@@ -51,6 +53,8 @@ def run_jobs(environment: Environment) -> list[Statement]:
                 "s3:PutBucketVersioning",
                 "s3:PutEncryptionConfiguration",
                 "s3:PutLifecycleConfiguration",
+                "s3:TagResource",
+                "s3:UntagResource",
             ),
             (bucket,),
         ),
@@ -66,6 +70,13 @@ def run_jobs(environment: Environment) -> list[Statement]:
             ("emr-serverless:CreateApplication", "emr-serverless:TagResource"),
             ("*",),
             conditions=tagged("aws:RequestTag", environment),
+        ),
+        # EMR Serverless makes its service-linked role in the name of whoever declares the account's first application.
+        Statement(
+            "CreateServiceRole",
+            ("iam:CreateServiceLinkedRole",),
+            (names.service_role_arn(environment, _SERVERLESS),),
+            conditions=(Condition("StringEquals", "iam:AWSServiceName", (_SERVERLESS,)),),
         ),
         Statement(
             "RunOnApplications",

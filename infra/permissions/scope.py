@@ -45,6 +45,11 @@ class Scope:
         )
         self.profiles = tuple(each.replace(":role/", ":instance-profile/") for each in self.roles)
         self.keys = (self._arn("kms", "key/*"),)
+        state_region = environment.state_region or environment.region
+        self.state_keys = (self.keys[0].replace(f":{environment.region}:", f":{state_region}:"),)
+        given = [environment.key, *(stream.key or "" for stream in environment.streams.values())]
+        # Somebody else's, which carry no tags of ours.
+        self.given_keys = tuple(sorted({arn for arn in given if arn.startswith("arn:")}))
         self.aliases = (
             self._arn("kms", f"alias/kinesis-efo/{name}"),
             self._arn("kms", f"alias/kinesis-efo/{name}/*"),

@@ -106,6 +106,26 @@ def test_every_name_the_environment_gives_is_covered_and_no_other(environment: E
         assert not may(write, action, resource), resource
 
 
+def test_the_state_is_decrypted_where_it_is(load: Load) -> None:
+    elsewhere = load(pipeline=PIPELINE, state_region="us-east-1")
+    for statements, sid in (
+        (permissions.read(elsewhere), "DecryptState"),
+        (permissions.change_data(elsewhere), "EncryptState"),
+    ):
+        (statement,) = [each for each in statements if each.sid == sid]
+        assert statement.resources == ("arn:aws:kms:us-east-1:111122223333:key/*",)
+        assert statement.conditions[0].values == ("s3.us-east-1.amazonaws.com",)
+
+
+def test_keys_that_the_environment_is_given_are_used_although_they_carry_no_tags(load: Load) -> None:
+    key = "arn:aws:kms:eu-west-1:111122223333:key/0123abcd"
+    given = load(pipeline=PIPELINE, key=key, streams={"orders": {"key": key}})
+    (use,) = may(permissions.change_access(given), "kms:CreateGrant", key)[1:]
+    assert use.resources == (key,)
+    assert {each.variable for each in use.conditions} == {"kms:ViaService"}
+    assert all(each.resources != (key,) for each in may(permissions.change_access(given), "kms:PutKeyPolicy", key))
+
+
 def test_nobody_raises_his_own_rights(environment: Environment) -> None:
     write = permissions.change_data(environment) + permissions.change_access(environment)
     for kind in ("plan", "apply"):

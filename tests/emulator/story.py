@@ -10,35 +10,21 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
 
-from aws_kinesis_agg.aggregator import RecordAggregator
-
 from kinesis_efo.errors import KinesisEfoError, TableUnavailableError
-from kinesis_efo.local import AwsError, Settings
+from kinesis_efo.local import AwsError
 from kinesis_efo.local.subscribe import open_subscription
-from kinesis_efo.manifest import StreamRef
 from tests.emulator.faults import ScriptedFaults
-from tests.emulator.memory import MemoryKinesis
-from tests.emulator.query import NO_LIMIT, Application, Query
+from tests.emulator.query import NO_LIMIT, Query
+from tests.emulator.scene import STREAM, JumpingClock, Scene
 from tests.emulator.script import generate
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import run
 
-STREAM = "dev-orders"
 SECONDS = 30.0
 """For so long something is written and something goes wrong; then everything must be read."""
 
 STALLED = 200.0
 """Nothing may stand still for so many seconds after the last disturbance. Opening (60 s), silence (35 s), the longest backoffs
 in a row (10 s each) and the wait for an expired lease lie below."""
-
-
-class JumpingClock(LoopClock):
-    """Wall time that is not as monotonic as the other."""
-
-    def __init__(self) -> None:
-        self.jump = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.jump
 
 
 @dataclass
@@ -71,31 +57,26 @@ class Story:
         self.seed = seed
         self.random = random = Random(seed)
         self.outcome = Outcome()
-        self.clock = JumpingClock()
-        self.shards = random.randint(1, 4)
-        settings = Settings(
-            subscription_seconds=random.choice((7.0, 20.0, 300.0)),
-            consumer_creating_seconds=0.0,
-            consumer_deleting_seconds=0.0,
-            reshard_seconds=random.choice((0.0, 3.0)),
-            max_event_records=random.choice((1, 3, 500)),
-        )
-        self.began = self.clock.monotonic()
-        script = generate(random, SECONDS, self.shards, fatal=random.random() < 0.15)
+        shards = random.randint(1, 4)
+        settings = {
+            "subscription_seconds": random.choice((7.0, 20.0, 300.0)),
+            "reshard_seconds": random.choice((0.0, 3.0)),
+            "max_event_records": random.choice((1, 3, 500)),
+        }
+        self.began = asyncio.get_running_loop().time()
+        script = generate(random, SECONDS, shards, fatal=random.random() < 0.15)
         self.faults = ScriptedFaults(script, lambda: self.clock.monotonic() - self.began)
-        self.kinesis = MemoryKinesis(settings, self.clock, self.faults)
-        self.kinesis.call("CreateStream", StreamName=STREAM, ShardCount=self.shards)
-        self.application = Application(
-            self.kinesis,
-            self._deployed(),
+        self.scene = scene = Scene(
             Random(random.random()),
+            shards=shards,
+            faults=self.faults,
+            settings=settings,
             buffer_bytes=random.choice((20_000, 200_000, 4 << 20)),
             max_bytes=random.choice((5_000, NO_LIMIT)),
             max_records=random.choice((5, NO_LIMIT)),
             slowness=random.choice((0.0, 0.0, 0.5, 30.0)),
-            clock=JumpingClock(),
         )
-        self.written: dict[str, int] = defaultdict(int)
+        self.clock, self.kinesis, self.application = scene.clock, scene.kinesis, scene.application
         self.query: Query | None = None
         self.driving: asyncio.Task[None] | None = None
         self.crashing = False
@@ -116,9 +97,9 @@ class Story:
             for actor in actors:
                 actor.cancel()
             await asyncio.gather(*actors, return_exceptions=True)
-        self._check_rows(whole=True)
+        self._check_rows()
         outcome = self.outcome
-        outcome.records, outcome.runs = sum(self.written.values()), self.application.runs
+        outcome.records, outcome.runs = self.scene.expected, self.application.runs
         for _, fault in self.faults.strikes:
             outcome.faults[" ".join(filter(None, (fault.kind, fault.code)))] += 1
         return outcome
@@ -154,10 +135,10 @@ class Story:
     async def _drive(self, query: Query, actors: list[asyncio.Task[None]]) -> None:
         offset = await query.begin()
         progress, read = self.clock.monotonic(), len(self.application.rows)
-        while not (all(actor.done() for actor in actors) and self._all_read()):
+        while not (all(actor.done() for actor in actors) and self.scene.all_read):
             offset = await query.batch(offset)
             now = self.clock.monotonic()
-            if len(self.application.rows) > read or self._all_read():
+            if len(self.application.rows) > read or self.scene.all_read:
                 progress, read = now, len(self.application.rows)
             quiet = max(progress, self.disturbed, self.began + self.faults.quiet_since)
             if now - quiet > STALLED:
@@ -175,7 +156,7 @@ class Story:
             while self.kinesis.state.streams[STREAM].status != "ACTIVE":
                 await asyncio.sleep(1)
                 self.kinesis.state.settle()
-            self.application.ref = self._deployed()
+            self.application.ref = self.scene.deployed()
         self._check_rows(whole=False)
 
     # -- what happens meanwhile
@@ -188,23 +169,9 @@ class Story:
         sizes = random.choice(((1, 50), (100, 3_000), (1, 30_000)))
         while self.clock.monotonic() < until:
             for _ in range(random.randint(1, 8)):
-                self._put(random.choice(keys), random.randint(*sizes), 3 if aggregated else 1)
+                self.scene.put(random.choice(keys), random.randint(*sizes), 3 if aggregated else 1)
             self.last_put = self.clock.monotonic()
             await asyncio.sleep(random.expovariate(1.0))
-
-    def _put(self, key: str, size: int, count: int) -> None:
-        datas = []
-        for _ in range(count):
-            datas.append(f"{self.written[key]}:{'x' * size}".encode())
-            self.written[key] += 1
-        if count == 1:
-            self.kinesis.put(STREAM, key, datas[0])
-            return
-        aggregator = RecordAggregator()
-        for data in datas:
-            aggregator.add_user_record(key, data)
-        _, _, data = aggregator.clear_and_get().get_contents()
-        self.kinesis.put(STREAM, key, data)
 
     async def _disturb(self) -> None:
         random = self.random
@@ -218,22 +185,15 @@ class Story:
             self.disturbed = self.clock.monotonic()
 
     async def _reshard(self) -> None:
-        random, stream = self.random, self.kinesis.state.streams[STREAM]
-        shards = stream.open_shards
+        random, scene = self.random, self.scene
+        shards = len(self.kinesis.state.streams[STREAM].open_shards)
         try:
-            if len(shards) > 1 and random.random() < 0.4:
-                at = random.randrange(len(shards) - 1)
-                one, other = shards[at : at + 2]
-                self.kinesis.call("MergeShards", StreamName=STREAM, ShardToMerge=one.id, AdjacentShardToMerge=other.id)
+            if shards > 1 and random.random() < 0.4:
+                scene.merge(random.randrange(shards - 1))
             elif random.random() < 0.2:
-                target = random.choice((max(1, (len(shards) + 1) // 2), len(shards) * 2))
-                request = {"TargetShardCount": target, "ScalingType": "UNIFORM_SCALING"}
-                self.kinesis.call("UpdateShardCount", StreamName=STREAM, **request)
+                scene.scale(random.choice(((shards + 1) // 2, shards * 2)))
             else:
-                shard = random.choice(shards)
-                middle = sum(shard.hash_range) // 2 + 1
-                request = {"ShardToSplit": shard.id, "NewStartingHashKey": str(middle)}
-                self.kinesis.call("SplitShard", StreamName=STREAM, **request)
+                scene.split(random.randrange(shards))
         except AwsError as refused:
             # Still UPDATING, or as few or as many shards as there may be.
             if refused.code not in ("ResourceInUseException", "InvalidArgumentException", "LimitExceededException"):
@@ -286,29 +246,13 @@ class Story:
         if self.random.random() < 0.2:
             self.kinesis.call("DeregisterStreamConsumer", ConsumerARN=self.application.ref.consumer_arn)
 
-    def _deployed(self) -> StreamRef:
-        arn = self.kinesis.call("DescribeStreamSummary", StreamName=STREAM)["StreamDescriptionSummary"]["StreamARN"]
-        consumers = self.kinesis.call("ListStreamConsumers", StreamARN=arn)["Consumers"]
-        if not consumers:
-            consumers = [self.kinesis.call("RegisterStreamConsumer", StreamARN=arn, ConsumerName="lake")["Consumer"]]
-        return StreamRef("orders", STREAM, arn, consumers[0]["ConsumerARN"])
-
     # -- what must hold
 
-    def _all_read(self) -> bool:
-        return len(self.application.rows) >= sum(self.written.values())
-
-    def _check_rows(self, *, whole: bool) -> None:
-        read: dict[str, list[int]] = defaultdict(list)
-        for row in self.application.rows:
-            read[row.key].append(int(row.data.split(b":", 1)[0]))
-        for key, numbers in read.items():
-            if numbers != list(range(len(numbers))):
-                self._fail(f"{key} was read as {numbers}")
-            if len(numbers) > self.written[key]:
-                self._fail(f"{key} was read more often than written")
-        if whole and {key: len(numbers) for key, numbers in read.items()} != dict(self.written):
-            self._fail("not everything was read")
+    def _check_rows(self, *, whole: bool = True) -> None:
+        try:
+            self.scene.check(whole=whole)
+        except AssertionError as error:
+            self._fail(str(error))
 
     def _fail(self, why: str) -> None:
         raise AssertionError(f"seed {self.seed}: {why}\nstrikes:\n{self.faults!r}")

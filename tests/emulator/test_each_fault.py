@@ -1,0 +1,230 @@
+"""Every fault by itself: once, and it costs nothing but time; again and again, and it ends the query with the error named for it.
+
+The table says in plain words what `referee` judges in mixtures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from kinesis_efo.errors import (
+    AccessRefusedError,
+    ConsumerNotFoundError,
+    ConsumerTakenOverError,
+    InvalidRequestError,
+    KeyUnusableError,
+    KinesisEfoError,
+    RetriesExhaustedError,
+)
+from kinesis_efo.local.subscribe import open_subscription
+from tests.emulator.faults import ScriptedFaults
+from tests.emulator.scene import Scene
+from tests.emulator.script import BROKEN, EXCEPTIONS, ODD, REFUSALS, SLOW, Fault
+from tests.support.virtual_time import run
+
+FOR_EVER = 1 << 30
+
+
+def scene_with(*script: Fault, **arguments: Any) -> tuple[Scene, ScriptedFaults]:
+    """A scene of one shard in which this goes wrong."""
+    began = asyncio.get_running_loop().time()
+    faults = ScriptedFaults(script, lambda: asyncio.get_running_loop().time() - began)
+    return Scene(faults=faults, **{"settings": {"max_event_records": 5}, **arguments}), faults
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in virtual time, two hours of it at most."""
+
+    @functools.wraps(test)
+    def synchronous(**arguments: Any) -> None:
+        run(asyncio.wait_for(test(**arguments), 7200))
+
+    return synchronous
+
+
+PASSING = [
+    *(Fault(kind, 0, seconds=20 if kind in SLOW else 0) for kind in (*BROKEN, *ODD, *SLOW)),
+    *(Fault("refuse", 0, code=code) for code in REFUSALS),
+    *(Fault("exception", 0, code=code) for code in EXCEPTIONS),
+]
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: " ".join(filter(None, (fault.kind, fault.code))))
+@virtual
+async def test_once_it_costs_nothing_but_time(fault: Fault) -> None:
+    scene, faults = scene_with(fault)
+    scene.put_some(30)
+    query = await scene.read(seconds=120)
+    scene.check()
+    assert len(faults.strikes) == 1
+    assert not query.referee.verdicts
+
+
+ENDLESS: dict[str, tuple[type[KinesisEfoError], str]] = {
+    **dict.fromkeys(BROKEN, (RetriesExhaustedError, "too many failures in a row without any progress")),
+    **dict.fromkeys([f"refuse {code}" for code in REFUSALS[:6]], (RetriesExhaustedError, "too many failures in a row")),
+    **{f"refuse {code}": (KeyUnusableError, code) for code in REFUSALS[6:11]},
+    "refuse ResourceInUseException: too soon": (ConsumerTakenOverError, "is read by someone else"),
+    "refuse ResourceInUseException: not active": (RetriesExhaustedError, "has not become ACTIVE within 5 minutes"),
+    "refuse ExpiredTokenException": (AccessRefusedError, "expired and do not refresh themselves"),
+    "refuse AccessDeniedException": (AccessRefusedError, "Allow kinesis:SubscribeToShard on it to arn:aws:sts:"),
+    "refuse InvalidArgumentException": (InvalidRequestError, "check that checkpoint and ARN belong together"),
+    "refuse ResourceNotFoundException": (ConsumerNotFoundError, "its ARN came from manifest.json"),
+    "exception ResourceInUseException": (ConsumerTakenOverError, "is read by someone else"),
+    "exception ResourceNotFoundException": (ConsumerNotFoundError, "its ARN came from manifest.json"),
+    "exception KMSThrottlingException": (RetriesExhaustedError, "KMSThrottlingException"),
+    "exception InternalFailureException": (RetriesExhaustedError, "InternalFailureException"),
+    **{f"exception {code}": (KeyUnusableError, code) for code in EXCEPTIONS[1:6]},
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+@virtual
+async def test_for_ever_it_ends_the_query_with_the_error_named_for_it(name: str) -> None:
+    kind, _, code = (name, "", "") if name in BROKEN else name.partition(" ")
+    error, text = ENDLESS[name]
+    scene, _ = scene_with(Fault(kind, 0, times=FOR_EVER, code=code))
+    scene.put_some(30)
+    with pytest.raises(error, match=text) as caught:
+        await scene.read(seconds=1000)
+    assert type(caught.value) is error
+    assert "shardId-000000000000" in str(caught.value)
+    assert scene.application.rows == []
+
+
+def test_every_kind_of_fault_is_in_the_table() -> None:
+    refusals = {f"refuse {code}" for code in REFUSALS} | {f"exception {code}" for code in EXCEPTIONS}
+    assert ENDLESS.keys() >= {*BROKEN, *refusals}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@virtual
+async def test_odd_events_may_come_for_ever(kind: str) -> None:
+    scene, faults = scene_with(Fault(kind, 0, times=FOR_EVER), shards=2)
+    scene.put_some(60)
+    scene.split(0)
+    scene.put_some(60)
+    await scene.read(seconds=120)
+    scene.check()
+    assert len(faults.strikes) > 10
+
+
+@virtual
+async def test_ten_failures_between_two_events_are_borne_as_often_as_they_come() -> None:
+    """Progress resets the count: 30 rows of ten failures each."""
+    scene, _ = scene_with(*[Fault("reset", 200.0 * row, times=10) for row in range(30)])
+
+    async def write(number: int) -> None:
+        scene.put_some(number % 5 == 0)
+        await asyncio.sleep(9)
+
+    query = await scene.read(meanwhile=write, batches=650, seconds=7200)
+    scene.check()
+    assert query.referee.faults == {"ClientOSError": 300}
+    assert query.referee.verdicts == []
+
+
+@virtual
+async def test_a_subscription_that_expires_every_six_seconds() -> None:
+    scene, _ = scene_with(settings={"subscription_seconds": 6.0, "max_event_records": 5}, shards=2)
+
+    async def write(number: int) -> None:
+        if number < 100:
+            scene.put_some(10)
+            await asyncio.sleep(1)
+
+    query = await scene.read(meanwhile=write, batches=100)
+    scene.check()
+    assert query.referee.calls > 20
+    assert query.referee.faults == {}
+
+
+@virtual
+async def test_an_event_with_one_record_of_10_mib_and_one_with_10_000_of_10_bytes() -> None:
+    scene, _ = scene_with(
+        settings={"max_event_records": 10_000, "read_limit": False}, max_record_kib=10_240, buffer_bytes=1 << 20
+    )
+    scene.put("large", (10 << 20) - 100)
+    for _ in range(10_000):
+        scene.put("k", 4)
+    scene.put("large", (10 << 20) - 100)
+    query = await scene.read()
+    scene.check()
+    assert query.most_used < 16 << 20, "one event at a time, whatever its size"
+
+
+def steal(scene: Scene) -> bool:
+    """Subscribe to the first shard with the application's consumer, as a second reader would."""
+    taken = scene.kinesis.state.subscriptions
+    if taken:
+        position = {"Type": "LATEST"}
+        request = {"ConsumerARN": taken[0].consumer.arn, "ShardId": taken[0].shard.id, "StartingPosition": position}
+        open_subscription(scene.kinesis.state, request)
+    return bool(taken)
+
+
+@virtual
+async def test_a_second_reader_now_and_then_is_borne() -> None:
+    scene, _ = scene_with()
+
+    async def disturb(number: int) -> None:
+        if number < 12:
+            scene.put_some(5)
+            await asyncio.sleep(90)
+            assert steal(scene)
+
+    query = await scene.read(meanwhile=disturb, batches=12)
+    scene.check()
+    assert query.referee.faults["ResourceInUseException"] >= 12
+
+
+@virtual
+async def test_a_second_reader_that_stays_is_named() -> None:
+    scene, _ = scene_with()
+
+    async def disturb(_: int) -> None:
+        scene.put_some(1)
+        await asyncio.sleep(20)
+        steal(scene)
+
+    with pytest.raises(ConsumerTakenOverError, match="Every application needs a consumer of its own"):
+        await scene.read(meanwhile=disturb, rows=1000)
+    scene.check(whole=False)
+
+
+@virtual
+async def test_a_consumer_created_again_under_its_name_is_another_one() -> None:
+    scene, _ = scene_with()
+    scene.put_some(10)
+    await scene.read()
+    scene.kinesis.call("DeregisterStreamConsumer", ConsumerARN=scene.application.ref.consumer_arn)
+    redeployed = scene.deployed()
+    scene.put_some(10)
+    with pytest.raises(ConsumerNotFoundError, match=scene.application.ref.consumer_arn):
+        await scene.read()
+    scene.application.ref = redeployed
+    await scene.read()
+    scene.check()
+
+
+@virtual
+async def test_both_clocks_jump_by_hours() -> None:
+    scene, _ = scene_with(shards=2)
+
+    async def jump(number: int) -> None:
+        if number < 40:
+            scene.clock.jump += (-1) ** number * 3600 * (number % 5)
+            scene.application.clock.jump -= 1800 * (number % 7)  # type: ignore[attr-defined]
+            scene.put_some(7)
+            if number % 10 == 5:
+                scene.split(0)
+            await asyncio.sleep(3)
+
+    query = await scene.read(meanwhile=jump, batches=40)
+    scene.check()
+    assert query.referee.faults == {}

@@ -18,7 +18,7 @@ import msgspec
 from kinesis_efo.errors import FrameError
 from kinesis_efo.fetcher.messages import PollReply, ShardProgress
 from kinesis_efo.kinesis.aggregation import MAGIC, deaggregate
-from kinesis_efo.kinesis.events import read_head
+from kinesis_efo.kinesis.events import read_answer, read_head
 from kinesis_efo.kinesis.frames import Frame, FrameDecoder
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
@@ -65,6 +65,17 @@ def event(data: bytes) -> None:
     assert len(parsed.get("Records", ())) == head.records
 
 
+def answer(data: bytes) -> None:
+    """The JSON of an answer to GetRecords."""
+    try:
+        read = read_answer(data)
+    except FrameError:
+        return
+    assert (read.iterator is None) == (bool(read.events) and read.events[-1].head.continuation is None)
+    assert read.bytes <= len(data)
+    assert sum(one.head.records for one in read.events) == read.records <= len(data)
+
+
 def records(data: bytes) -> None:
     """The JSON of an event, as a task reads it."""
     for after, through in ((TRIM_HORIZON, SHARD_END), (Position.after(40), Position.after(50))):
@@ -96,6 +107,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "wire": wire,
     "frame": frame,
     "event": event,
+    "answer": answer,
     "records": records,
     "aggregate": aggregate,
 }

@@ -6,7 +6,7 @@ raw JSON; decoding records is the Spark tasks' work (`records`). Relies on msgsp
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from kinesis_efo.positions import SHARD_END, Position
 T = TypeVar("T")
 
 _MOST_DIGITS: Final = 200
+_Long = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class ChildShard(NamedTuple):
@@ -92,7 +93,7 @@ class _Polled(msgspec.Struct, rename="pascal", gc=False):
 
 class _Payload(msgspec.Struct, rename="pascal"):
     continuation_sequence_number: str | None = None
-    millis_behind_latest: int = 0
+    millis_behind_latest: _Long = 0
     records: list[_Record] = []
     child_shards: list[_Child] | None = None
 
@@ -100,7 +101,7 @@ class _Payload(msgspec.Struct, rename="pascal"):
 class _Answer(msgspec.Struct, rename="pascal"):
     records: list[_Polled]
     next_shard_iterator: str | None = None
-    millis_behind_latest: int = 0
+    millis_behind_latest: _Long = 0
     child_shards: list[_Child] | None = None
 
 

@@ -1,0 +1,124 @@
+"""The fetcher's service lets nobody in without the secret of the run, and no secret out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from kinesis_efo.errors import FetcherError, FetcherRefusedError, KinesisEfoError
+from kinesis_efo.fetcher.client import FetcherClient
+from kinesis_efo.fetcher.messages import SECRET_HEADER
+from tests.support.fetching import reading
+from tests.support.world import World
+
+MakeWorld = Callable[..., World]
+TICKET = b'{"ranges":[["orders","shardId-000000000000","TRIM_HORIZON","SHARD_END"]]}'
+POLL = b'{"offset":{"version":1,"streams":{}},"max_bytes":1,"max_records":1,"timeout":0}'
+EVERY_CALL: dict[str, Callable[[flight.FlightClient, flight.FlightCallOptions], object]] = {
+    "poll": lambda client, options: list(client.do_action(flight.Action("poll", POLL), options)),
+    "commit": lambda client, options: list(client.do_action(flight.Action("commit", b"{}"), options)),
+    "tips": lambda client, options: list(client.do_action(flight.Action("tips", b"{}"), options)),
+    "an unknown action": lambda client, options: list(client.do_action(flight.Action("stop", b""), options)),
+    "get": lambda client, options: client.do_get(flight.Ticket(TICKET), options).read_all(),
+    "the list of actions": lambda client, options: client.list_actions(options),
+    "the list of flights": lambda client, options: list(client.list_flights(options=options)),
+    "info": lambda client, options: client.get_flight_info(flight.FlightDescriptor.for_path("x"), options),
+}
+
+
+def headers(*secrets: bytes) -> flight.FlightCallOptions:
+    return flight.FlightCallOptions(timeout=10, headers=[(SECRET_HEADER.encode(), secret) for secret in secrets])
+
+
+def test_no_call_is_answered_without_the_secret(world: MakeWorld) -> None:
+    with reading(world()) as r, flight.FlightClient(r.runtime.location) as client:
+        right = r.runtime.secret.encode()
+        assert len(right) >= 43, "256 bits in base64"
+        for name, call in EVERY_CALL.items():
+            for given in (
+                [],
+                [b""],
+                [b"guessed"],
+                [right[:-1]],
+                [right + b"x"],
+                [right.swapcase()],
+                [b"guessed", right],
+            ):
+                with pytest.raises(flight.FlightUnauthenticatedError) as caught:
+                    call(client, headers(*given))
+                assert r.runtime.secret not in str(caught.value), name
+
+
+def test_nonsense_with_the_right_secret_is_an_error_of_that_call_only(world: MakeWorld) -> None:
+    w = world()
+    w.put([("k", b"data")])
+    tickets = [b"", b"\xff" * 1000, TICKET.replace(b"TRIM_HORIZON", b"SOON"), TICKET.replace(b"orders", b"nowhere")]
+    actions = [("poll", b"\xff\x00{"), ("poll", b"[" * 100_000), ("commit", b'{"offset":{"version":9}}'), ("none", b"")]
+    with reading(w) as r, flight.FlightClient(r.runtime.location) as client:
+        options = headers(r.runtime.secret.encode())
+        for ticket in tickets:
+            with pytest.raises((flight.FlightError, pa.ArrowException)):
+                client.do_get(flight.Ticket(ticket), options).read_all()
+        for name, body in actions:
+            with pytest.raises(flight.FlightError):
+                list(client.do_action(flight.Action(name, body), options))
+        assert [row.data for row in r.until(1)] == [b"data"]
+
+
+def test_the_service_listens_on_the_loopback_address_only(world: MakeWorld) -> None:
+    with reading(world()) as r:
+        port = int(r.runtime.location.rpartition(":")[2])
+        listening = [
+            line.split()[1]
+            for table in ("/proc/net/tcp", "/proc/net/tcp6")
+            if Path(table).exists()
+            for line in Path(table).read_text().splitlines()[1:]
+            if line.split()[3] == "0A" and int(line.split()[1].rpartition(":")[2], 16) == port
+        ]
+        # 127.0.0.1, as such or mapped into IPv6; the kernel writes it backwards.
+        assert [address.partition(":")[0][-8:] for address in listening] == ["0100007F"]
+        own = socket.gethostbyname(socket.gethostname())
+        if not own.startswith("127."):
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((own, port), 2)
+
+
+def test_no_secret_is_in_any_log_error_offset_or_text_form(
+    world: MakeWorld, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A life with everything in it: reading, refused callers, a deleted consumer, a lost fetcher."""
+    caplog.set_level(logging.DEBUG, logger="kinesis_efo")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/SECRET/bPxRfiCY")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "FwoGZXIvYXdzTOKEN")
+    w = world({"orders": 2})
+    w.put((f"k{n}", b"customer data") for n in range(50))
+    said: list[str] = []
+    with reading(w) as r:
+        r.until(50)
+        r.client.commit(r.offset)
+        with FetcherClient(r.runtime.location, "guessed") as stranger, pytest.raises(FetcherRefusedError) as refused:
+            stranger.commit(r.offset)
+        w.kinesis.deregister_stream_consumer(ConsumerARN=w.consumers["orders"])
+        with pytest.raises(KinesisEfoError) as failed:
+            r.poll(timeout=20.0)
+        runtime = r.runtime
+        said += [repr(r.client), repr(runtime), str(r.offset.to_json()), repr(r.batches)]
+        said += [f"{error.value!r} {error.value} {error.value.__cause__!r}" for error in (refused, failed)]
+    with FetcherClient(runtime.location, runtime.secret) as late, pytest.raises(FetcherError) as gone:
+        late.commit(r.offset)
+    said += [str(gone.value), repr(w.leases()), *(f"{line.getMessage()} {line.exc_text}" for line in caplog.records)]
+    assert len(caplog.records) > 5
+    for secret in (
+        runtime.secret,
+        os.environ["AWS_SECRET_ACCESS_KEY"],
+        os.environ["AWS_SESSION_TOKEN"],
+        "customer data",
+    ):
+        assert not [text for text in said if secret in text]

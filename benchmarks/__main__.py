@@ -29,6 +29,7 @@ BENCHMARKS: Final = {
     "latency": ("benchmarks.latency", "PutRecords to foreachBatch, 1,000 records/s"),
     "metrics": ("benchmarks.metrics", "What watching a fetcher costs"),
     "producer": ("benchmarks.producer", "Records into Kinesis"),
+    "neighbours": ("benchmarks.neighbours", "Shards beside one whose reader is stuck"),
 }
 """By name: the module whose `run` measures it, and its title."""
 

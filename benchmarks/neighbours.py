@@ -1,0 +1,94 @@
+"""What three shards notice of a fourth whose reader is stuck: from PutRecord to whoever reads in the fetcher.
+
+Each shard has a reader of its own that reads on and on. The fourth has either nothing to read, or much more than the budget and
+a reader that takes one chunk and no more. Turn by turn, each with a fetcher of its own; relies on the local AWS in another
+process and on the tests' world.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+from statistics import quantiles
+from typing import Final
+
+from pybase64 import b64decode
+
+from benchmarks.figures import Figure, Goal
+from benchmarks.machine import AwsProcess
+from kinesis_efo.fetcher.worker import Fetcher
+from kinesis_efo.local import Settings
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
+from tests.support.fetching import reading
+from tests.support.world import World, make_world, wait_until
+
+SHARDS: Final = 4
+RUNS: Final = 5
+WARM_UP_SECONDS: Final = 3.0
+RUN_SECONDS: Final = 4.0
+PAUSE: Final = 0.01
+BUFFER: Final = "16m"
+STUCK_BYTES: Final = 48 << 20
+EVER: Final = Position.after(10**60)
+
+
+def run() -> list[Figure]:
+    """Measure."""
+    settings = Settings(consumer_creating_seconds=0.0, read_limit=False)
+    tails: dict[bool, list[float]] = {False: [], True: []}
+    with AwsProcess(settings=settings) as aws, tempfile.TemporaryDirectory() as place:
+        for _ in range(RUNS):
+            for stuck in (False, True):
+                tails[stuck].append(_tail(make_world(aws, Path(place), {"orders": SHARDS}), stuck=stuck))
+    free = Figure("one of 4 shards stuck", "p99, nothing stuck", "ms", tuple(tails[False]))
+    goal = Goal(1.5, least=False, of_ratio=True)
+    return [free, Figure.against(free, free.case, "p99, one stuck", tails[True], goal)]
+
+
+def _tail(world: World, *, stuck: bool) -> float:
+    """The 99th percentile of the milliseconds that records of the other shards take."""
+    starts = [int(shard["HashKeyRange"]["StartingHashKey"]) for shard in world.shards()]
+    ids = [shard["ShardId"] for shard in world.shards()]
+    name = world.streams["orders"]
+    if stuck:
+        for _ in range(STUCK_BYTES >> 20):
+            world.kinesis.put_record(
+                StreamName=name, PartitionKey="k", ExplicitHashKey=str(starts[0]), Data=bytes((1 << 20) - 10)
+            )
+    ages: list[float] = []
+    with reading(world, bufferBytes=BUFFER, leaseTimeout="10s") as r:
+        r.poll()
+        fetcher, loop = r.runtime._fetcher, r.runtime._loop
+        assert fetcher is not None
+        readers = [
+            asyncio.run_coroutine_threadsafe(_read(fetcher, each, None if each == ids[0] else ages), loop)
+            for each in ids
+        ]
+        if stuck:
+            wait_until(lambda: fetcher.budget.used > fetcher.budget.limit // 2)
+        begin = time.monotonic()
+        while time.monotonic() < begin + WARM_UP_SECONDS + RUN_SECONDS:
+            if time.monotonic() < begin + WARM_UP_SECONDS:
+                ages.clear()
+            for start in starts[1:]:
+                world.kinesis.put_record(
+                    StreamName=name, PartitionKey="k", ExplicitHashKey=str(start), Data=b"%17.6f" % time.time()
+                )
+            time.sleep(PAUSE)
+        for reader in readers:
+            reader.cancel()
+    return quantiles(ages, n=100)[98] * 1000
+
+
+async def _read(fetcher: Fetcher, shard: str, ages: list[float] | None) -> None:
+    """Note how old records are when they come; without a list for that, take the first chunk and get stuck."""
+    async for payloads in fetcher.read(ShardRange(ShardKey("orders", shard), TRIM_HORIZON, EVER)):
+        if ages is None:
+            await asyncio.Event().wait()
+            return
+        now = time.time()
+        for payload in payloads:
+            sent = [part[: part.index(b'"')] for part in payload.split(b'"Data":"')[1:]]
+            ages += [now - float(b64decode(text)) for text in sent]

@@ -1,0 +1,69 @@
+"""A shard whose reader is stuck does not slow the others: counted in virtual time, where nothing but waiting takes any."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from statistics import quantiles
+
+from kinesis_efo.fetcher.messages import PollRequest
+from kinesis_efo.kinesis.subscription import State
+from kinesis_efo.positions import Position, ShardKey, ShardRange
+from tests.emulator.query import NO_LIMIT, Query
+from tests.emulator.scene import STREAM, Scene
+from tests.emulator.test_each_fault import virtual
+
+SHARDS = 4
+EVER = Position.after(10**60)
+
+
+async def neighbours_latencies(*, blocked: bool, rounds: int = 300) -> tuple[list[float], Query]:
+    """Seconds from put to a reader's hands for three shards, while the fourth has no data, or far more than is taken."""
+    scene = Scene(Random(1), shards=SHARDS, settings={"read_limit": False}, buffer_bytes=2 << 20)
+    # One key per shard.
+    keys: dict[str, str] = {}
+    for number in range(100):
+        shard = scene.kinesis.state.streams[STREAM].shard_for(f"k{number}", None)
+        keys.setdefault(shard.id, f"k{number}")
+    stuck, *others = sorted(keys)
+    latencies: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async with Query(scene.application) as query:
+        offset = await query.begin()
+        await query.fetcher.poll(PollRequest(offset.to_dict(), NO_LIMIT, NO_LIMIT, 1.0))
+
+        async def read(shard: str) -> None:
+            wanted = ShardRange(ShardKey("orders", shard), offset[ShardKey("orders", shard)], EVER)
+            async for chunk in query.fetcher.read(wanted):
+                if shard == stuck:
+                    await asyncio.Event().wait()
+                latencies.extend([loop.time() - sent] * len(chunk))
+
+        sent = 0.0
+        readers = [asyncio.create_task(read(shard)) for shard in keys]
+        if blocked:
+            for _ in range(30):
+                scene.put(keys[stuck], 500_000)
+        await asyncio.sleep(60)
+        for _ in range(rounds):
+            sent = loop.time()
+            for shard in others:
+                scene.put(keys[shard], 1_000)
+            await asyncio.sleep(0.5)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        if blocked:
+            # Closed for want of room, and not open in vain.
+            assert query.streams["orders"].stats[stuck].state is State.PAUSED
+    return latencies, query
+
+
+@virtual
+async def test_the_others_get_everything_as_soon_as_if_nothing_was_stuck() -> None:
+    free, _ = await neighbours_latencies(blocked=False)
+    blocked, query = await neighbours_latencies(blocked=True)
+    assert len(blocked) == len(free) == 300 * (SHARDS - 1)
+    assert quantiles(blocked, n=100)[98] <= 1.5 * quantiles(free, n=100)[98] + 1e-6
+    assert query.fetcher.budget.used <= 2 << 20

@@ -37,6 +37,7 @@ class Entry:
 
 COMMANDS: Final = {
     "doctor": Entry("kinesis_efo.cli.doctor", "Check everything a query of an application needs."),
+    "emr": Entry("kinesis_efo.cli.emr", "Pack jobs, run them on EMR, stop them."),
     "lag": Entry("kinesis_efo.cli.lag", "Show how far applications are behind, shard by shard."),
     "leases": Entry("kinesis_efo.cli.leases", "See an application's leases, and change them by hand."),
     "local": Entry("kinesis_efo.cli.local", "Serve Kinesis with Enhanced Fan-Out on this machine.", extra="local"),

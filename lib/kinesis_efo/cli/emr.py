@@ -1,0 +1,388 @@
+"""``kinesis-efo emr``: pack a job, submit it to EMR, see how it is, stop it. What is decided is in `kinesis_efo.emr`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import RenderableType
+
+from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.emr_context import Context, Given
+from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.emr.artifacts import archive_artifact, program_artifact
+from kinesis_efo.emr.coordination import until_free
+from kinesis_efo.emr.following import Stopped, until_running
+from kinesis_efo.emr.following import stop as stop_run
+from kinesis_efo.emr.job import lease_timeout
+from kinesis_efo.emr.packing import Archive, Platform, read_archive
+from kinesis_efo.emr.packing import package as build
+from kinesis_efo.emr.submission import Wish, ensure, make_room, plan, refusals, same
+from kinesis_efo.emr.submission import submit as submit_job
+from kinesis_efo.emr.target import Kind, Run
+from kinesis_efo.errors import ConfigurationError, SubmissionRefusedError
+
+emr = typer.Typer(no_args_is_help=True, help="Pack jobs, run them on EMR, stop them.")
+
+_DIST: Final = Path("dist") / "emr"
+_EKS_RELEASE: Final = "emr-spark-8.0.0-latest"
+_SHOWN: Final = 5
+
+EnvironmentOption = Annotated[
+    str | None, typer.Option("--environment", "-e", help="With --application: everything else is as it was deployed.")
+]
+ApplicationOption = Annotated[str | None, typer.Option("--application", "-a", help="The application to run.")]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target", "-t", metavar="KIND:ID", help="cluster:j-..., serverless:<application> or eks:<virtual cluster>."
+    ),
+]
+ManifestOption = Annotated[
+    str | None, typer.Option("--manifest", "-m", metavar="LOCATION", help="The application's manifest.")
+]
+ArtifactsOption = Annotated[
+    str | None,
+    typer.Option("--artifacts", metavar="S3", help="Where archives and programs go: s3://bucket, or with a prefix."),
+]
+ProjectOption = Annotated[Path, typer.Option("--project", help="The uv project that is packed.")]
+PythonOption = Annotated[str | None, typer.Option("--python", help="Python of the cluster; 3.11 by default.")]
+ArchitectureOption = Annotated[
+    str | None, typer.Option("--architecture", help="Of the cluster: x86_64 (default), or arm64 for Graviton.")
+]
+GraceOption = Annotated[
+    int, typer.Option("--grace", min=0, metavar="SECONDS", help="Time to end by itself, then EMR ends it; 0: at once.")
+]
+
+
+@emr.command()
+def package(
+    project: ProjectOption = Path(),
+    python: PythonOption = None,
+    architecture: ArchitectureOption = None,
+    out: Annotated[Path, typer.Option("--out", help="Directory for the archive.")] = _DIST,
+    environment: EnvironmentOption = None,
+    application: ApplicationOption = None,
+    region: arguments.RegionOption = None,
+    endpoint_url: arguments.EndpointOption = None,
+    as_json: output.JsonFlag = False,
+) -> None:
+    """Pack a project and its locked dependencies for the cluster's Python: an archive for --archives.
+
+    The same project makes the same bytes. PySpark and boto3 are not in it.
+    """
+    if environment or application:
+        given = Given(environment=environment, application=application)
+        with Context.deployed(given, arguments.aws_settings(region, None, None, endpoint_url)) as deployed:
+            python, architecture = python or deployed.python, architecture or deployed.architecture
+    archive = _build(project, out, python, architecture)
+    output.answer(as_json, _archive_data(archive), lambda: _archive_view(archive))
+
+
+@emr.command(context_settings={"allow_interspersed_args": True})
+def submit(
+    argument: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ARGUMENTS", help="Of the program, after --; --manifest is added to them."),
+    ] = None,
+    environment: EnvironmentOption = None,
+    application: ApplicationOption = None,
+    target: TargetOption = None,
+    manifest: ManifestOption = None,
+    job: Annotated[
+        str | None, typer.Option("--job", "-j", help="The program: a path, or the name of one in the project's jobs/.")
+    ] = None,
+    archive: Annotated[
+        Path | None, typer.Option("--archive", help="What `package` made; it is made where this is missing.")
+    ] = None,
+    project: ProjectOption = Path(),
+    python: PythonOption = None,
+    architecture: ArchitectureOption = None,
+    artifacts: ArtifactsOption = None,
+    execution_role: Annotated[
+        str | None, typer.Option("--execution-role", help="ARN of the role that the job runs with.")
+    ] = None,
+    release_label: Annotated[
+        str | None, typer.Option("--release-label", help="Release of EMR, for eks targets.")
+    ] = None,
+    logs: Annotated[str | None, typer.Option("--logs", metavar="S3", help="Where EMR writes logs.")] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; repeatable.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Stop the live run of this application first.")] = False,
+    if_changed: Annotated[
+        bool, typer.Option("--if-changed", help="Do nothing where exactly this job runs; replace another run of it.")
+    ] = False,
+    grace: GraceOption = 600,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and print the request; change nothing.")
+    ] = False,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until it runs.")] = True,
+    patience: Annotated[
+        float, typer.Option("--patience", metavar="SECONDS", help="How long to wait for that.")
+    ] = 900.0,
+    region: arguments.RegionOption = None,
+    role_arn: arguments.RoleOption = None,
+    external_id: arguments.ExternalIdOption = None,
+    endpoint_url: arguments.EndpointOption = None,
+    as_json: output.JsonFlag = False,
+) -> None:
+    """Submit a job: upload what is not there yet, start it, and wait until it runs.
+
+    Refuses (exit code 3) what could not work: a consumer that is not ACTIVE, a lease table that is not there, a release without
+    Spark 4, a live run of the same application. Submitted twice, it is one run.
+    """
+    given = Given(environment, application, target, manifest, artifacts)
+    aws = arguments.aws_settings(region, role_arn, external_id, endpoint_url)
+    settings = _pairs(conf or [])
+    with Context.open(given, aws) as context:
+        deployed = context.deployment
+        program = program_artifact(_program(project, job or (deployed.program if deployed else None)))
+        packed = (
+            read_archive(archive)
+            if archive
+            else _build(
+                project,
+                _DIST,
+                python or (deployed.python if deployed else None),
+                architecture or (deployed.architecture if deployed else None),
+            )
+        )
+        wish = Wish(
+            manifest=context.manifest,
+            location=context.location,
+            archive=archive_artifact(packed),
+            built=packed.platform,
+            program=program,
+            arguments=argument or (list(deployed.arguments) if deployed else []),
+            spark={**(deployed.spark if deployed else {}), **settings},
+            role_arn=execution_role or (deployed.role_arn if deployed else None),
+            release_label=release_label or _release_label(context),
+            logs=logs or (deployed.logs if deployed else None),
+            logs_key_arn=(deployed.logs_key_arn if deployed and not logs else None),
+        )
+        try:
+            data = asyncio.run(
+                _submit(
+                    context, wish, SystemClock(), replace=replace, if_changed=if_changed, grace=grace, dry_run=dry_run,
+                    follow=follow, patience=patience,
+                )
+            )  # fmt: skip
+        except SubmissionRefusedError as error:
+            output.remark(f"kinesis-efo: {error}")
+            raise output.stop(output.ExitCode.REFUSED) from None
+        except KeyboardInterrupt:
+            output.remark(
+                f"kinesis-efo: no longer watching; what was submitted goes on. See: {context.command('status')}"
+            )
+            raise output.stop(output.ExitCode.INTERRUPTED) from None
+    # A request is JSON whoever reads it.
+    output.answer(as_json or dry_run, data, lambda: _submitted_view(data))
+
+
+async def _submit(
+    context: Context,
+    wish: Wish,
+    clock: Clock,
+    *,
+    replace: bool,
+    if_changed: bool,
+    grace: int,
+    dry_run: bool,
+    follow: bool,
+    patience: float,
+) -> dict[str, Any]:
+    platform, store = context.platform, context.store
+    known = platform.runs(wish.name)
+    live = platform.live(wish.name)
+    job = plan(wish, context.target.kind, store, known)
+    data: dict[str, Any] = {"target": str(context.target), "application": wish.manifest.application}
+    data |= {"fingerprint": job.fingerprint, "archive": wish.archive.digest, "program": wish.program.digest}
+    if if_changed and (unchanged := same(live, job)):
+        return {**data, "submitted": False, "replaced": [], "run": _run_data(unchanged)}
+    async with context.leases() as leases:
+        replacing = bool(live) and (replace or if_changed)
+        ensure(
+            await refusals(
+                wish, platform, platform.site(), live,
+                kinesis=context.client("kinesis"), leases=leases, clock=clock, replacing=replacing,
+            )
+        )  # fmt: skip
+        if dry_run:
+            return {**data, "submitted": False, "replaces": [run.id for run in live], "request": platform.request(job)}
+        replaced: Sequence[Run] = ()
+        if replacing:
+            output.remark(f"stopping {', '.join(run.id for run in live)}")
+            replaced = await make_room(
+                live, platform, leases, clock, _report,
+                grace=grace, lease_seconds=lease_timeout(wish.arguments), mark=context.mark,
+            )  # fmt: skip
+    identifier = submit_job(job, platform, store, wish, output.remark)
+    output.remark(f"submitted {identifier} to {platform.target}")
+    run = await until_running(platform, identifier, clock, _report, patience) if follow else platform.run(identifier)
+    return {**data, "submitted": True, "replaced": [each.id for each in replaced], "run": _run_data(run)}
+
+
+@emr.command()
+def stop(
+    environment: EnvironmentOption = None,
+    application: ApplicationOption = None,
+    target: TargetOption = None,
+    manifest: ManifestOption = None,
+    grace: GraceOption = 600,
+    region: arguments.RegionOption = None,
+    role_arn: arguments.RoleOption = None,
+    external_id: arguments.ExternalIdOption = None,
+    endpoint_url: arguments.EndpointOption = None,
+    as_json: output.JsonFlag = False,
+) -> None:
+    """Stop an application's runs: each finishes its micro-batch and releases its leases; what does not in time, EMR ends.
+
+    Exit code 1 where someone still renews the leases afterwards.
+    """
+    aws = arguments.aws_settings(region, role_arn, external_id, endpoint_url)
+    with Context.open(Given(environment, application, target, manifest, None), aws) as context:
+        stopped, owners = asyncio.run(_stop(context, SystemClock(), grace))
+    data = {
+        "target": str(context.target),
+        "application": context.manifest.application,
+        "stopped": [{**_run_data(each.run), "graceful": each.graceful} for each in stopped],
+        "leaseOwners": owners,
+    }
+    output.answer(as_json, data, lambda: _stopped_view(stopped))
+    if owners:
+        output.remark(f"kinesis-efo: {', '.join(owners)} still renews leases of {context.manifest.application}")
+        raise output.stop(output.ExitCode.FAILED)
+
+
+async def _stop(context: Context, clock: Clock, grace: int) -> tuple[list[Stopped], list[str]]:
+    live = context.platform.live(context.name)
+    stopped = [await stop_run(context.platform, run, clock, _report, grace=grace, mark=context.mark) for run in live]
+    if not stopped:
+        output.remark(f"nothing runs on {context.target} for {context.manifest.application}")
+    seconds = lease_timeout(context.deployment.arguments if context.deployment else ())
+    async with context.leases() as leases:
+        return stopped, sorted(await until_free(leases, clock, seconds))
+
+
+@emr.command()
+def status(
+    environment: EnvironmentOption = None,
+    application: ApplicationOption = None,
+    target: TargetOption = None,
+    manifest: ManifestOption = None,
+    region: arguments.RegionOption = None,
+    role_arn: arguments.RoleOption = None,
+    external_id: arguments.ExternalIdOption = None,
+    endpoint_url: arguments.EndpointOption = None,
+    as_json: output.JsonFlag = False,
+) -> None:
+    """Show an application's runs, the last one first, and where their logs are. Exit code 1 where none is live."""
+    aws = arguments.aws_settings(region, role_arn, external_id, endpoint_url)
+    with Context.open(Given(environment, application, target, manifest, None), aws) as context:
+        known = context.platform.runs(context.name)[:_SHOWN]
+        # A list of EMR Serverless tells less than the run itself.
+        runs = [context.platform.run(run.id) for run in known]
+    live = any(not run.state.ended for run in runs)
+    data = {
+        "target": str(context.target),
+        "application": context.manifest.application,
+        "live": live,
+        "runs": [_run_data(run) for run in runs],
+    }
+    output.answer(as_json, data, lambda: _runs_view(runs, f"{context.name} on {context.target}"))
+    if not live:
+        raise output.stop(output.ExitCode.FAILED)
+
+
+def _build(project: Path, out: Path, python: str | None, architecture: str | None) -> Archive:
+    platform = Platform(python or "3.11", architecture or "x86_64")  # type: ignore[arg-type]  # checked by Platform
+    output.remark(f"packing {project.resolve().name} for Python {platform.python} on {platform.architecture}")
+    return build(project, out, platform)
+
+
+def _program(project: Path, job: str | None) -> Path:
+    if not job:
+        raise ConfigurationError(
+            "--job is missing: the program to run, such as jobs/archive.py, or a job in the environment file"
+        )
+    if job.isidentifier():
+        return project / "jobs" / f"{job}.py"
+    return project / job
+
+
+def _release_label(context: Context) -> str:
+    if context.target.kind is not Kind.EKS:
+        return ""
+    # EMR on EKS calls the newest image of a release by its label and this.
+    return f"{context.deployment.release_label}-latest" if context.deployment else _EKS_RELEASE
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigurationError(f"--conf must be NAME=VALUE, such as spark.executor.instances=4; got {text!r}")
+        pairs[name] = value
+    return pairs
+
+
+def _report(run: Run) -> None:
+    output.remark(f"{run.id} {run.told}")
+
+
+def _run_data(run: Run) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "name": run.name,
+        "state": run.state.value,
+        "told": run.told,
+        "created": run.created.isoformat(),
+        "fingerprint": run.fingerprint,
+        "logs": list(run.logs),
+    }
+
+
+def _archive_data(archive: Archive) -> dict[str, Any]:
+    return {
+        "archive": str(archive.path),
+        "digest": archive.digest,
+        "bytes": archive.path.stat().st_size,
+        "python": archive.platform.python,
+        "architecture": archive.platform.architecture,
+        "packages": dict(archive.packages),
+    }
+
+
+def _archive_view(archive: Archive) -> RenderableType:
+    data = _archive_data(archive)
+    rows = [(name, str(data[name])) for name in ("archive", "digest", "python", "architecture")]
+    size = f"{data['bytes'] / 1e6:.1f} MB, {len(archive.packages)} packages"
+    return output.table(["", ""], [*rows, ("size", size)])
+
+
+def _runs_view(runs: Sequence[Run], title: str) -> RenderableType:
+    rows = [
+        (run.id, run.state.value, run.told, f"{run.created:%Y-%m-%d %H:%M:%S}", "\n".join(run.logs)) for run in runs
+    ]
+    return output.table(["run", "state", "EMR says", "submitted", "logs"], rows, title)
+
+
+def _submitted_view(data: dict[str, Any]) -> RenderableType:
+    run = data["run"]
+    rows = [
+        ("run", f"{run['id']} ({run['told']})" + ("" if data["submitted"] else ", unchanged: nothing was submitted")),
+        ("replaced", ", ".join(data["replaced"]) or None),
+        ("logs", "\n".join(run["logs"]) or None),
+        ("fingerprint", data["fingerprint"][:16]),
+    ]
+    return output.table(["", f"{data['application']} on {data['target']}"], rows)
+
+
+def _stopped_view(stopped: Sequence[Stopped]) -> RenderableType:
+    rows = [(each.run.id, "by itself" if each.graceful else "by EMR", each.run.told) for each in stopped]
+    return output.table(["run", "ended", "EMR says"], rows)

@@ -1,0 +1,153 @@
+"""What every `kinesis-efo emr` command needs: which application, where it runs, and clients, which are closed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from kinesis_efo.aws import AsyncClients, SyncClients
+from kinesis_efo.emr.artifacts import Store, split_uri
+from kinesis_efo.emr.clusters import Clusters
+from kinesis_efo.emr.containers import Containers
+from kinesis_efo.emr.deployment import Deployment, load_deployment
+from kinesis_efo.emr.job import job_name
+from kinesis_efo.emr.platform import Platform
+from kinesis_efo.emr.serverless import Serverless
+from kinesis_efo.emr.target import Kind, Target
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.leases.store import LeaseStore
+from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.manifest import Manifest, load_manifest
+from kinesis_efo.options import AwsSettings
+
+_PLATFORMS: Final[dict[Kind, tuple[str, type[Platform]]]] = {
+    Kind.CLUSTER: ("emr", Clusters),
+    Kind.SERVERLESS: ("emr-serverless", Serverless),
+    Kind.EKS: ("emr-containers", Containers),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the command line says about an application: by name, or piece by piece."""
+
+    environment: str | None = None
+    application: str | None = None
+    target: str | None = None
+    manifest: str | None = None
+    artifacts: str | None = None
+
+
+@dataclass(slots=True)
+class Context:
+    """An application and where it runs.
+
+    Attributes:
+        aws: How AWS is reached.
+        deployment: How it was deployed, where it was named.
+        location: Of its manifest.
+        manifest: Its manifest.
+        target: Where it runs.
+    """
+
+    aws: AwsSettings
+    deployment: Deployment | None
+    location: str
+    manifest: Manifest
+    target: Target
+    _given: Given
+    _stack: ExitStack
+    _made: SyncClients
+    _clients: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    @contextmanager
+    def open(cls, given: Given, aws: AwsSettings) -> Iterator[Context]:
+        """Find out which application is meant, and load its manifest.
+
+        Raises:
+            ConfigurationError: Something is missing, or cannot be read.
+        """
+        deployment = None
+        if given.environment or given.application:
+            with cls.deployed(given, aws) as deployment:
+                pass
+        location = given.manifest or (deployment.manifest if deployment else None)
+        if not location:
+            raise ConfigurationError("give --environment and --application, or --manifest with --target")
+        text = given.target or (deployment.target if deployment else None)
+        if not text:
+            raise ConfigurationError(
+                "--target is missing"
+                + (f": no job of {given.application} is declared in {given.environment}" if deployment else "")
+                + "; give cluster:j-<id>, serverless:<application id> or eks:<virtual cluster id>"
+            )
+        target = Target.parse(text)
+        manifest = load_manifest(location, SyncClients(aws, deployment.region if deployment else None))
+        settled = replace(aws, region=aws.region or manifest.region)
+        with ExitStack() as stack:
+            yield cls(settled, deployment, location, manifest, target, given, stack, SyncClients(settled))
+
+    @classmethod
+    @contextmanager
+    def deployed(cls, given: Given, aws: AwsSettings) -> Iterator[Deployment]:
+        """How an application that is named was deployed.
+
+        Raises:
+            ConfigurationError: A name is missing, or it was not deployed.
+        """
+        if not (given.environment and given.application):
+            raise ConfigurationError("--environment and --application go together: one of them is missing")
+        with closing(SyncClients(aws).client("ssm")) as ssm:
+            yield load_deployment(given.environment, given.application, ssm)
+
+    @property
+    def name(self) -> str:
+        """The name of the application's runs."""
+        return job_name(self.manifest.environment, self.manifest.application)
+
+    @property
+    def platform(self) -> Platform:
+        """The target, through EMR's API."""
+        service, kind = _PLATFORMS[self.target.kind]
+        return kind(self.target, self.client(service))
+
+    @property
+    def store(self) -> Store:
+        """Where archives and programs go.
+
+        Raises:
+            ConfigurationError: Nobody said so.
+        """
+        location = self._given.artifacts or (self.deployment.artifacts if self.deployment else None)
+        if not location:
+            raise ConfigurationError(
+                "--artifacts is missing: s3://bucket or s3://bucket/prefix, for archives and programs"
+            )
+        return Store(self.client("s3"), location)
+
+    def client(self, service: str) -> Any:
+        """A client, made once and closed with the context."""
+        if service not in self._clients:
+            self._clients[service] = self._stack.enter_context(closing(self._made.client(service)))
+        return self._clients[service]
+
+    def mark(self, uri: str) -> None:
+        """Write the object that asks a job to stop."""
+        location, key = split_uri(uri)
+        Store(self.client("s3"), location).mark(key)
+
+    @asynccontextmanager
+    async def leases(self) -> AsyncIterator[LeaseStore]:
+        """The application's lease table."""
+        clients = AsyncClients(self.aws, self.manifest.region)
+        async with await clients.open("dynamodb") as client:
+            yield LeaseTable(client, self.manifest.lease_table, declared_by=f"manifest {self.manifest.source}")
+
+    def command(self, name: str) -> str:
+        """Another command about the same application."""
+        if self.deployment:
+            return f"kinesis-efo emr {name} -e {self._given.environment} -a {self._given.application}"
+        return f"kinesis-efo emr {name} --target {self.target} --manifest {self.location}"

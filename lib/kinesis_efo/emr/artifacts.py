@@ -1,0 +1,122 @@
+"""Archive, program and stop markers in S3, under names that follow from their contents. Relies on an S3 client, passed in."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kinesis_efo.emr.packing import Archive
+from kinesis_efo.errors import ConfigurationError, PackagingError, PlatformError
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file as it is, or will be, in S3.
+
+    Attributes:
+        path: The file.
+        key: Its key; another file has another one.
+        digest: SHA-256 of its contents, in hex.
+    """
+
+    path: Path
+    key: str
+    digest: str
+
+
+def archive_artifact(archive: Archive) -> Artifact:
+    """Where an environment archive goes."""
+    return Artifact(archive.path, f"environments/{archive.digest}/environment.tar.gz", archive.digest)
+
+
+def program_artifact(path: Path) -> Artifact:
+    """Where a program goes.
+
+    Raises:
+        PackagingError: It is not a readable Python file.
+    """
+    if path.suffix != ".py":
+        raise PackagingError(f"--job must be a Python program, such as jobs/archive.py; got {str(path)!r}")
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise PackagingError(f"--job {path} cannot be read: {error.strerror or error}") from None
+    return Artifact(path, f"programs/{digest}/{path.name}", digest)
+
+
+class Store:
+    """The artifacts of jobs in an S3 bucket.
+
+    Args:
+        client: A botocore S3 client.
+        location: `s3://bucket`, or `s3://bucket/prefix`.
+
+    Raises:
+        ConfigurationError: The location is no such thing.
+    """
+
+    def __init__(self, client: Any, location: str) -> None:
+        self._client = client
+        scheme, _, rest = location.partition("://")
+        self._bucket, _, prefix = rest.partition("/")
+        if scheme != "s3" or not self._bucket:
+            raise ConfigurationError(f"--artifacts must be s3://bucket or s3://bucket/prefix; got {location!r}")
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+
+    def uri(self, key: str) -> str:
+        """The S3 URI of a key."""
+        return f"s3://{self._bucket}/{self._prefix}{key}"
+
+    def upload(self, artifact: Artifact) -> bool:
+        """Put an artifact where it belongs, unless it is there.
+
+        Returns:
+            Whether it was put.
+
+        Raises:
+            PlatformError: S3 refuses, or cannot be reached.
+        """
+        if self._has(artifact.key):
+            return False
+        with artifact.path.open("rb") as body:
+            self._call("put_object", artifact.key, Body=body, ChecksumAlgorithm="SHA256")
+        return True
+
+    def mark(self, key: str) -> None:
+        """Write an empty object."""
+        self._call("put_object", key, Body=b"")
+
+    def _has(self, key: str) -> bool:
+        try:
+            self._client.head_object(Bucket=self._bucket, Key=self._prefix + key)
+        except ClientError as error:
+            # Without s3:ListBucket, what is missing is forbidden: it is put then, and that shows what is allowed.
+            if error.response["Error"]["Code"] in ("404", "NoSuchKey", "NotFound", "403", "AccessDenied"):
+                return False
+            raise self._refusal("look at", key, error) from error
+        except BotoCoreError as error:
+            raise self._refusal("look at", key, error) from error
+        return True
+
+    def _call(self, method: str, key: str, **request: Any) -> None:
+        try:
+            getattr(self._client, method)(Bucket=self._bucket, Key=self._prefix + key, **request)
+        except (ClientError, BotoCoreError) as error:
+            raise self._refusal("write", key, error) from error
+
+    def _refusal(self, action: str, key: str, error: Exception) -> PlatformError:
+        return PlatformError(f"cannot {action} {self.uri(key)}: {error}")
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """The location and the key of an object.
+
+    >>> split_uri("s3://bucket/stops/lake/0a")
+    ('s3://bucket', 'stops/lake/0a')
+    """
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return f"s3://{bucket}", key

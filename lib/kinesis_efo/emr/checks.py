@@ -1,0 +1,79 @@
+"""What would keep a job from working, found before it is submitted. Relies on clients that are passed in; changes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kinesis_efo.emr.packing import Platform as Built
+from kinesis_efo.emr.target import Kind, Site, Target
+from kinesis_efo.errors import LeaseError
+from kinesis_efo.leases.store import LeaseStore
+from kinesis_efo.manifest import Manifest
+
+
+def consumer_faults(manifest: Manifest, kinesis: Any) -> Iterator[str]:
+    """Consumers that cannot be read from, as sentences.
+
+    Args:
+        manifest: Names them.
+        kinesis: A botocore Kinesis client.
+    """
+    for stream in manifest.streams.values():
+        try:
+            answer = kinesis.describe_stream_consumer(ConsumerARN=stream.consumer_arn)
+        except ClientError as error:
+            if error.response["Error"]["Code"] == "ResourceNotFoundException":
+                yield (
+                    f"consumer {stream.consumer_arn} of stream {stream.name!r} does not exist (any more); the manifest "
+                    f"{manifest.source} names it: deploy the environment"
+                )
+            else:
+                yield f"consumer {stream.consumer_arn} cannot be looked at: {error}"
+            continue
+        except BotoCoreError as error:
+            yield f"consumer {stream.consumer_arn} cannot be looked at: {error}"
+            continue
+        status = answer["ConsumerDescription"]["ConsumerStatus"]
+        if status != "ACTIVE":
+            hint = "wait until it is ACTIVE" if status == "CREATING" else "deploy the environment"
+            yield f"consumer {stream.consumer_arn} of stream {stream.name!r} is {status}: {hint}"
+
+
+async def table_faults(store: LeaseStore) -> list[str]:
+    """What is wrong with the lease table, as sentences."""
+    try:
+        await store.check()
+    except LeaseError as error:
+        return [str(error)]
+    return []
+
+
+def release_faults(target: Target, site: Site, release_label: str) -> Iterator[str]:
+    """Releases that have no Spark 4, as sentences.
+
+    Args:
+        target: Where.
+        site: What EMR says about it.
+        release_label: What the job asks for, on EKS.
+    """
+    label = release_label if target.kind is Kind.EKS else site.release_label
+    # Spark 4 came with releases of a new name, and EMR 7 stays with Spark 3 (EMR Release Guide).
+    named = re.match(r"emr-spark-(\d+)[.-]", label)
+    spark = re.match(r"(\d+)\.", site.spark)
+    has_spark4 = int(spark[1]) >= 4 if spark else named is not None and int(named[1]) >= 8
+    if not has_spark4:
+        what = f"release {label or 'unknown'}" + (f" with Spark {site.spark}" if site.spark else "")
+        yield f"{target} is of {what}, but kinesis-efo needs Spark 4: take emr-spark-8.0.0 or newer"
+
+
+def architecture_faults(target: Target, site: Site, built: Built) -> Iterator[str]:
+    """An archive for other processors than the target has, as a sentence."""
+    if site.architecture and site.architecture != built.architecture:
+        yield (
+            f"the environment archive is for {built.architecture}, but {target} runs on {site.architecture}: "
+            f"package with --architecture {site.architecture}"
+        )

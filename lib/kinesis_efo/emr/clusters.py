@@ -1,0 +1,137 @@
+"""EMR on EC2: a step of a running cluster, with the driver in YARN. Relies on the platform's interface.
+
+Requests as in the API reference of EMR, AddJobFlowSteps. Cancelling a step ends `spark-submit` and leaves the driver alone ("Cancel
+steps": asynchronous processes are not affected); so a job is asked to stop through its marker, and YARN ends one that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kinesis_efo.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job, read_settings
+from kinesis_efo.emr.platform import STATES, Platform, newest_first, told
+from kinesis_efo.emr.target import Run, Site, State
+
+_READY: Final = ("RUNNING", "WAITING")
+_TAG: Final = "spark.yarn.tags"
+_KILL: Final = (
+    "yarn application -list -appTags {tag} -appStates SUBMITTED,ACCEPTED,RUNNING 2>/dev/null"
+    " | awk '/^application_/ {{print $1}}' | xargs -r -n 1 yarn application -kill"
+)
+
+
+class Clusters(Platform):
+    """A running cluster."""
+
+    _logs: str | None = None
+
+    def site(self) -> Site:
+        """See `Platform`."""
+        with self.refusals("look at the cluster"):
+            cluster = self._client.describe_cluster(ClusterId=self.target.id)["Cluster"]
+        state = cluster["Status"]["State"]
+        faults = [] if state in _READY else [f"cluster {self.target.id} is {state}"]
+        versions = {each["Name"]: each.get("Version", "") for each in cluster.get("Applications", [])}
+        if versions and "Spark" not in versions:
+            faults.append(f"cluster {self.target.id} has {', '.join(versions)}, but not Spark")
+        return Site(
+            cluster.get("ReleaseLabel", ""),
+            spark=versions.get("Spark", ""),
+            logs=cluster.get("LogUri", ""),
+            faults=faults,
+        )
+
+    def request(self, job: Job) -> dict[str, Any]:
+        """See `Platform`."""
+        step = {
+            "Name": job.name,
+            "ActionOnFailure": "CONTINUE",
+            "HadoopJarStep": {
+                "Jar": "command-runner.jar",
+                "Args": [
+                    "spark-submit",
+                    "--deploy-mode",
+                    "cluster",
+                    "--name",
+                    job.name,
+                    *job.spark_submit(),
+                    # By this, YARN finds the job where the step has gone.
+                    "--conf",
+                    f"{_TAG}={_tag(job.token)}",
+                    job.program,
+                    *job.arguments,
+                ],
+            },
+        }
+        role = {"ExecutionRoleArn": job.role_arn} if job.role_arn else {}
+        return {"JobFlowId": self.target.id, "Steps": [step], **role}
+
+    def submit(self, job: Job) -> str:
+        """See `Platform`. EMR has no client token for steps: a call whose answer is lost may have added one."""
+        with self.refusals("add the step"):
+            return str(self._client.add_job_flow_steps(**self.request(job))["StepIds"][0])
+
+    def run(self, identifier: str) -> Run:
+        """See `Platform`."""
+        with self.refusals("look at the step"):
+            step = self._client.describe_step(ClusterId=self.target.id, StepId=identifier)["Step"]
+        return self._read(step)
+
+    def runs(self, name: str) -> Sequence[Run]:
+        """See `Platform`."""
+        with self.refusals("list the steps"):
+            pages = self._client.get_paginator("list_steps").paginate(ClusterId=self.target.id)
+            steps = [step for page in pages for step in page["Steps"] if step["Name"] == name]
+        return newest_first([self._read(step) for step in steps])
+
+    def cancel(self, run: Run, grace: int) -> None:  # noqa: ARG002 (a step has none: the driver is not its process)
+        """See `Platform`. Adds a step that has YARN end the driver, where one may be running."""
+        with self.refusals("look at the step"):
+            step = self._client.describe_step(ClusterId=self.target.id, StepId=run.id)["Step"]
+        with self.refusals("cancel the step"):
+            self._client.cancel_steps(
+                ClusterId=self.target.id, StepIds=[run.id], StepCancellationOption="SEND_INTERRUPT"
+            )
+        tag = read_settings(step["Config"]["Args"]).get(_TAG, "")
+        if tag and run.state is not State.WAITING:
+            with self.refusals("add the step that ends the driver"):
+                self._client.add_job_flow_steps(JobFlowId=self.target.id, Steps=[_kill_step(run.name, tag)])
+
+    def _read(self, step: dict[str, Any]) -> Run:
+        if self._logs is None:
+            self._logs = self.site().logs
+        settings = read_settings(step["Config"]["Args"])
+        status = step["Status"]
+        failure = status.get("FailureDetails", {})
+        # EMR still says s3n:// of clusters' logs.
+        prefix = self._logs.replace("s3n://", "s3://").rstrip("/")
+        return Run(
+            step["Id"],
+            step["Name"],
+            STATES[status["State"]],
+            told(
+                status["State"],
+                failure.get("Message"),
+                failure.get("Reason"),
+                status["StateChangeReason"].get("Message"),
+            ),
+            status["Timeline"]["CreationDateTime"],
+            settings.get(FINGERPRINT_SETTING, ""),
+            settings.get(MARKER_SETTING, ""),
+            logs=[f"{prefix}/{self.target.id}/{part}/" for part in (f"steps/{step['Id']}", "containers")]
+            if prefix
+            else [],
+        )
+
+
+def _tag(token: str) -> str:
+    return f"kinesis-efo-{token}"
+
+
+def _kill_step(name: str, tag: str) -> dict[str, Any]:
+    return {
+        "Name": f"end {name}",
+        "ActionOnFailure": "CONTINUE",
+        "HadoopJarStep": {"Jar": "command-runner.jar", "Args": ["bash", "-c", _KILL.format(tag=tag)]},
+    }

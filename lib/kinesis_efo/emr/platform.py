@@ -1,0 +1,104 @@
+"""What the three ways of EMR have in common, as an interface. Relies on targets and jobs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kinesis_efo.emr.job import Job
+from kinesis_efo.emr.target import Run, Site, State, Target
+from kinesis_efo.errors import PlatformError
+
+
+class Platform(ABC):
+    """A target, through EMR's API.
+
+    Every method raises `PlatformError` where EMR refuses or cannot be reached.
+
+    Args:
+        target: The target.
+        client: A botocore client of its service.
+    """
+
+    def __init__(self, target: Target, client: Any) -> None:
+        self.target = target
+        self._client = client
+
+    @abstractmethod
+    def site(self) -> Site:
+        """What EMR says about the target."""
+
+    @abstractmethod
+    def request(self, job: Job) -> dict[str, Any]:
+        """The exact request that submits a job."""
+
+    @abstractmethod
+    def submit(self, job: Job) -> str:
+        """Submit a job; returns the id of its run."""
+
+    @abstractmethod
+    def run(self, identifier: str) -> Run:
+        """One run."""
+
+    @abstractmethod
+    def runs(self, name: str) -> Sequence[Run]:
+        """The runs with a name that EMR still knows, newest first. Those that have ended may lack fingerprint and marker."""
+
+    @abstractmethod
+    def cancel(self, run: Run, grace: int) -> None:
+        """Ask EMR to end a run.
+
+        Args:
+            run: The run.
+            grace: Seconds that it has for it, where EMR grants any; 0 for at once.
+        """
+
+    def live(self, name: str) -> Sequence[Run]:
+        """The runs with a name that have not ended, newest first."""
+        return [run for run in self.runs(name) if not run.state.ended]
+
+    @contextmanager
+    def refusals(self, action: str) -> Iterator[None]:
+        """Turns the SDK's errors into ours."""
+        try:
+            yield
+        except ClientError as error:
+            code = error.response["Error"]["Code"]
+            hint = ""
+            if code in ("AccessDeniedException", "AccessDenied"):
+                hint = "; the caller needs the permission that EMR names, and iam:PassRole for the job's role"
+            elif code in ("ResourceNotFoundException", "InvalidRequestException") and action.startswith("look at"):
+                hint = "; is it in this account and region?"
+            raise PlatformError(f"cannot {action} ({self.target}): {error}{hint}") from error
+        except BotoCoreError as error:
+            raise PlatformError(f"cannot {action} ({self.target}): {error}") from error
+
+
+def newest_first(runs: Sequence[Run]) -> list[Run]:
+    """In the order in which they were submitted, the last one first."""
+    return sorted(runs, key=lambda run: (run.created, run.id), reverse=True)
+
+
+def told(state: str, *reasons: str | None) -> str:
+    """EMR's own words for a state.
+
+    >>> told("FAILED", "", "exit code 1")
+    'FAILED: exit code 1'
+    """
+    reason = next((text for text in reasons if text), "")
+    return f"{state}: {' '.join(reason.split())}" if reason else state
+
+
+STATES = {
+    **dict.fromkeys(("PENDING", "SUBMITTED", "SCHEDULED", "QUEUED"), State.WAITING),
+    "RUNNING": State.RUNNING,
+    **dict.fromkeys(("CANCELLING", "CANCEL_PENDING"), State.STOPPING),
+    **dict.fromkeys(("SUCCESS", "COMPLETED"), State.SUCCEEDED),
+    "CANCELLED": State.STOPPED,
+    **dict.fromkeys(("FAILED", "INTERRUPTED"), State.FAILED),
+}
+"""EMR's words for states: those of steps, of EMR Serverless and of EMR on EKS together."""

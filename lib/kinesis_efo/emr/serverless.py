@@ -1,0 +1,111 @@
+"""EMR Serverless: streaming job runs, which EMR starts again when they fail. Relies on the platform's interface.
+
+Requests as in the API reference of EMR Serverless, StartJobRun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kinesis_efo.emr.job import FINGERPRINT_SETTING, Job, read_settings_text
+from kinesis_efo.emr.platform import STATES, Platform, newest_first, told
+from kinesis_efo.emr.target import Run, Site
+
+_FAILED_ATTEMPTS_PER_HOUR: Final = 5  # after more, it is not started again: 1 to 10 ("Job resiliency")
+_GRACE: Final = (15, 1800)  # "Job cancellation with grace period"
+
+
+class Serverless(Platform):
+    """An application of EMR Serverless."""
+
+    def site(self) -> Site:
+        """See `Platform`."""
+        with self.refusals("look at the EMR Serverless application"):
+            application = self._client.get_application(applicationId=self.target.id)["application"]
+        faults = []
+        if application["state"] in ("STOPPING", "TERMINATED"):
+            faults.append(f"EMR Serverless application {self.target.id} is {application['state']}")
+        if application["type"].upper() != "SPARK":
+            faults.append(f"EMR Serverless application {self.target.id} runs {application['type']}, not Spark")
+        architecture = application.get("architecture", "X86_64").lower()
+        return Site(application["releaseLabel"], architecture=architecture, faults=faults)
+
+    def request(self, job: Job) -> dict[str, Any]:
+        """See `Platform`."""
+        request: dict[str, Any] = {
+            "applicationId": self.target.id,
+            "clientToken": job.token,
+            "executionRoleArn": job.role_arn,
+            "name": job.name,
+            "mode": "STREAMING",
+            "retryPolicy": {"maxFailedAttemptsPerHour": _FAILED_ATTEMPTS_PER_HOUR},
+            "jobDriver": {
+                "sparkSubmit": {
+                    "entryPoint": job.program,
+                    "entryPointArguments": list(job.arguments),
+                    "sparkSubmitParameters": job.spark_submit_text(),
+                }
+            },
+        }
+        if job.logs:
+            key = {"encryptionKeyArn": job.logs_key_arn} if job.logs_key_arn else {}
+            monitoring = {"s3MonitoringConfiguration": {"logUri": job.logs, **key}}
+            request["configurationOverrides"] = {"monitoringConfiguration": monitoring}
+        return request
+
+    def submit(self, job: Job) -> str:
+        """See `Platform`."""
+        with self.refusals("start the job run"):
+            return str(self._client.start_job_run(**self.request(job))["jobRunId"])
+
+    def run(self, identifier: str) -> Run:
+        """See `Platform`."""
+        with self.refusals("look at the job run"):
+            answer = self._client.get_job_run(applicationId=self.target.id, jobRunId=identifier)["jobRun"]
+        driver = answer["jobDriver"].get("sparkSubmit", {})
+        settings = read_settings_text(driver.get("sparkSubmitParameters", ""))
+        monitoring = answer.get("configurationOverrides", {}).get("monitoringConfiguration", {})
+        uri = monitoring.get("s3MonitoringConfiguration", {}).get("logUri")
+        # A streaming run writes its attempts one beside the other ("Logging for EMR Serverless").
+        logs = [f"{uri.rstrip('/')}/applications/{self.target.id}/jobs/{identifier}/"] if uri else []
+        dashboard = f"--application-id {self.target.id} --job-run-id {identifier}"
+        return Run(
+            identifier,
+            answer.get("name", ""),
+            STATES[answer["state"]],
+            told(answer["state"], answer.get("stateDetails")),
+            answer["createdAt"],
+            settings.get(FINGERPRINT_SETTING, ""),
+            logs=[*logs, f"aws emr-serverless get-dashboard-for-job-run {dashboard}"],
+        )
+
+    def runs(self, name: str) -> Sequence[Run]:
+        """See `Platform`."""
+        with self.refusals("list the job runs"):
+            pages = self._client.get_paginator("list_job_runs").paginate(applicationId=self.target.id, mode="STREAMING")
+            found = [each for page in pages for each in page["jobRuns"] if each.get("name") == name]
+        return newest_first(
+            [
+                Run(
+                    each["id"],
+                    name,
+                    STATES[each["state"]],
+                    told(each["state"], each.get("stateDetails")),
+                    each["createdAt"],
+                )
+                for each in found
+            ]
+        )
+
+    def live(self, name: str) -> Sequence[Run]:
+        """See `Platform`; the list lacks what the runs themselves say."""
+        return [self.run(run.id) for run in super().live(name)]
+
+    def cancel(self, run: Run, grace: int) -> None:
+        """See `Platform`. The driver gets SIGTERM, and the time to end its micro-batch."""
+        seconds = min(max(grace, _GRACE[0]), _GRACE[1]) if grace else 0
+        with self.refusals("cancel the job run"):
+            self._client.cancel_job_run(
+                applicationId=self.target.id, jobRunId=run.id, shutdownGracePeriodInSeconds=seconds
+            )

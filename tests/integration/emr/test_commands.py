@@ -1,0 +1,377 @@
+"""`kinesis-efo emr` from the command line, against EMR as an HTTP server and local AWS."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from kinesis_efo.cli import main
+from tests.integration.emr.conftest import BUCKET, MANIFEST, ROLE, Place
+from tests.support.emr import APPLICATION, CLUSTER, VIRTUAL_CLUSTER, FakeRun
+from tests.support.world import wait_until
+
+SERVERLESS, EKS, STEP = f"serverless:{APPLICATION}", f"eks:{VIRTUAL_CLUSTER}", f"cluster:{CLUSTER}"
+FAST = ["--", "--output", "s3://lake/raw", "--option", "leaseTimeout=1s"]
+
+
+class Cli:
+    """Runs the command line; keeps what it said."""
+
+    def __init__(self, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+        self.place, self._capsys = place, capsys
+        self.err = ""
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["emr", *arguments])
+        out, self.err = self._capsys.readouterr()
+        assert (ended.value.code or 0) == code, out + self.err
+        return out
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        split = arguments.index("--") if "--" in arguments else len(arguments)
+        return json.loads(self(*arguments[:split], "--json", *arguments[split:], code=code))
+
+    def submit(self, target: str = SERVERLESS, *arguments: str, code: int = 0) -> Any:
+        command = [
+            "submit", "--target", target, "--manifest", f"ssm://{MANIFEST}", "--artifacts", f"s3://{BUCKET}/jobs",
+            "--job", "archive", "--project", str(self.place.project), "--archive", str(self.place.archive),
+            "--execution-role", ROLE, *arguments,
+        ]  # fmt: skip
+        command += [] if "--" in arguments else FAST
+        return self.json(*command) if code == 0 else self(*command, code=code)
+
+
+@pytest.fixture
+def cli(place: Place, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(place, capsys)
+
+
+@contextmanager
+def leased(place: Place, *, renewing: bool = True) -> Iterator[Callable[[], None]]:
+    """Somebody holds a lease of the application; yields what releases it."""
+    table, key = place.world.lease_table, {"leaseKey": {"S": "shardId-000000000000"}}
+    item = {**key, "leaseCounter": {"N": "1"}, "leaseOwner": {"S": "host:1:ab"}, "checkpoint": {"S": "TRIM_HORIZON"}}
+    place.world.dynamodb.put_item(TableName=table, Item=item)
+    ended = threading.Event()
+
+    def renew() -> None:
+        client = place.world.aws.client("dynamodb")
+        while not ended.wait(0.2):
+            client.update_item(
+                TableName=table,
+                Key=key,
+                UpdateExpression="ADD leaseCounter :one",
+                ExpressionAttributeValues={":one": {"N": "1"}},
+            )
+
+    thread = threading.Thread(target=renew)
+    if renewing:
+        thread.start()
+
+    def release() -> None:
+        ended.set()
+        if thread.is_alive():
+            thread.join()
+        place.world.dynamodb.update_item(TableName=table, Key=key, UpdateExpression="REMOVE leaseOwner")
+
+    try:
+        yield release
+    finally:
+        ended.set()
+        if thread.is_alive():
+            thread.join()
+
+
+# --- submit
+
+
+@pytest.mark.parametrize("target", [SERVERLESS, EKS, STEP])
+def test_a_job_is_uploaded_submitted_and_followed_until_it_runs(cli: Cli, target: str) -> None:
+    place = cli.place
+    place.emr.on_look = lambda run: setattr(run, "state", "RUNNING")
+    answer = cli.submit(target)
+    run = place.emr.only()
+    assert (answer["submitted"], answer["run"]["id"], answer["run"]["state"]) == (True, run.id, "running")
+    assert sorted(place.s3) == [
+        f"jobs/environments/{answer['archive']}/environment.tar.gz",
+        f"jobs/programs/{answer['program']}/archive.py",
+    ]
+    assert "uploaded s3://artifacts/jobs/environments/" in cli.err
+    assert f"{run.id} RUNNING" in cli.err
+    submitted = json.dumps(run.request)
+    assert f"s3://artifacts/jobs/programs/{answer['program']}/archive.py" in submitted
+    assert f'"--manifest", "ssm://{MANIFEST}", "--output", "s3://lake/raw"' in submitted
+    assert f"spark.kinesisEfo.fingerprint={answer['fingerprint']}" in submitted
+    assert ("spark.kinesisEfo.stopMarker=s3://artifacts/jobs/stops/kinesis-efo-test-lake/" in submitted) is (
+        target != SERVERLESS
+    )
+
+
+def test_a_dry_run_shows_exactly_what_would_be_asked_and_changes_nothing(cli: Cli) -> None:
+    shown = cli.submit(SERVERLESS, "--dry-run")
+    assert (cli.place.emr.runs, cli.place.s3) == ({}, [])
+    cli.submit(SERVERLESS, "--no-follow")
+    assert cli.place.emr.only().request == shown["request"]
+
+
+def test_what_is_there_is_not_uploaded_again_and_a_live_run_is_not_joined(cli: Cli) -> None:
+    cli.submit(SERVERLESS, "--no-follow")
+    said = cli.submit(SERVERLESS, "--no-follow", code=3)
+    assert said == ""
+    assert "not submitted:\n  application 'lake' runs already on serverless:00f1abcdefgh2025: 00r0001 (" in cli.err
+    cli.place.emr.only().state = "FAILED"
+    again = cli.submit(SERVERLESS, "--no-follow")
+    assert "is there already: s3://artifacts/jobs/environments/" in cli.err
+    assert again["run"]["id"] == "00r0002", "it ended, so that this is another run"
+
+
+def test_an_answer_that_was_lost_makes_no_second_run(cli: Cli) -> None:
+    first = cli.submit(SERVERLESS, "--no-follow")
+    run = cli.place.emr.runs.pop(first["run"]["id"])
+    request = dict(run.request)
+    cli.submit(SERVERLESS, "--no-follow")
+    assert cli.place.emr.only().request == request, "the same token: to EMR, it is the same run"
+
+
+@pytest.mark.parametrize("target", [SERVERLESS, EKS])
+def test_a_changed_job_replaces_the_live_run_and_the_same_one_stays(cli: Cli, target: str) -> None:
+    emr = cli.place.emr
+    first = cli.submit(target, "--if-changed", "--no-follow")
+    same = cli.submit(target, "--if-changed")
+    assert (same["submitted"], same["run"]["id"], len(emr.runs)) == (False, first["run"]["id"], 1)
+    (cli.place.project / "jobs" / "archive.py").write_text("print('another job')\n")
+
+    def heed(run: FakeRun) -> None:
+        if any("stops/" in key for key in cli.place.s3):
+            run.state = "COMPLETED"
+
+    emr.on_look = heed
+    other = cli.submit(target, "--if-changed", "--no-follow")
+    assert (other["submitted"], other["replaced"]) == (True, [first["run"]["id"]])
+    assert other["fingerprint"] != first["fingerprint"]
+
+
+def test_replacing_waits_until_the_leases_are_free(cli: Cli) -> None:
+    emr = cli.place.emr
+    cli.submit(EKS, "--no-follow")
+    emr.only().state = "RUNNING"
+    with leased(cli.place) as release:
+
+        def heed(run: FakeRun) -> None:
+            # The job ends when its marker is there, and its leases are released half a second later.
+            if run.state == "RUNNING" and any("stops/" in key for key in cli.place.s3):
+                run.state = "COMPLETED"
+                threading.Timer(0.5, release).start()
+
+        emr.on_look = heed
+        answer = cli.submit(EKS, "--replace", "--no-follow")
+    assert (answer["replaced"], len(emr.runs)) == (["00r0001"], 2)
+    assert emr.runs["00r0001"].cancelled == [], "it ended by itself"
+
+
+def test_a_run_elsewhere_that_renews_the_leases_keeps_the_job_out(cli: Cli) -> None:
+    with leased(cli.place):
+        cli.submit(SERVERLESS, code=3)
+        assert "application 'lake' is read by host:1:ab, which renews its leases in lease table" in cli.err
+    assert cli.place.emr.runs == {}
+
+
+def test_leases_of_somebody_who_died_keep_nobody_out(cli: Cli) -> None:
+    with leased(cli.place, renewing=False):
+        assert cli.submit(SERVERLESS, "--no-follow")["submitted"]
+
+
+def test_every_reason_against_it_is_said_at_once_and_nothing_is_uploaded(cli: Cli) -> None:
+    world = cli.place.world
+    world.kinesis.deregister_stream_consumer(ConsumerARN=world.consumers["orders"])
+    world.dynamodb.delete_table(TableName=world.lease_table)
+    cli.place.emr.site = {"releaseLabel": "emr-7.13.0", "architecture": "X86_64", "state": "TERMINATED"}
+    stream = world.consumers["orders"].partition("/consumer")[0]
+    wait_until(lambda: not world.kinesis.list_stream_consumers(StreamARN=stream)["Consumers"])
+    cli.submit(SERVERLESS, code=3)
+    for reason in (
+        f"EMR Serverless application {APPLICATION} is TERMINATED",
+        "is of release emr-7.13.0, but kinesis-efo needs Spark 4",
+        "the environment archive is for arm64, but serverless:00f1abcdefgh2025 runs on x86_64",
+        f"consumer {world.consumers['orders']} of stream 'orders' does not exist (any more)",
+        f"lease table {world.lease_table} in us-east-1 does not exist",
+    ):
+        assert reason in cli.err
+    assert (cli.place.emr.runs, cli.place.s3) == ({}, [])
+
+
+@pytest.mark.parametrize("label", ["emr-spark-8.0.0-latest", "emr-spark-12.1.0-20280101", "emr-7.13.0-latest"])
+def test_on_eks_the_jobs_own_release_counts(cli: Cli, label: str) -> None:
+    if label.startswith("emr-7"):
+        cli.submit(EKS, "--release-label", label, code=3)
+        assert f"{EKS} is of release {label}, but kinesis-efo needs Spark 4" in cli.err
+    else:
+        cli.submit(EKS, "--release-label", label, "--no-follow")
+        assert cli.place.emr.only().request["releaseLabel"] == label
+
+
+def test_a_run_that_fails_while_it_is_followed_is_an_error_with_its_logs(cli: Cli) -> None:
+    def fail(run: FakeRun) -> None:
+        run.state, run.reason = "FAILED", "driver exited with 1"
+
+    cli.place.emr.on_look = fail
+    cli.submit(SERVERLESS, "--logs", "s3://logs", code=1)
+    logs = f"s3://logs/applications/{APPLICATION}/jobs/00r0001/"
+    assert (
+        f"run 00r0001 of kinesis-efo-test-lake on {SERVERLESS} ended: FAILED: driver exited with 1. Logs: {logs}"
+        in cli.err
+    )
+
+
+def test_a_deployed_application_is_submitted_by_its_name_alone(cli: Cli) -> None:
+    cli.place.deploy(
+        target=SERVERLESS,
+        roleArn=ROLE,
+        logs=f"s3://{BUCKET}/logs/lake",
+        program="jobs/archive.py",
+        arguments=["--output", "s3://lake/raw"],
+        spark={"spark.executor.instances": "7"},
+    )
+    named = ["--environment", "test", "--application", "lake"]
+    build = ["--project", str(cli.place.project), "--archive", str(cli.place.archive)]
+    answer = cli.json("submit", *named, *build, "--no-follow", "--conf", "spark.executor.cores=2")
+    request = cli.place.emr.only().request
+    driver = request["jobDriver"]["sparkSubmit"]
+    assert driver["entryPointArguments"] == ["--manifest", f"ssm://{MANIFEST}", "--output", "s3://lake/raw"]
+    assert "spark.executor.instances=7" in driver["sparkSubmitParameters"]
+    assert "spark.executor.cores=2" in driver["sparkSubmitParameters"]
+    assert request["executionRoleArn"] == ROLE
+    assert answer["run"]["logs"][0].startswith(f"s3://{BUCKET}/logs/lake/applications/")
+    assert cli.json("status", *named)["runs"][0]["fingerprint"] == answer["fingerprint"]
+    cli.place.emr.only().state = "CANCELLED"
+    assert cli.json("status", *named, code=1)["live"] is False
+
+
+WRONG = [
+    (["submit"], 1, "give --environment and --application, or --manifest with --target"),
+    (["submit", "-e", "test"], 1, "--environment and --application go together"),
+    (["submit", "-e", "test", "-a", "other"], 1, "there is no parameter /kinesis-efo/test/other/job in us-east-1"),
+    (["status", "-m", f"ssm://{MANIFEST}"], 1, "--target is missing; give cluster:j-<id>"),
+    (["status", "-m", f"ssm://{MANIFEST}", "-t", "yarn"], 1, "--target must be cluster:j-<id>, .* got 'yarn'"),
+    (["status", "-m", "ssm:///gone", "-t", SERVERLESS], 1, "manifest ssm:///gone cannot be loaded: ParameterNotFound"),
+    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS], 1, "--job is missing: the program to run"),
+    (
+        ["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "-j", "gone"],
+        1,
+        "--job .*jobs/gone.py cannot be read: No such file",
+    ),
+    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "-j", "jobs/a.jar"], 1, "--job must be a Python program"),
+    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "--conf", "a"], 1, "--conf must be NAME=VALUE"),
+    (["package", "--python", "3.9"], 1, "--python must be one that EMR has with Spark 4"),
+    (["submit", "--grace", "-1"], 2, "greater than or equal to 0"),
+]
+
+
+def test_what_is_wrong_is_said_in_one_line(cli: Cli) -> None:
+    for arguments, code, said in WRONG:
+        project = ["--project", str(cli.place.project)] if arguments[0] != "status" else []
+        cli(*arguments, *project, code=code)
+        assert "Traceback" not in cli.err
+        assert re.search(said, cli.err), cli.err
+
+
+def test_what_a_job_cannot_do_without_is_asked_for(cli: Cli) -> None:
+    for changes, said in (
+        (["--execution-role", ""], "--execution-role is missing: a job on serverless runs with a role of its own"),
+        (["--artifacts", ""], "--artifacts is missing: s3://bucket"),
+        (["--artifacts", "artifacts"], "--artifacts must be s3://bucket or s3://bucket/prefix; got 'artifacts'"),
+        (["--artifacts", "s3://gone"], "cannot write s3://gone/environments/.*NoSuchBucket"),
+    ):
+        cli.submit(SERVERLESS, *changes, "--no-follow", code=1)
+        assert re.search(said, cli.err), cli.err
+    assert cli.place.emr.runs == {}
+
+
+def test_a_manifest_on_this_machine_is_none_that_the_job_can_read(cli: Cli) -> None:
+    cli.submit(SERVERLESS, "--manifest", str(cli.place.world.manifest), code=1)
+    assert "--manifest must be ssm:///name or s3://bucket/key, which the job can read as well" in cli.err
+
+
+# --- stop and status
+
+
+def _named(target: str) -> list[str]:
+    return ["--target", target, "--manifest", f"ssm://{MANIFEST}"]
+
+
+def test_stopping_asks_through_the_marker_and_says_how_it_ended(cli: Cli) -> None:
+    cli.submit(STEP, "--no-follow")
+    run = cli.place.emr.only()
+    run.state = "RUNNING"
+
+    def heed(looked: FakeRun) -> None:
+        if any(key.startswith("jobs/stops/kinesis-efo-test-lake/") for key in cli.place.s3):
+            looked.state = "COMPLETED"
+
+    cli.place.emr.on_look = heed
+    answer = cli.json("stop", *_named(STEP))
+    (stopped,) = answer["stopped"]
+    assert (stopped["id"], stopped["graceful"], stopped["state"]) == (run.id, True, "succeeded")
+    assert (answer["leaseOwners"], run.cancelled) == ([], [])
+
+
+def test_stopping_at_once_is_emrs_business(cli: Cli) -> None:
+    cli.submit(SERVERLESS, "--no-follow")
+    cli.place.emr.only().state = "RUNNING"
+    cli.place.emr.on_look = lambda run: setattr(run, "state", "CANCELLED" if run.cancelled else run.state)
+    answer = cli.json("stop", *_named(SERVERLESS), "--grace", "0")
+    assert [each["graceful"] for each in answer["stopped"]] == [False]
+    assert cli.place.emr.only().cancelled == [{"applicationId": APPLICATION, "shutdownGracePeriodInSeconds": "0"}]
+    said = cli("stop", *_named(SERVERLESS))
+    assert f"nothing runs on {SERVERLESS} for lake" in cli.err
+    assert "ended" in said
+
+
+def test_somebody_who_goes_on_reading_after_the_stop_is_told_of(cli: Cli) -> None:
+    cli.place.deploy(target=SERVERLESS, arguments=["--option", "leaseTimeout=1s"])
+    with leased(cli.place):
+        answer = cli.json("stop", "-e", "test", "-a", "lake", code=1)
+    assert answer["leaseOwners"] == ["host:1:ab"]
+    assert "host:1:ab still renews leases of lake" in cli.err
+
+
+def test_status_is_a_table_for_people(cli: Cli) -> None:
+    cli("status", *_named(SERVERLESS), code=1)
+    cli.submit(SERVERLESS, "--no-follow")
+    said = cli("status", *_named(SERVERLESS))
+    assert f"kinesis-efo-test-lake on {SERVERLESS}" in said
+    assert "get-dashboard-for-job-run" in said
+    assert re.search(r"^ *00r0001 ", said, re.MULTILINE)
+
+
+def test_interrupted_while_it_follows_the_run_goes_on(place: Place) -> None:
+    place.emr.on_look = lambda run: setattr(run, "state", "PENDING")
+    command = [
+        sys.executable, "-m", "kinesis_efo.cli", "emr", "submit", "--target", EKS, "--manifest", f"ssm://{MANIFEST}",
+        "--artifacts", f"s3://{BUCKET}", "--job", "archive", "--project", str(place.project), "--archive", str(place.archive),
+        "--execution-role", ROLE,
+    ]  # fmt: skip
+    command[1:3] = ["-c", "from kinesis_efo.cli import main; main()"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    ) as process:
+        wait_until(lambda: "DescribeJobRun" in place.emr.calls or process.poll() is not None, 60)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert f"what was submitted goes on. See: kinesis-efo emr status --target {EKS}" in err
+    assert "Traceback" not in err
+    assert place.emr.only().cancelled == []

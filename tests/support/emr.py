@@ -1,0 +1,321 @@
+"""EMR on EC2, EMR Serverless and EMR on EKS as one HTTP server, as far as jobs are concerned.
+
+moto knows no release with Spark 4. Requests have been checked by botocore on their way here; answers are checked against
+its models before they leave. States move on with every look at a run, so that nobody waits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import botocore.config
+import botocore.session
+from botocore.validate import ParamValidator
+
+CLUSTER, APPLICATION, VIRTUAL_CLUSTER = "j-2AXXXXXXGAPLF", "00f1abcdefgh2025", "7jw6bqt9k1"
+_SERVICES = {"emr": "EMR", "emr-serverless": "EMR_SERVERLESS", "emr-containers": "EMR_CONTAINERS"}
+_NEXT = {"PENDING": "RUNNING", "SUBMITTED": "RUNNING", "CANCEL_PENDING": "CANCELLED", "CANCELLING": "CANCELLED"}
+_MODELS = {service: botocore.session.Session().get_service_model(service) for service in _SERVICES}
+
+
+@dataclass
+class FakeRun:
+    """A step or a job run.
+
+    Attributes:
+        service: Which EMR it belongs to.
+        id: Its id.
+        request: What it was submitted with.
+        state: EMR's word.
+        reason: Why it is so.
+        created: When, in seconds since the epoch.
+        cancelled: What cancelling asked for, each time.
+    """
+
+    service: str
+    id: str
+    request: dict[str, Any]
+    state: str
+    reason: str = ""
+    created: float = 0.0
+    cancelled: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The name it was given."""
+        return str(self.request.get("Name") or self.request["name"])
+
+
+class FakeEmr:
+    """The state of all three, and what was asked of them.
+
+    Attributes:
+        runs: By id.
+        calls: Names of the operations, in order.
+        site: Overrides of what is said about the targets.
+        on_look: Called with a run before a look at it is answered; may change it.
+        endures: Runs do not end when they are cancelled.
+        refusal: Code of an error to answer every call with.
+    """
+
+    def __init__(self) -> None:
+        self.runs: dict[str, FakeRun] = {}
+        self.calls: list[str] = []
+        self.site: dict[str, Any] = {}
+        self.on_look: Callable[[FakeRun], None] = lambda _: None
+        self.endures = False
+        self.refusal = ""
+        self.url = ""
+        self._numbers = itertools.count(1)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables that lead botocore here."""
+        return {f"AWS_ENDPOINT_URL_{name}": self.url for name in _SERVICES.values()}
+
+    def client(self, service: str) -> Any:
+        """A botocore client; the caller closes it."""
+        keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+        config = botocore.config.Config(retries={"total_max_attempts": 1})
+        return botocore.session.Session().create_client(
+            service, "us-east-1", endpoint_url=self.url, config=config, **keys
+        )
+
+    def only(self) -> FakeRun:
+        """The one run there is."""
+        (run,) = self.runs.values()
+        return run
+
+    # --- operations, by service and name; the answers are those of the API references
+
+    def emr_describe_cluster(self, ClusterId: str) -> Any:
+        cluster = {
+            "Id": ClusterId,
+            "Name": "c",
+            "ReleaseLabel": "emr-spark-8.0.0",
+            "LogUri": "s3n://logs/",
+            "Status": {"State": "WAITING"},
+            "Applications": [{"Name": "Spark", "Version": "4.0.2-amzn-0"}],
+        }
+        return {"Cluster": {**cluster, **self.site}}
+
+    def emr_add_job_flow_steps(self, Steps: list[Any], **rest: Any) -> Any:
+        return {"StepIds": [self._add("emr", {**step, **rest}, "PENDING").id for step in Steps]}
+
+    def emr_list_steps(self, **_: Any) -> Any:
+        return {"Steps": [_step(run) for run in self._of("emr")]}
+
+    def emr_describe_step(self, StepId: str, **_: Any) -> Any:
+        return {"Step": _step(self._look(StepId))}
+
+    def emr_cancel_steps(self, StepIds: list[str], **rest: Any) -> Any:
+        for each in StepIds:
+            self._cancel(each, "CANCEL_PENDING", rest)
+        return {"CancelStepsInfoList": [{"StepId": each, "Status": "SUBMITTED"} for each in StepIds]}
+
+    def emr_serverless_get_application(self, applicationId: str) -> Any:
+        application = {
+            "applicationId": applicationId,
+            "arn": f"arn:aws:emr-serverless:us-east-1:123456789012:/applications/{applicationId}",
+            "releaseLabel": "emr-spark-8.0.0",
+            "type": "Spark",
+            "state": "STARTED",
+            "architecture": "ARM64",
+            "createdAt": 1_700_000_000,
+            "updatedAt": 1_700_000_000,
+        }
+        return {"application": {**application, **self.site}}
+
+    def emr_serverless_start_job_run(self, **request: Any) -> Any:
+        run = self._add("emr-serverless", request, "SUBMITTED")
+        return {"applicationId": APPLICATION, "jobRunId": run.id, "arn": _serverless(run)["arn"]}
+
+    def emr_serverless_list_job_runs(self, **_: Any) -> Any:
+        keys = ("applicationId", "id", "name", "arn", "createdBy", "createdAt", "updatedAt", "executionRole", "state")
+        runs = [_serverless(run) for run in self._of("emr-serverless")]
+        listed = [{key: run[key] for key in (*keys, "stateDetails", "releaseLabel")} for run in runs]
+        return {"jobRuns": listed}
+
+    def emr_serverless_get_job_run(self, jobRunId: str, **_: Any) -> Any:
+        run = _serverless(self._look(jobRunId))
+        return {"jobRun": {key: value for key, value in run.items() if key != "id"}}
+
+    def emr_serverless_cancel_job_run(self, jobRunId: str, **rest: Any) -> Any:
+        self._cancel(jobRunId, "CANCELLING", rest)
+        return {"applicationId": APPLICATION, "jobRunId": jobRunId}
+
+    def emr_containers_describe_virtual_cluster(self, id: str) -> Any:  # noqa: A002
+        return {"virtualCluster": {"id": id, "state": "RUNNING", **self.site}}
+
+    def emr_containers_start_job_run(self, **request: Any) -> Any:
+        return {"id": self._add("emr-containers", request, "PENDING").id}
+
+    def emr_containers_list_job_runs(self, name: str = "", **_: Any) -> Any:
+        return {"jobRuns": [_containers(run) for run in self._of("emr-containers") if name in ("", run.name)]}
+
+    def emr_containers_describe_job_run(self, id: str, **_: Any) -> Any:  # noqa: A002
+        return {"jobRun": _containers(self._look(id))}
+
+    def emr_containers_cancel_job_run(self, id: str, **rest: Any) -> Any:  # noqa: A002
+        self._cancel(id, "CANCEL_PENDING", rest)
+        return {"id": id}
+
+    def _add(self, service: str, request: dict[str, Any], state: str) -> FakeRun:
+        token = request.get("clientToken")
+        for run in self._of(service):
+            if token and run.request.get("clientToken") == token:
+                return run
+        number = next(self._numbers)
+        run = FakeRun(service, f"s-{number:04}" if service == "emr" else f"00r{number:04}", request, state)
+        run.created = 1_700_000_000 + number
+        self.runs[run.id] = run
+        return run
+
+    def _of(self, service: str) -> list[FakeRun]:
+        return [run for run in self.runs.values() if run.service == service]
+
+    def _look(self, identifier: str) -> FakeRun:
+        run = self.runs[identifier]
+        self.on_look(run)
+        shown = FakeRun(**vars(run))
+        if not (self.endures and run.cancelled):
+            run.state = _NEXT.get(run.state, run.state)
+        return shown
+
+    def _cancel(self, identifier: str, state: str, request: dict[str, Any]) -> None:
+        run = self.runs[identifier]
+        run.cancelled.append(request)
+        run.state = state
+
+
+def _step(run: FakeRun) -> dict[str, Any]:
+    step = run.request["HadoopJarStep"]
+    reason = {"Message": run.reason} if run.reason else {}
+    return {
+        "Id": run.id,
+        "Name": run.name,
+        "Config": {"Jar": step["Jar"], "Args": step["Args"]},
+        "Status": {
+            "State": run.state,
+            "StateChangeReason": reason,
+            "Timeline": {"CreationDateTime": run.created},
+        },
+    }
+
+
+def _serverless(run: FakeRun) -> dict[str, Any]:
+    return {
+        "applicationId": APPLICATION,
+        "jobRunId": run.id,
+        "id": run.id,
+        "name": run.name,
+        "arn": f"arn:aws:emr-serverless:us-east-1:123456789012:/applications/{APPLICATION}/jobruns/{run.id}",
+        "createdBy": "arn:aws:iam::123456789012:user/me",
+        "createdAt": run.created,
+        "updatedAt": run.created,
+        "executionRole": run.request["executionRoleArn"],
+        "state": run.state,
+        "stateDetails": run.reason or f"the run is {run.state}",
+        "releaseLabel": "emr-spark-8.0.0",
+        "jobDriver": run.request["jobDriver"],
+        "configurationOverrides": run.request.get("configurationOverrides", {}),
+    }
+
+
+def _containers(run: FakeRun) -> dict[str, Any]:
+    known = ("name", "jobDriver", "configurationOverrides", "releaseLabel", "executionRoleArn")
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(run.created))
+    described = {"id": run.id, "state": run.state, "createdAt": created, **{key: run.request[key] for key in known}}
+    return {**described, "failureReason": "USER_ERROR", "stateDetails": run.reason} if run.reason else described
+
+
+_ROUTES = [
+    (service, verb, re.compile(pattern), operation)
+    for service, verb, pattern, operation in [
+        ("emr-serverless", "GET", r"/applications/(?P<applicationId>\w+)", "GetApplication"),
+        ("emr-serverless", "POST", r"/applications/(?P<applicationId>\w+)/jobruns", "StartJobRun"),
+        ("emr-serverless", "GET", r"/applications/(?P<applicationId>\w+)/jobruns", "ListJobRuns"),
+        ("emr-serverless", "GET", r"/applications/(?P<applicationId>\w+)/jobruns/(?P<jobRunId>\w+)", "GetJobRun"),
+        ("emr-serverless", "DELETE", r"/applications/(?P<applicationId>\w+)/jobruns/(?P<jobRunId>\w+)", "CancelJobRun"),
+        ("emr-containers", "GET", r"/virtualclusters/(?P<id>\w+)", "DescribeVirtualCluster"),
+        ("emr-containers", "POST", r"/virtualclusters/(?P<virtualClusterId>\w+)/jobruns", "StartJobRun"),
+        ("emr-containers", "GET", r"/virtualclusters/(?P<virtualClusterId>\w+)/jobruns", "ListJobRuns"),
+        ("emr-containers", "GET", r"/virtualclusters/(?P<virtualClusterId>\w+)/jobruns/(?P<id>\w+)", "DescribeJobRun"),
+        ("emr-containers", "DELETE", r"/virtualclusters/(?P<virtualClusterId>\w+)/jobruns/(?P<id>\w+)", "CancelJobRun"),
+    ]
+]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    emr: FakeEmr
+
+    def _serve(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        if target := self.headers.get("X-Amz-Target"):
+            service, operation, request = "emr", target.partition(".")[2], body
+        else:
+            url = urlsplit(self.path)
+            service, operation, found = next(
+                (service, operation, match)
+                for service, verb, pattern, operation in _ROUTES
+                if verb == self.command and (match := pattern.fullmatch(url.path))
+            )
+            request = {**{key: value[0] for key, value in parse_qs(url.query).items()}, **found.groupdict(), **body}
+        self.emr.calls.append(operation)
+        name = f"{service}_{_snake(operation)}".replace("-", "_")
+        if self.emr.refusal:
+            self._answer(400, {"__type": self.emr.refusal, "message": "no"})
+            return
+        answer = getattr(self.emr, name)(**request)
+        shape = _MODELS[service].operation_model(operation).output_shape
+        report = ParamValidator().validate(answer, shape)
+        # Additional members are an error there; a list of members shows mistakes of this model.
+        assert not report.has_errors(), report.generate_report()
+        self._answer(200, answer)
+
+    def _answer(self, status: int, answer: Any) -> None:
+        data = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        if status != 200:
+            self.send_header("x-amzn-ErrorType", answer["__type"])
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST = do_DELETE = _serve
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Nothing."""
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+@contextmanager
+def fake_emr() -> Iterator[FakeEmr]:
+    """Serve it on this machine."""
+    emr = FakeEmr()
+    handler = type("Handler", (_Handler,), {"emr": emr})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        emr.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield emr
+        finally:
+            server.shutdown()
+            thread.join()

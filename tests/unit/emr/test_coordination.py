@@ -1,0 +1,106 @@
+"""Who is seen to hold leases, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kinesis_efo.emr.coordination import living_owners, until_free
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.store import Written
+from tests.support.lease_store import MemoryLeaseStore
+from tests.support.virtual_time import LoopClock, run
+
+TIMEOUT = 10.0
+
+
+async def _owned(store: MemoryLeaseStore, shard: str, owner: str) -> Lease:
+    outcome = await store.create_if_absent(Lease(shard).taken(owner, "run", "grpc://host:1"))
+    assert isinstance(outcome, Written)
+    return outcome.lease
+
+
+async def _renews(store: MemoryLeaseStore, lease: Lease) -> None:
+    while True:
+        await asyncio.sleep(TIMEOUT / 3)
+        outcome = await store.apply(lease, Lease.renewed)
+        assert isinstance(outcome, Written)
+        lease = outcome.lease
+
+
+async def _look(store: MemoryLeaseStore, *, every: bool = False) -> tuple[list[str], float]:
+    clock = LoopClock()
+    began = clock.monotonic()
+    owners = await living_owners(store, clock, TIMEOUT, every=every)
+    return sorted(owners), clock.monotonic() - began
+
+
+def test_leases_that_nobody_holds_take_no_time() -> None:
+    async def main() -> None:
+        store = MemoryLeaseStore()
+        assert await _look(store) == ([], 0)
+        await store.create_if_absent(Lease("shardId-000000000000"))
+        assert await _look(store) == ([], 0)
+
+    run(main())
+
+
+def test_an_owner_that_died_is_told_from_one_that_lives() -> None:
+    async def main() -> None:
+        store = MemoryLeaseStore()
+        await _owned(store, "shardId-000000000000", "dead")
+        owners, seconds = await _look(store)
+        assert (owners, seconds) == ([], pytest.approx(TIMEOUT))
+        renewing = asyncio.create_task(_renews(store, await _owned(store, "shardId-000000000001", "alive")))
+        owners, seconds = await _look(store)
+        assert owners == ["alive"]
+        assert seconds < TIMEOUT / 2, "as soon as one is seen to be alive"
+        renewing.cancel()
+
+    run(main())
+
+
+def test_all_of_them_are_seen_where_that_is_asked() -> None:
+    async def main() -> None:
+        store = MemoryLeaseStore()
+        renewing = []
+        for number, delay in enumerate((0.0, 3.0)):
+            await asyncio.sleep(delay)
+            renewing.append(
+                asyncio.create_task(_renews(store, await _owned(store, f"shardId-{number:012}", f"worker {number}")))
+            )
+        assert (await _look(store, every=True))[0] == ["worker 0", "worker 1"]
+        for task in renewing:
+            task.cancel()
+
+    run(main())
+
+
+def test_whoever_takes_a_lease_meanwhile_is_alive() -> None:
+    async def main() -> None:
+        store = MemoryLeaseStore()
+        lease = await _owned(store, "shardId-000000000000", "dead")
+
+        async def take() -> None:
+            await asyncio.sleep(4)
+            await store.take(lease, "successor", "next", "grpc://host:2")
+
+        taking = asyncio.create_task(take())
+        assert (await _look(store))[0] == ["successor"]
+        await taking
+
+    run(main())
+
+
+def test_leases_become_free_when_their_owner_has_ended_and_never_while_it_lives() -> None:
+    async def main() -> None:
+        store, clock = MemoryLeaseStore(), LoopClock()
+        renewing = asyncio.create_task(_renews(store, await _owned(store, "shardId-000000000000", "worker")))
+        began = clock.monotonic()
+        assert list(await until_free(store, clock, TIMEOUT)) == ["worker"]
+        assert 3 * TIMEOUT <= clock.monotonic() - began <= 4 * TIMEOUT
+        asyncio.get_running_loop().call_later(TIMEOUT, renewing.cancel)
+        assert list(await until_free(store, clock, TIMEOUT)) == []
+
+    run(main())

@@ -1,0 +1,123 @@
+"""The settings of Spark that a job is submitted with, and what identifies it."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from kinesis_efo.emr.job import (
+    Job,
+    job_name,
+    lease_timeout,
+    read_settings,
+    read_settings_text,
+    source_option,
+    spark_settings,
+)
+from kinesis_efo.emr.target import Kind
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.units import parse_size
+
+ARCHIVE = "s3://artifacts/environments/0a/environment.tar.gz"
+MIB = 1 << 20
+
+
+def settings(kind: Kind = Kind.SERVERLESS, *arguments: str, **given: str) -> dict[str, str]:
+    return spark_settings(
+        kind, ARCHIVE, arguments, {f"spark.{name.replace('_', '.')}": value for name, value in given.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (Kind.CLUSTER, ["spark.yarn.appMasterEnv.PYSPARK_PYTHON", "spark.yarn.appMasterEnv.PYSPARK_DRIVER_PYTHON"]),
+        (
+            Kind.SERVERLESS,
+            ["spark.emr-serverless.driverEnv.PYSPARK_PYTHON", "spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON"],
+        ),
+        (Kind.EKS, ["spark.pyspark.python", "spark.pyspark.driver.python"]),
+    ],
+)
+def test_driver_and_executors_run_the_archives_python(kind: Kind, names: list[str]) -> None:
+    found = settings(kind)
+    assert found["spark.archives"] == f"{ARCHIVE}#environment"
+    for name in [*names, "spark.executorEnv.PYSPARK_PYTHON"]:
+        assert found[name] == "./environment/bin/python"
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_what_a_batch_job_would_want_is_off(kind: Kind) -> None:
+    found = settings(kind)
+    assert (found["spark.speculation"], found["spark.dynamicAllocation.enabled"]) == ("false", "false")
+    assert any("rolling" in name or "rotation" in name for name in found) is (kind is not Kind.SERVERLESS)
+
+
+@pytest.mark.parametrize(
+    "option", [["--option", "bufferBytes=1g"], ["--option=bufferbytes=1g"], ["--option", "BUFFERBYTES=1024m"]]
+)
+def test_the_drivers_overhead_has_room_for_the_fetchers_buffer(option: list[str]) -> None:
+    usual, large = (parse_size(settings(Kind.EKS, *each)["spark.driver.memoryOverhead"]) for each in ([], option))
+    assert usual > (256 + 512) * MIB
+    assert large - usual == (1024 - 256) * MIB * 3 // 2
+
+
+def test_the_drivers_overhead_follows_its_heap() -> None:
+    usual, large = (
+        parse_size(settings(**each)["spark.driver.memoryOverhead"]) for each in ({}, {"driver_memory": "14g"})
+    )
+    assert large - usual == 1024 * MIB
+    assert settings(driver_memory="4096") | {"spark.driver.memory": ""} == settings() | {"spark.driver.memory": ""}
+
+
+def test_what_the_user_says_wins() -> None:
+    assert settings(executor_instances="9", speculation="true")["spark.executor.instances"] == "9"
+    assert settings(speculation="true")["spark.speculation"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"spark.archives": "s3://mine"}, "--conf spark.archives is set by kinesis-efo itself"),
+        ({"spark.kinesisEfo.stopMarker": "s3://mine"}, "stopMarker is set by kinesis-efo itself"),
+        ({"executor.instances": "4"}, "a setting of Spark begins with 'spark.'"),
+        ({"spark.driver.extraJavaOptions": "-Da=1 -Db=2"}, "white space, quotes and nothing cannot be passed on"),
+        ({"spark.app.name": ""}, "white space, quotes and nothing"),
+        ({"spark.driver.memory": "lots"}, "--conf spark.driver.memory must be a size such as 4g; got 'lots'"),
+    ],
+)
+def test_what_cannot_be_passed_on_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        spark_settings(Kind.SERVERLESS, ARCHIVE, [], given)
+
+
+def test_options_of_the_source_are_understood_or_refused() -> None:
+    with pytest.raises(ConfigurationError, match="option bufferBytes must be a size such as 256m; got 'lots'"):
+        settings(Kind.EKS, "--option", "bufferBytes=lots")
+    with pytest.raises(ConfigurationError, match="option leaseTimeout must be a duration such as 10s; got 'soon'"):
+        lease_timeout(["--option", "leaseTimeout=soon"])
+
+
+def test_a_lease_timeout_is_the_jobs_or_the_usual_one() -> None:
+    assert lease_timeout([]) == 10
+    assert lease_timeout(["--output", "s3://lake", "--option", "leaseTimeout=1m"]) == 60
+    assert source_option(["--leaseTimeout", "1m"], "leaseTimeout") is None
+
+
+def test_settings_are_read_back_as_they_were_passed() -> None:
+    job = Job(
+        name="n", archive=ARCHIVE, program="s3://p", arguments=[], spark=settings(), role_arn=None, release_label="", logs=None,
+        logs_key_arn=None, fingerprint="f", token="t",
+    )  # fmt: skip
+    assert read_settings(["spark-submit", *job.spark_submit(), "s3://p"]) == settings()
+    assert read_settings_text(job.spark_submit_text()) == settings()
+    assert shlex.split(job.spark_submit_text()) == job.spark_submit()
+    assert read_settings_text("--conf 'of someone else") == {}
+
+
+def test_names_of_runs_fit_and_differ() -> None:
+    assert job_name("dev", "a" * 40) == f"kinesis-efo-dev-{'a' * 40}"
+    long = [job_name("dev", f"{'a' * 100}{n}") for n in range(2)]
+    assert {len(name) for name in long} == {64}
+    assert len(set(long)) == 2

@@ -17,7 +17,7 @@ TEST = -m pytest -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 # Java is looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
-.PHONY: help demo test lint synth bench docs fuzz java clean
+.PHONY: help demo test lint synth bench soak docs fuzz java clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -53,6 +53,10 @@ lint: $(VENV)/.full
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
 	$(VENV)/bin/zizmor --offline --no-progress --quiet .github
+
+# 30 minutes of faults, reshards and kills; SOAK_MINUTES= says otherwise.
+soak: $(VENV)/.full java
+	@$(RUN) $(PYTHON) -m tests.soak $(SOAK_ARGS)
 
 bench: $(VENV)/.full java
 	@$(RUN) $(PYTHON) -m benchmarks $(BENCH_ARGS)

@@ -78,7 +78,7 @@ class ScriptedFaults(NoFaults):
             # One more follows at once.
             self._held[subscription] = held + frame
             return []
-        steps = _changed(fault, frame, subscription)
+        steps = changed(fault, frame, subscription)
         return [held, *steps] if held else steps
 
     def _strike(self, shard: int, consumer: str, kinds: set[str] | None) -> Fault | None:
@@ -95,7 +95,8 @@ class ScriptedFaults(NoFaults):
         return None
 
 
-def _changed(fault: Fault, frame: bytes, subscription: Subscription) -> list[Step]:
+def changed(fault: Fault, frame: bytes, subscription: Subscription) -> list[Step]:
+    """What is written instead of a frame that a fault strikes."""
     half = len(frame) // 2
     match fault.kind:
         case "exception":

@@ -1,0 +1,88 @@
+"""Writes to the stream through the library's producer: steadily, with bursts, in a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from random import Random
+from typing import Self
+
+from kinesis_efo.options import AwsSettings
+from kinesis_efo.producer import BlockingProducer, ProducerSettings
+from tests.soak.referee import encode
+
+KEYS = 500
+BURST_SECONDS = 3.0
+BURST_FACTOR = 6.0
+TICK = 0.02
+
+
+class Load:
+    """Puts records until it is told to stop. A context manager.
+
+    Args:
+        stream: Name of the stream.
+        aws: Where it is.
+        rate: Records per second between bursts.
+        random: Decides about keys, sizes and bursts.
+
+    Attributes:
+        put: Records handed over so far.
+        bytes: Bytes of their data.
+        error: What went wrong, or None.
+    """
+
+    def __init__(self, stream: str, aws: AwsSettings, rate: float, random: Random) -> None:
+        self.put = 0
+        self.bytes = 0
+        self.error: Exception | None = None
+        self._stream = stream
+        self._aws = aws
+        self._rate = rate
+        self._random = random
+        self._numbers = [0] * KEYS
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> int:
+        """Put no more, and wait until everything is acknowledged. How many records there were."""
+        self._stop.set()
+        self._thread.join()
+        return self.put
+
+    def _run(self) -> None:
+        try:
+            with BlockingProducer(self._stream, settings=ProducerSettings(ordered=True), aws=self._aws) as producer:
+                self._produce(producer)
+        except Exception as error:
+            self.error = error
+
+    def _produce(self, producer: BlockingProducer) -> None:
+        burst_at = time.monotonic() + self._random.uniform(5, 20)
+        before, owed = time.monotonic(), 0.0
+        while not self._stop.wait(TICK):
+            now = time.monotonic()
+            bursting = burst_at <= now
+            if now > burst_at + BURST_SECONDS:
+                burst_at = now + self._random.uniform(15, 40)
+            # What a pause of this process left undone is not made up for.
+            owed += min(now - before, 1.0) * self._rate * (BURST_FACTOR if bursting else 1.0)
+            before = now
+            for _ in range(int(owed)):
+                self._put_one(producer)
+            owed -= int(owed)
+
+    def _put_one(self, producer: BlockingProducer) -> None:
+        key = self._random.randrange(KEYS)
+        data = encode(key, self._numbers[key], round(time.time() * 1000), self._random.randrange(40, 800))
+        self._numbers[key] += 1
+        producer.put(data, f"key-{key}")
+        self.put += 1
+        self.bytes += len(data)

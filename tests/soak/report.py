@@ -1,0 +1,116 @@
+"""What a soak came to: a table, a picture, and a JSON file with the same figures."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from tests.soak.vitals import Sample
+
+
+@dataclass
+class Report:
+    """The figures.
+
+    Attributes:
+        seconds: How long records were written.
+        records: Records that were put and came once, in order.
+        bytes: Bytes of their data.
+        batches: Micro-batches.
+        faults: Faults by what was hit and how.
+        reshards: Splits and merges.
+        shards: Shards there were in all.
+        kills: SIGKILLs of the driver.
+        modes: `readMode` of each run of the driver.
+        largest_lag: Seconds from put to commit, at most.
+        largest_backlog: Records waiting, at most.
+        peak_memory: Of the process that reads, bytes.
+        peak_files: Its open files.
+        peak_threads: Its threads.
+        violations: What was not as promised; empty for a good soak.
+    """
+
+    seconds: float = 0.0
+    records: int = 0
+    bytes: int = 0
+    batches: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    reshards: Counter[str] = field(default_factory=Counter)
+    shards: int = 0
+    kills: int = 0
+    modes: list[str] = field(default_factory=list)
+    largest_lag: float = 0.0
+    largest_backlog: int = 0
+    peak_memory: int = 0
+    peak_files: int = 0
+    peak_threads: int = 0
+    violations: list[str] = field(default_factory=list)
+
+
+def save(report: Report, samples: Sequence[Sample], kills: Sequence[float], directory: Path) -> None:
+    """Write `soak.json` and `memory.png`."""
+    (directory / "soak.json").write_text(json.dumps(vars(report), indent=2) + "\n")
+    draw(samples, kills, directory / "memory.png")
+
+
+def show(report: Report, console: Console, directory: Path) -> None:
+    """Print the table and the verdict."""
+    table = Table(title="soak", show_header=False)
+    for name, value in (
+        ("written for", f"{report.seconds / 60:.1f} min"),
+        ("records, each once and in order", f"{report.records:,}"),
+        ("bytes", f"{report.bytes:,}"),
+        ("micro-batches", f"{report.batches:,}"),
+        ("faults", f"{report.faults.total():,}"),
+        *((f"  {kind}", str(count)) for kind, count in sorted(report.faults.items())),
+        ("reshards", ", ".join(f"{count} {kind}" for kind, count in sorted(report.reshards.items())) or "none"),
+        ("shards in all", str(report.shards)),
+        ("SIGKILLs of the driver", str(report.kills)),
+        ("runs", ", ".join(report.modes)),
+        ("largest lag, put to commit", f"{report.largest_lag:.1f} s"),
+        ("largest backlog", f"{report.largest_backlog:,} records"),
+        ("reader: peak memory", f"{report.peak_memory >> 20} MiB"),
+        ("reader: most files, threads", f"{report.peak_files}, {report.peak_threads}"),
+    ):
+        table.add_row(name, value)
+    console.print(table)
+    console.print(f"figures and picture: {directory}")
+    for violation in report.violations:
+        console.print(f"FAILED: {violation}", style="bold red", markup=False)
+    if not report.violations:
+        console.print("passed: nothing lost, doubled or out of order; nothing grew", style="bold green")
+
+
+def draw(samples: Sequence[Sample], kills: Sequence[float], path: Path) -> None:
+    """Memory, files and threads of the reader, and the backlog, over time."""
+    with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
+        figure = Figure(figsize=(10, 7), layout="constrained")
+        memory, counts, backlog = figure.subplots(3, 1, sharex=True, height_ratios=[3, 2, 2])
+        minutes = [sample.seconds / 60 for sample in samples]
+        for life in sorted({sample.life for sample in samples}):
+            part = [sample for sample in samples if sample.life == life]
+            at = [sample.seconds / 60 for sample in part]
+            memory.plot(at, [sample.memory / (1 << 20) for sample in part], color="#3182bd")
+            counts.plot(at, [sample.files for sample in part], color="#756bb1", label=None if life else "open files")
+            counts.plot(at, [sample.threads for sample in part], color="#31a354", label=None if life else "threads")
+        backlog.fill_between(minutes, [sample.backlog for sample in samples], step="post", color="#9ecae1")
+        memory.set_title(
+            "Memory of the process that reads; dashed: SIGKILL of the driver", loc="left", fontweight="bold"
+        )
+        memory.set_ylabel("MiB")
+        counts.legend(frameon=False)
+        backlog.set_ylabel("records waiting")
+        backlog.set_xlabel("minutes")
+        for axes in (memory, counts, backlog):
+            axes.set_ylim(bottom=0)
+            for kill in kills:
+                axes.axvline(kill / 60, color="#de2d26", linestyle="--", linewidth=1)
+        figure.savefig(path, dpi=120)

@@ -1,0 +1,295 @@
+"""The soak: a local AWS that misbehaves, a producer, a Spark driver that is killed again and again, and a referee."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psutil
+
+from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.options import AwsSettings
+from tests.chaos.conftest import Driver
+from tests.soak.load import Load
+from tests.soak.mishaps import Mishaps
+from tests.soak.referee import Referee, Violation
+from tests.soak.report import Report, save
+from tests.soak.vitals import Probe, Sample, growth
+from tests.support.world import World, make_world
+
+LOOK_SECONDS = 0.5
+STALL_SECONDS = 150.0
+"""With records waiting, no micro-batch for so long is a stall. Starting Spark and waiting for dead leases take less."""
+
+DRAIN_SECONDS = 240.0
+END_SECONDS = 30.0
+OPTIONS = {"leaseTimeout": "5s", "bufferBytes": "64m", "idleCheckpointInterval": "5s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do.
+
+    Attributes:
+        directory: Where everything goes; empty.
+        seconds: How long to write.
+        seed: Decides about everything that is random.
+        shards: To begin with.
+        rate: Records per second between bursts.
+        fault_seconds: Between two faults, on average.
+        reshard_seconds: Between two reshards, on average.
+        life_seconds: Of a driver that is killed, on average. The last two fifths of the time nobody is killed, so that growth shows.
+        say: Told what happens.
+    """
+
+    directory: Path
+    seconds: float
+    seed: int = 2013
+    shards: int = 16
+    rate: float = 400.0
+    fault_seconds: float = 3.0
+    reshard_seconds: float = 40.0
+    life_seconds: float = 150.0
+    say: Callable[[str], None] = lambda _: None
+
+
+def soak(plan: Plan) -> Report:
+    """Run it. What was not as promised is in the report's `violations`."""
+    # A subscription lives for one minute instead of five: five times as many renewals.
+    settings = Settings(
+        consumer_creating_seconds=0.0,
+        subscription_seconds=60.0,
+        reshard_seconds=1.0,
+        retention_seconds=900.0,
+        trace_length=0,
+    )
+    mishaps = Mishaps(Random(plan.seed), plan.fault_seconds)
+    with LocalAws(settings=settings, faults=mishaps) as aws:
+        return Soak(plan, aws, make_world(aws, plan.directory, {"orders": plan.shards}), mishaps).run()
+
+
+class Soak:
+    """One run.
+
+    Args:
+        plan: What to do.
+        aws: Where.
+        world: The stream, its consumer, the lease table.
+        mishaps: What goes wrong there.
+    """
+
+    def __init__(self, plan: Plan, aws: LocalAws, world: World, mishaps: Mishaps) -> None:
+        self.report = Report()
+        self.samples: list[Sample] = []
+        self._plan = plan
+        self._aws = aws
+        self._world = world
+        self._mishaps = mishaps
+        self._random = Random(plan.seed + 1)
+        self._referee = Referee(plan.directory)
+        self._load = Load(
+            world.streams["orders"],
+            AwsSettings(
+                region=aws.settings.region,
+                endpoint_url=aws.endpoint_url,
+            ),
+            plan.rate,
+            Random(plan.seed + 2),
+        )
+        self._kills_left = self._kill_times()
+        self._kills: list[float] = []
+        self._reshard_at = plan.reshard_seconds / 2
+        self._began = self._moved_at = time.monotonic()
+        self._driver: Driver | None = None
+        self._probe: Probe | None = None
+        self._life = -1
+
+    def run(self) -> Report:
+        """From the first record to the end of every process."""
+        try:
+            with self._load:
+                self._go()
+                # Where starting Spark takes longer than planned, the kills take place all the same.
+                while self._seconds < self._plan.seconds or self._kills_left:
+                    self._step()
+                self.report.seconds = self._seconds
+                total = self._load.stop()
+                self._plan.say(f"{total:,} records written; waiting until all have come")
+                self._drain(total)
+            self._end()
+        except Violation as violation:
+            self.report.violations.append(str(violation))
+        finally:
+            if self._driver is not None:
+                self._driver.kill()
+            self._sum_up()
+        return self.report
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    # -- steps
+
+    def _step(self) -> None:
+        self._look()
+        now = self._seconds
+        if now >= self._reshard_at:
+            self._reshard_at = now + self._random.uniform(0.5, 1.5) * self._plan.reshard_seconds
+            self._reshard()
+        if self._kills_left and now >= self._kills_left[0] and self._made_progress:
+            self._kills_left.pop(0)
+            self._kill()
+            self._go()
+        time.sleep(LOOK_SECONDS)
+
+    def _look(self) -> None:
+        """Check what has come, and that something has."""
+        batches, now = self._referee.batches, time.monotonic()
+        self._referee.look()
+        if self._load.error is not None:
+            raise Violation(f"the producer failed: {self._load.error}")
+        backlog = self._load.put - self._referee.ledger.records
+        if self._referee.batches > batches or not backlog:
+            self._moved_at = now
+        self.report.largest_backlog = max(self.report.largest_backlog, backlog)
+        assert self._driver is not None and self._probe is not None
+        if self._driver.process.poll() is not None:
+            raise Violation(f"the query ended by itself:\n{self._log}")
+        if now - self._moved_at > STALL_SECONDS:
+            raise Violation(f"no micro-batch for {STALL_SECONDS:.0f} s with {backlog} records waiting:\n{self._log}")
+        if (seen := self._probe.look()) is not None:
+            self.samples.append(Sample(self._seconds, self._life, *seen, backlog))
+
+    def _drain(self, total: int) -> None:
+        give_up_at = self._seconds + DRAIN_SECONDS
+        while self._referee.ledger.records < total:
+            if self._seconds > give_up_at:
+                missing = total - self._referee.ledger.records
+                raise Violation(
+                    f"{missing} of {total} records have not come within {DRAIN_SECONDS:.0f} s:\n{self._log}"
+                )
+            self._look()
+            time.sleep(LOOK_SECONDS)
+        # Nothing may come twice afterwards, either.
+        for _ in range(4):
+            time.sleep(LOOK_SECONDS)
+            self._look()
+
+    # -- the driver
+
+    def _go(self) -> None:
+        self._life += 1
+        # In turns, on one checkpoint; the last run is the long one.
+        mode = "polling" if self._life % 3 == 1 and self._kills_left else "efo"
+        self._driver = Driver(self._plan.directory, self._world, options={**OPTIONS, "readMode": mode})
+        self._driver.go()
+        self._probe = Probe(self._driver.process.pid)
+        self._committed_before = self._referee.committed
+        self._moved_at = time.monotonic()
+        self.report.modes.append(mode)
+        self._plan.say(f"{self._seconds:6.0f} s  run {self._life} reads with {mode}")
+
+    @property
+    def _made_progress(self) -> bool:
+        return self._referee.batches > self._committed_before
+
+    def _kill(self) -> None:
+        time.sleep(self._random.uniform(0, 2))
+        assert self._driver is not None
+        self._driver.kill()
+        self._kills.append(self._seconds)
+        self.report.kills += 1
+        self._plan.say(f"{self._seconds:6.0f} s  SIGKILL; {self._referee.ledger.records:,} records so far")
+
+    def _kill_times(self) -> list[float]:
+        span = 0.6 * self._plan.seconds
+        count = max(1, round(span / self._plan.life_seconds))
+        return [(number + self._random.uniform(0.3, 1)) * span / count for number in range(count)]
+
+    def _end(self) -> None:
+        """SIGTERM: everything must go by itself."""
+        assert self._driver is not None
+        root = psutil.Process(self._driver.process.pid)
+        family = [root, *root.children(recursive=True)]
+        os.killpg(self._driver.process.pid, signal.SIGTERM)
+        # The driver is our child: it has to be waited for, or it stays a zombie.
+        _, alive = psutil.wait_procs(family, timeout=END_SECONDS)
+        if alive:
+            raise Violation(f"{END_SECONDS:.0f} s after SIGTERM there still are {', '.join(map(_describe, alive))}")
+        give_up_at = time.monotonic() + END_SECONDS
+        while self._aws.kinesis.subscriptions:
+            if time.monotonic() > give_up_at:
+                raise Violation(f"subscriptions are left behind: {len(self._aws.kinesis.subscriptions)}")
+            time.sleep(0.1)
+
+    @property
+    def _log(self) -> str:
+        assert self._driver is not None
+        return self._driver.log.read_text(errors="replace")[-4000:]
+
+    # -- the stream
+
+    def _reshard(self) -> None:
+        kinesis, name = self._world.kinesis, self._world.streams["orders"]
+        if kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamStatus"] != "ACTIVE":
+            return
+        shards = sorted(
+            (shard for shard in _shards(kinesis, name) if "EndingSequenceNumber" not in shard["SequenceNumberRange"]),
+            key=_first_hash,
+        )
+        share = len(shards) / self._plan.shards
+        if self._random.random() * 2 > share:
+            shard = self._random.choice(shards)
+            middle = (_first_hash(shard) + int(shard["HashKeyRange"]["EndingHashKey"])) // 2
+            kinesis.split_shard(StreamName=name, ShardToSplit=shard["ShardId"], NewStartingHashKey=str(middle))
+            self.report.reshards["splits"] += 1
+        elif len(shards) > 1:
+            at = self._random.randrange(len(shards) - 1)
+            one, other = (shard["ShardId"] for shard in shards[at : at + 2])
+            kinesis.merge_shards(StreamName=name, ShardToMerge=one, AdjacentShardToMerge=other)
+            self.report.reshards["merges"] += 1
+
+    # -- the end
+
+    def _sum_up(self) -> None:
+        report, ledger = self.report, self._referee.ledger
+        report.records, report.bytes, report.batches = ledger.records, ledger.bytes, self._referee.batches
+        report.largest_lag = self._referee.largest_lag
+        for (target, kind), count in self._mishaps.struck.items():
+            report.faults[f"{target}: {kind}"] += count
+        report.shards = 1 + max(int(shard.rpartition("-")[2]) for shard in self._aws.kinesis.streams[self._name].shards)
+        report.peak_memory = max((sample.memory for sample in self.samples), default=0)
+        report.peak_files = max((sample.files for sample in self.samples), default=0)
+        report.peak_threads = max((sample.threads for sample in self.samples), default=0)
+        report.violations += growth(self.samples)
+        if not self.samples:
+            report.violations.append("the process that reads was never found: its memory is not known")
+        save(report, self.samples, self._kills, self._plan.directory)
+
+    @property
+    def _name(self) -> str:
+        return self._world.streams["orders"]
+
+
+def _shards(kinesis: Any, name: str) -> list[dict[str, Any]]:
+    return [
+        shard for page in kinesis.get_paginator("list_shards").paginate(StreamName=name) for shard in page["Shards"]
+    ]
+
+
+def _first_hash(shard: dict[str, Any]) -> int:
+    return int(shard["HashKeyRange"]["StartingHashKey"])
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} ({' '.join(process.cmdline())[:120]})"
+    except psutil.Error:
+        return str(process.pid)

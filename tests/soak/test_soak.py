@@ -1,0 +1,145 @@
+"""The soak's judges, which must be able to say no, and a very short soak."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from tests.soak.mishaps import FRAME, KINDS, Mishaps
+from tests.soak.referee import Ledger, Referee, Violation, encode
+from tests.soak.run import Plan, soak
+from tests.soak.vitals import Sample, growth
+
+
+def rows(*numbers: tuple[int, int]) -> list[bytes]:
+    return [encode(key, number, 1_000, 40) for key, number in numbers]
+
+
+@given(
+    st.permutations([key for key in range(3) for _ in range(4)]),
+    st.sampled_from(["lost", "twice", "swapped"]),
+    st.data(),
+)
+def test_every_order_that_keeps_each_keys_is_right_and_nothing_else(
+    keys: list[int], how: str, data: st.DataObject
+) -> None:
+    records = [(key, keys[:at].count(key)) for at, key in enumerate(keys)]
+    ledger = Ledger()
+    assert ledger.take(rows(*records), "here") == 1_000
+    assert ledger.records == 12
+    # The last of a key may be yet to come.
+    at = data.draw(st.sampled_from([at for at, (_, number) in enumerate(records) if number < 3]))
+    later = records.index((records[at][0], records[at][1] + 1))
+    match how:
+        case "lost":
+            del records[at]
+        case "twice":
+            records.insert(data.draw(st.integers(at + 1, 12)), records[at])
+        case "swapped":
+            records[at], records[later] = records[later], records[at]
+    with pytest.raises(Violation):
+        Ledger().take(rows(*records), "here")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ([(1, 0), (1, 2)], "micro-batch 7: of key 1, record 2 came, but 1 is lost or late"),
+        ([(1, 0), (2, 0), (1, 0)], "of key 1, record 0 came twice or too late"),
+        ([(3, 1)], "record 1 came, but 0 is lost"),
+    ],
+)
+def test_the_first_wrong_record_is_named(numbers: list[tuple[int, int]], message: str) -> None:
+    with pytest.raises(Violation, match=message):
+        Ledger().take(rows(*numbers), "micro-batch 7")
+
+
+def write(directory: Path, batch: int, *numbers: tuple[int, int], committed: bool = True) -> None:
+    for name in ("output", "checkpoint/commits"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    output = directory / "output" / f"batch={batch}"
+    output.mkdir()
+    pq.write_table(pa.table({"data": rows(*numbers)}), output / "part-0.parquet")
+    if committed:
+        (directory / "checkpoint" / "commits" / str(batch)).write_text("v1")
+
+
+def test_only_what_spark_has_committed_counts(tmp_path: Path) -> None:
+    referee = Referee(tmp_path)
+    referee.look()
+    write(tmp_path, 0, (1, 0), (1, 1))
+    write(tmp_path, 1, (1, 2), committed=False)
+    referee.look()
+    assert (referee.ledger.records, referee.batches) == (2, 1)
+    assert referee.largest_lag > 0
+    assert not (tmp_path / "output" / "batch=0").exists()
+    write(tmp_path, 2, (1, 4))
+    with pytest.raises(Violation, match="micro-batch 2: of key 1, record 4 came, but 3 is lost"):
+        referee.look()
+
+
+def life(number: int, first: int, seconds: int, **grow: int) -> list[Sample]:
+    values = {"memory": 100 << 20, "files": 50, "threads": 14}
+    return [
+        Sample(
+            first + second,
+            number,
+            backlog=0,
+            **{
+                name: value + grow.get(name, 0) * second // seconds + (second % 20) * (value // 10)
+                for name, value in values.items()
+            },
+        )
+        for second in range(seconds)
+    ]
+
+
+def test_what_comes_and_goes_is_no_growth_and_what_stays_is() -> None:
+    assert growth([]) == []
+    assert growth(life(0, 0, 600)) == []
+    assert growth(life(0, 0, 90, memory=1 << 30)) == [], "too short to tell"
+    found = growth(life(0, 0, 600) + life(1, 700, 600, memory=200 << 20, files=60, threads=30))
+    assert [sentence.partition(" grew from ")[0] for sentence in found] == [
+        "run 1: memory",
+        "run 1: files",
+        "run 1: threads",
+    ]
+    assert found[0].endswith(" MiB")
+
+
+def test_faults_strike_what_is_being_done() -> None:
+    now = [0.0]
+    mishaps = Mishaps(Random(1), 3.0, lambda: now[0])
+    for _ in range(40_000):
+        now[0] += 0.05
+        for target in (FRAME, "UpdateItem"):
+            mishaps._strikes(target)
+    struck = Counter(target for target, _ in mishaps.struck.elements())
+    assert struck.keys() == {FRAME, "UpdateItem"}
+    assert struck.total() > 2000 / 3 * 0.8
+    assert {kind for target, kind in mishaps.struck if target == FRAME} == set(KINDS[FRAME])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_very_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "soak")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "soak")
+    plan = Plan(tmp_path, 15.0, shards=4, rate=100.0, fault_seconds=1.0, reshard_seconds=5.0, life_seconds=10.0)
+    report = soak(plan)
+    assert report.violations == []
+    assert report.records > 1000
+    assert report.kills == 1
+    assert report.faults.total() >= 5
+    assert report.reshards.total() >= 1
+    assert report.peak_memory > 0
+    with Image.open(tmp_path / "memory.png") as picture:
+        assert picture.size == (1200, 840)

@@ -25,6 +25,13 @@ def test_what_is_written_is_read_once_and_in_order_or_the_error_is_named(first: 
     assert sum(sum(outcome.faults.values()) for outcome in outcomes) > 5 * len(outcomes)
 
 
+@pytest.mark.parametrize("first", range(FIRST, FIRST + (LAST - FIRST) // 5, TOGETHER))
+def test_the_same_holds_for_a_query_that_moves_between_polling_and_subscribing(first: int) -> None:
+    outcomes = [tell(seed, moves=True) for seed in range(first, first + TOGETHER)]
+    assert sum(outcome.records for outcome in outcomes) > 100 * len(outcomes)
+    assert sum(sum(outcome.faults.values()) for outcome in outcomes) > 5 * len(outcomes)
+
+
 def test_the_same_seed_tells_the_same_story() -> None:
     assert [summary(tell(seed)) for seed in (3, 34)] == [summary(tell(seed)) for seed in (3, 34)]
 

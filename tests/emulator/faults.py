@@ -10,8 +10,9 @@ from typing import Any
 from kinesis_efo.local import AwsError, Close, Finish, NoFaults, Pause, Request, Reset
 from kinesis_efo.local.consumers import Subscription
 from kinesis_efo.local.faults import Step
+from kinesis_efo.local.tokens import open_token
 from kinesis_efo.local.wire import event_frame, exception_frame
-from tests.emulator.script import Fault
+from tests.emulator.script import BROKEN, SLOW, Fault
 
 STATUS = {"InternalFailure": 500, "InternalFailureException": 500, "ServiceUnavailable": 503}
 MESSAGES = {
@@ -53,6 +54,8 @@ class ScriptedFaults(NoFaults):
         return "\n".join(f"{at:8.3f} {fault}" for at, fault in self.strikes)
 
     async def before(self, request: Request) -> None:
+        if request.operation in ("GetShardIterator", "GetRecords"):
+            await self._before_polling(request)
         if request.operation != "SubscribeToShard":
             return
         shard = int(request.params["ShardId"].rpartition("-")[2])
@@ -62,6 +65,19 @@ class ScriptedFaults(NoFaults):
         if (fault := self._strike(shard, consumer, {"refuse"})) is not None:
             code = fault.code.split(":")[0]
             raise AwsError(code, MESSAGES.get(fault.code, f"scripted: {fault.code}"), STATUS.get(code, 400))
+
+    async def _before_polling(self, request: Request) -> None:
+        """Refused, broken or late: what else may be wrong with an event has no meaning for an answer."""
+        token = open_token(request.params.get("ShardIterator", "")) or {}
+        shard = int(request.params.get("ShardId", token.get("shard", "0")).rpartition("-")[2])
+        fault = self._strike(shard, "polling", {"refuse", "exception", *BROKEN, *SLOW})
+        if fault is None or "ResourceInUse" in fault.code:
+            return
+        if fault.code:
+            raise AwsError(fault.code, f"scripted: {fault.code}", STATUS.get(fault.code, 400))
+        if fault.kind in BROKEN:
+            raise ConnectionResetError(fault.kind)
+        await asyncio.sleep(fault.seconds)
 
     def frame(self, subscription: Subscription, frame: bytes) -> Iterable[Step]:
         shard, consumer = subscription.shard.index, subscription.consumer.name

@@ -15,6 +15,7 @@ from typing import Any
 from aiohttp import ClientConnectionError, ClientOSError, ClientPayloadError
 from botocore.exceptions import ClientError
 
+from kinesis_efo.kinesis import polling
 from kinesis_efo.kinesis.transport import _BODY
 from kinesis_efo.local import AwsError, NoFaults, Request, Settings
 from kinesis_efo.local.faults import Faults
@@ -72,6 +73,12 @@ class MemoryClient:
 
     async def list_shards(self, **params: Any) -> Any:
         return await self._call("ListShards", params)
+
+    async def get_shard_iterator(self, **params: Any) -> Any:
+        return await self._call("GetShardIterator", params)
+
+    async def get_records(self, **params: Any) -> Any:
+        return {polling._BODY: await self._call("GetRecords", params)}
 
     async def subscribe_to_shard(self, **params: Any) -> Any:
         return await self._call("SubscribeToShard", params)

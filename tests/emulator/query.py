@@ -7,7 +7,7 @@ crashes from the last batch planned, which must give the same rows again.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import starmap
 from random import Random
 from typing import NamedTuple
@@ -17,9 +17,11 @@ from kinesis_efo.fetcher.messages import CommitRequest, PollRequest
 from kinesis_efo.fetcher.start import start_offset
 from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.fetcher.worker import Fetcher, FetcherSettings
+from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import BotoTransport
+from kinesis_efo.kinesis.transport import BotoTransport, Transport
 from kinesis_efo.leases import LeaseLoop
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.manifest import StreamRef
@@ -65,6 +67,7 @@ class Application:
         max_records: Most records of a micro-batch.
         fail_on_data_loss: The option.
         slowness: Seconds that a task takes for a chunk, at most.
+        polls: Whether the next query reads with GetRecords.
         clock: The readers' clocks, whose wall time may jump.
         rows: What was read, in the order of micro-batches.
         offsets: Start and end of every micro-batch planned.
@@ -79,6 +82,7 @@ class Application:
     fail_on_data_loss: bool = True
     slowness: float = 0.0
     clock: LoopClock = field(default_factory=LoopClock)
+    polls: bool = False
     start: Start = field(default_factory=lambda: Start(TRIM_HORIZON))
     table: MemoryLeaseStore = field(default_factory=MemoryLeaseStore)
     rows: list[Row] = field(default_factory=list)
@@ -99,13 +103,18 @@ class Query:
         application.runs += 1
         name = f"host:{application.runs}:w"
         self.client = MemoryClient(application.kinesis)
-        self.referee = Referee(application.clock, retry.max_retries)
+        self.referee = Referee(application.clock, retry.max_retries, polled=application.polls)
         self.network = Network(application.table, Random(f"{application.random.random()}"))
-        transport = WatchedTransport(BotoTransport(self.client), self.referee)
+        ref, limits = application.ref, KINESIS_LIMITS
+        inner: Transport = BotoTransport(self.client)
+        if application.polls:
+            ref, limits = replace(ref, consumer_arn=None), polling_limits(limits)
+            inner = PollingTransport(self.client, application.clock, 1.0)
+        transport = WatchedTransport(inner, self.referee)
         self.streams = {
             "orders": StreamAccess(
-                application.ref, transport, Topology(self.client, application.clock), retry, "manifest.json",
-                application.clock,
+                ref, transport, Topology(self.client, application.clock), retry, "manifest.json", application.clock,
+                limits,
             )
         }  # fmt: skip
         self.keys = LeaseKeys({"orders": application.ref.stream_name})

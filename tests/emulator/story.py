@@ -51,10 +51,12 @@ class Story:
 
     Args:
         seed: What happens.
+        moves: Each run of the query reads with GetRecords or with SubscribeToShard, by chance.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, moves: bool = False) -> None:
         self.seed = seed
+        self.moves = moves
         self.random = random = Random(seed)
         self.outcome = Outcome()
         shards = random.randint(1, 4)
@@ -108,6 +110,8 @@ class Story:
 
     async def _run(self, actors: list[asyncio.Task[None]]) -> bool:
         """One run of the query; whether everything was read in the end."""
+        if self.moves:
+            self.application.polls = self.random.random() < 0.5
         query = self.query = Query(self.application)
         self.crashing = False
         try:
@@ -258,10 +262,10 @@ class Story:
         raise AssertionError(f"seed {self.seed}: {why}\nstrikes:\n{self.faults!r}")
 
 
-def tell(seed: int) -> Outcome:
+def tell(seed: int, *, moves: bool = False) -> Outcome:
     """Tell one seed's story, in virtual time, three hours of it at most."""
 
     async def main() -> Outcome:
-        return await asyncio.wait_for(Story(seed).tell(), 3 * 3600)
+        return await asyncio.wait_for(Story(seed, moves=moves).tell(), 3 * 3600)
 
     return run(main())

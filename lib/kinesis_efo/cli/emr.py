@@ -24,6 +24,7 @@ from kinesis_efo.emr.submission import Wish, ensure, make_room, plan, refusals, 
 from kinesis_efo.emr.submission import submit as submit_job
 from kinesis_efo.emr.target import Kind, Run
 from kinesis_efo.errors import ConfigurationError, SubmissionRefusedError
+from kinesis_efo.options import AwsSettings
 
 emr = typer.Typer(no_args_is_help=True, help="Pack jobs, run them on EMR, stop them.")
 
@@ -59,15 +60,15 @@ GraceOption = Annotated[
 
 
 @emr.command()
+@arguments.with_aws
 def package(
+    aws: AwsSettings,
     project: ProjectOption = Path(),
     python: PythonOption = None,
     architecture: ArchitectureOption = None,
     out: Annotated[Path, typer.Option("--out", help="Directory for the archive.")] = _DIST,
     environment: EnvironmentOption = None,
     application: ApplicationOption = None,
-    region: arguments.RegionOption = None,
-    endpoint_url: arguments.EndpointOption = None,
     as_json: output.JsonFlag = False,
 ) -> None:
     """Pack a project and its locked dependencies for the cluster's Python: an archive for --archives.
@@ -76,14 +77,16 @@ def package(
     """
     if environment or application:
         given = Given(environment=environment, application=application)
-        with Context.deployed(given, arguments.aws_settings(region, None, None, endpoint_url)) as deployed:
+        with Context.deployed(given, aws) as deployed:
             python, architecture = python or deployed.python, architecture or deployed.architecture
     archive = _build(project, out, python, architecture)
     output.answer(as_json, _archive_data(archive), lambda: _archive_view(archive))
 
 
 @emr.command(context_settings={"allow_interspersed_args": True})
+@arguments.with_aws
 def submit(
+    aws: AwsSettings,
     argument: Annotated[
         list[str] | None,
         typer.Argument(metavar="ARGUMENTS", help="Of the program, after --; --manifest is added to them."),
@@ -124,10 +127,6 @@ def submit(
     patience: Annotated[
         float, typer.Option("--patience", metavar="SECONDS", help="How long to wait for that.")
     ] = 900.0,
-    region: arguments.RegionOption = None,
-    role_arn: arguments.RoleOption = None,
-    external_id: arguments.ExternalIdOption = None,
-    endpoint_url: arguments.EndpointOption = None,
     as_json: output.JsonFlag = False,
 ) -> None:
     """Submit a job: upload what is not there yet, start it, and wait until it runs.
@@ -136,7 +135,6 @@ def submit(
     Spark 4, a live run of the same application. Submitted twice, it is one run.
     """
     given = Given(environment, application, target, manifest, artifacts)
-    aws = arguments.aws_settings(region, role_arn, external_id, endpoint_url)
     settings = _pairs(conf or [])
     with Context.open(given, aws) as context:
         deployed = context.deployment
@@ -227,23 +225,20 @@ async def _submit(
 
 
 @emr.command()
+@arguments.with_aws
 def stop(
+    aws: AwsSettings,
     environment: EnvironmentOption = None,
     application: ApplicationOption = None,
     target: TargetOption = None,
     manifest: ManifestOption = None,
     grace: GraceOption = 600,
-    region: arguments.RegionOption = None,
-    role_arn: arguments.RoleOption = None,
-    external_id: arguments.ExternalIdOption = None,
-    endpoint_url: arguments.EndpointOption = None,
     as_json: output.JsonFlag = False,
 ) -> None:
     """Stop an application's runs: each finishes its micro-batch and releases its leases; what does not in time, EMR ends.
 
     Exit code 1 where someone still renews the leases afterwards.
     """
-    aws = arguments.aws_settings(region, role_arn, external_id, endpoint_url)
     with Context.open(Given(environment, application, target, manifest, None), aws) as context:
         stopped, owners = asyncio.run(_stop(context, SystemClock(), grace))
     data = {
@@ -269,19 +264,16 @@ async def _stop(context: Context, clock: Clock, grace: int) -> tuple[list[Stoppe
 
 
 @emr.command()
+@arguments.with_aws
 def status(
+    aws: AwsSettings,
     environment: EnvironmentOption = None,
     application: ApplicationOption = None,
     target: TargetOption = None,
     manifest: ManifestOption = None,
-    region: arguments.RegionOption = None,
-    role_arn: arguments.RoleOption = None,
-    external_id: arguments.ExternalIdOption = None,
-    endpoint_url: arguments.EndpointOption = None,
     as_json: output.JsonFlag = False,
 ) -> None:
     """Show an application's runs, the last one first, and where their logs are. Exit code 1 where none is live."""
-    aws = arguments.aws_settings(region, role_arn, external_id, endpoint_url)
     with Context.open(Given(environment, application, target, manifest, None), aws) as context:
         known = context.platform.runs(context.name)[:_SHOWN]
         # A list of EMR Serverless tells less than the run itself.

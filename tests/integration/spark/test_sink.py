@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -96,6 +97,42 @@ def test_a_streaming_query_writes_each_row_once_and_goes_on_after_a_restart(
     assert Counter(int(record["Data"]) for record in written_to(made, "orders")) == Counter(range(500))
     run(500)
     assert Counter(int(record["Data"]) for record in written_to(made, "orders")) == Counter(range(1_000))
+
+
+@pytest.mark.spark
+def test_the_documented_recipe_leaves_each_record_once(spark: SparkSession, world: MakeWorld, tmp_path: Path) -> None:
+    recipe: dict[str, Any] = {}
+    text = (Path(__file__).resolve().parents[3] / "docs" / "writing.md").read_text()
+    for block in re.findall(r"```python\n(from pyspark.*?)```", text, re.DOTALL):
+        exec(block, recipe)
+    made = world({"orders": 1})
+    register(spark)
+    number = functions.col("id")
+    rows = spark.range(30).select(
+        functions.lit("flights").alias("stream"),
+        functions.lit("shardId-000000000000").alias("shardId"),
+        # Aggregated records share a sequence number.
+        (number / 3).cast("long").cast("string").alias("sequenceNumber"),
+        (number % 3).alias("subSequenceNumber"),
+        number.cast("string").cast("binary").alias("data"),
+        number.cast("string").alias("partitionKey"),
+    )
+    # As if the tasks had been tried again.
+    for _ in range(2):
+        recipe["with_id"](rows).write.format("kinesis-efo").options(**options_of(made)).mode("append").save()
+    records = [(record["Data"], record["ApproximateArrivalTimestamp"]) for record in written_to(made, "orders")]
+    assert len(records) == 60
+    schema = "data binary, approximateArrivalTimestamp timestamp"
+    spark.createDataFrame(records, schema).write.parquet(str(tmp_path / "in"))
+    query = (
+        recipe["once"](spark.readStream.schema(schema).parquet(str(tmp_path / "in")))
+        .writeStream.format("memory")
+        .queryName("once")
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    assert sorted(int(row.event) for row in spark.table("once").collect()) == list(range(30))
 
 
 @pytest.mark.spark

@@ -109,7 +109,7 @@ class BlockingProducer:
             self._wait_for_room(record)
 
     def put_many(self, records: Iterable[Given]) -> None:
-        """As `put` for each of them, in order, at half the cost. Takes from `records` as there is room.
+        """As `put` for each of them, in order, with less CPU per record. Takes from `records` as there is room.
 
         Args:
             records: Each as `put` takes it: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)`.

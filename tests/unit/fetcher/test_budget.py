@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kinesis_efo.fetcher.budget import Budget, Signal
 from tests.support.fetched import key
+from tests.support.virtual_time import LoopClock, run
 
 
 def test_a_shard_may_fill_all_but_what_others_are_guaranteed() -> None:
@@ -56,6 +57,29 @@ def test_a_signal_given_before_the_await_is_not_missed() -> None:
         await asyncio.wait_for(waiting, 5)
 
     asyncio.run(main())
+
+
+def test_waits_are_counted_for_the_shard_that_waits_also_while_it_does() -> None:
+    async def main() -> None:
+        clock = LoopClock()
+        budget = Budget(limit=100, now=clock.monotonic)
+        budget.join(key(0))
+        budget.take(key(0), 70)
+        waiting = asyncio.ensure_future(budget.wait(key(0)))
+        await asyncio.sleep(3)
+        assert (budget.waited(key(0)), budget.waited(key(1))) == (3, 0)
+        budget.give_back(key(0), 70)
+        await waiting
+        await asyncio.sleep(10)
+        again = asyncio.ensure_future(budget.wait(key(0)))
+        await asyncio.sleep(4)
+        again.cancel()
+        await asyncio.gather(again, return_exceptions=True)
+        await asyncio.sleep(10)
+        budget.leave(key(0))
+        assert budget.waited(key(0)) == 7
+
+    run(main())
 
 
 @given(

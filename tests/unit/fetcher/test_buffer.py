@@ -109,6 +109,22 @@ def test_what_is_committed_is_gone_and_the_rest_is_not() -> None:
         assert len(cursor.take(NO_LIMIT)) == 1
 
 
+def test_it_tells_since_when_records_wait_for_a_commit() -> None:
+    b = buffer()
+    fill(b, idle(5), at=1.0)
+    assert b.waiting_since is None, "nothing came"
+    fill(b, event(10), at=2.0)
+    fill(b, idle(15), at=3.0)
+    fill(b, event(20), at=4.0)
+    assert b.waiting_since == 2.0
+    b.commit(after(5))
+    assert b.waiting_since == 2.0
+    b.commit(after(10))
+    assert b.waiting_since == 4.0
+    b.commit(after(20))
+    assert b.waiting_since is None
+
+
 def test_a_cursor_refuses_to_jump_over_what_was_dropped() -> None:
     b = buffer()
     fill(b, event(10), event(20))

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
+from kinesis_efo.fetcher.measures import FetcherMeasures
 from kinesis_efo.fetcher.messages import CommitRequest, PollRequest, TipsRequest
 from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.fetcher.worker import Fetcher, FetcherSettings
@@ -26,6 +27,10 @@ from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.leases import LeaseLoop
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.metrics import Kind
+from kinesis_efo.metrics import catalog as metrics
+from kinesis_efo.metrics.board import Values, merge
+from kinesis_efo.metrics.labels import OTHER
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore
@@ -56,8 +61,10 @@ class Query:
         if polled is not None:
             ref, limits = replace(REF, consumer_arn=None), polling_limits(KINESIS_LIMITS)
             transport = PollingTransport(polled, clock, 1.0)  # type: ignore[assignment]
+        self._measures: dict[int, tuple[FetcherMeasures, Values]] = {}
         access = StreamAccess(ref, transport, stream, RetrySettings(), "manifest.json", clock, limits)
         keys = LeaseKeys({"orders": "dev-orders"})
+        self._streams = {"orders": access}
         self.fetcher = Fetcher({"orders": access}, keys, FetcherSettings(buffer_bytes, True, 10.0), clock)
         self.leases = LeaseLoop(
             self.store,
@@ -112,6 +119,22 @@ class Query:
             await reader.aclose()  # type: ignore[attr-defined]
         batches = decode(payloads, wanted.key, wanted.after, wanted.through, deaggregate=True)
         return [(wanted.key.shard, int(number.as_py())) for batch in batches for number in batch.column(2)]
+
+    def counted(self, shards: int) -> Values:
+        """What the fetcher has counted so far, with so many shards told apart; no total may have stepped back."""
+        if shards not in self._measures:
+            about = {"application": "lake", "environment": "dev"}
+            clock = LoopClock()
+            source = FetcherMeasures(self.fetcher, self._streams, self.leases, about, shards, clock.monotonic)
+            self._measures[shards] = (source, {})
+        source, before = self._measures[shards]
+        now = merge({}, source())
+        for (metric, attributes), value in before.items():
+            # A shard's own counts end with it; those of `other` and of the stream never do.
+            if metric.kind is Kind.COUNTER and dict(attributes).get("shard", OTHER) == OTHER:
+                assert now[metric, attributes] >= value
+        self._measures[shards] = (source, now)
+        return now
 
     async def commit(self, offset: Offset) -> None:
         await self.fetcher.commit(CommitRequest(offset.to_dict()))
@@ -327,6 +350,32 @@ async def test_tips_name_every_shard_the_query_will_come_to() -> None:
         assert all(tips[key].value > 1000 for key in sorted(tips)[1:])
 
 
+@scenario
+async def test_a_spark_that_does_not_move_shows_in_the_metrics() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[1000] * 40)
+    shard = (("stream", "orders"), ("shard", "shardId-000000000000"))
+    async with Query(stream, buffer_bytes=10_000) as query:
+        offset = horizon(stream)
+        offset = await query.poll(offset)
+        await asyncio.sleep(100)
+        counted = {
+            metric: value
+            for (metric, attributes), value in query.counted(100).items()
+            if set(shard) >= set(attributes[2:])
+        }
+        assert counted[metrics.WAITING] > 99
+        assert 99 <= counted[metrics.BACKPRESSURE] <= 101
+        assert counted[metrics.LAG] >= 80_000, "silence is lag"
+        assert counted[metrics.OPEN] == 0, "closed on purpose"
+        assert 0 < counted[metrics.RECORDS] < 40
+        assert 0 < counted[metrics.BUFFERED] <= counted[metrics.BUFFER_LIMIT] == 10_000
+        assert counted[metrics.LEASES_HELD] == counted[metrics.LEASES_WANTED] == 1
+        await until_read(query, horizon(stream), 40, check=False)
+        about = (("application", "lake"), ("environment", "dev"), ("stream", "orders"))
+        assert query.counted(100)[metrics.PAUSED, about] >= 1
+
+
 shapes = st.fixed_dictionaries(
     {
         "records": st.lists(st.lists(st.integers(0, 3000), max_size=15), min_size=1, max_size=3),
@@ -374,6 +423,10 @@ def test_every_reader_gets_exactly_its_range_whatever_happens(shape: dict[str, A
                     assert got == expected(stream, wanted)
                     rows += got
                 previous, offset = offset, end
+                for shards in (0, 1, 100):
+                    query.counted(shards)
+            fetched = sum(value for (metric, _), value in query.counted(0).items() if metric is metrics.RECORDS)
+            assert fetched >= total, "some are fetched again"
             most = max(
                 (size // 3 * 4 + 100 for shard in stream.shards_by_id.values() for _, size in shard.records), default=0
             )

@@ -14,6 +14,7 @@ import pytest
 from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError, TableUnavailableError
 from kinesis_efo.leases import LeaseInfo, LeaseLoop, worker_id
 from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.worker import LeaseStats
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock, run
@@ -253,6 +254,7 @@ async def test_workers_of_one_run_share_and_hand_over_without_overlap(f: Fixture
     handed = [(name, key, what) for name, key, what in f.events if name == "a" and what != "taken"]
     assert {what for *_, what in handed} == {"b"}
     assert len(handed) == 3, "no more than needed"
+    assert a.stats == LeaseStats(taken=6), "what is handed over is not lost"
 
 
 @scenario
@@ -284,6 +286,8 @@ async def test_a_lease_taken_by_another_is_lost_with_its_name_and_gets_no_checkp
     loop.assert_held("q")
     await asyncio.sleep(TIMEOUT / 2)
     assert f.store.lease("p").checkpoint == TRIM_HORIZON
+    assert loop.stats == LeaseStats(taken=2, lost_to_others=1)
+    assert loop.wanted == {"p", "q"}
 
 
 @scenario
@@ -306,6 +310,7 @@ async def test_an_unreachable_table_costs_the_leases_at_the_deadline_and_they_co
     assert {key: f.store.lease(key).owner_switches for key in "pq"} == {"p": 0, "q": 0}
     assert f.counter("q") > before["q"]
     assert loop.failure is None
+    assert loop.stats == LeaseStats(taken=4, not_renewed=2)
 
 
 @scenario

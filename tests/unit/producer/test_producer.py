@@ -241,6 +241,29 @@ def test_many_at_once_are_what_one_after_the_other_is_also_where_room_is_scarce(
     run(scenario, shards=3, max_outstanding_records=37)
 
 
+def test_of_many_large_records_few_are_taken_ahead_of_room() -> None:
+    taken = [0]
+
+    def given() -> Iterator[tuple[bytes, str]]:
+        for number in range(40):
+            taken[0] += 1
+            yield b"x" * 100_000, str(number)
+
+    async def scenario(producer: Producer, opened: Opened) -> None:
+        opened.service.gate.clear()
+        putting = asyncio.create_task(producer.put_many(given()))
+        await until(lambda: producer.metrics.backpressure_waits)
+        # A mebibyte, rounded up to a whole record.
+        assert taken[0] == 11
+        assert producer.metrics.outstanding_bytes <= 300_000
+        opened.service.gate.set()
+        await putting
+        await producer.flush()
+        assert producer.metrics.records_written == 40
+
+    run(scenario, max_outstanding_bytes=300_000)
+
+
 def test_many_at_once_keep_the_order_of_a_key() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         await producer.put_many((str(number), f"k{number % 3}") for number in range(600))

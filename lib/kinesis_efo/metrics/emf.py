@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 NAMESPACE: Final = "KinesisEfo"
 _MOST_METRICS: Final = 100
+_END_SECONDS: Final = 2.0
+"""How long lines may take that are being written when the end comes: a file system may hang."""
 _NO_DIMENSION: Final = "shard"
 _DETAIL: Final = ("error", "reason")
 """Attributes that are a dimension too, but not the only way to see their metric: without them it is the total."""
@@ -110,11 +112,12 @@ class EmfWriter:
         self._thread.start()
 
     def close(self) -> None:
-        """Write what has come since the last lines, and end. May be called again."""
+        """Write what has come since the last lines, and end. Bounded; may be called again."""
         if not self._end.is_set():
             self._end.set()
-            self._thread.join(self._interval)
-            self.write()
+            self._thread.join(_END_SECONDS)
+            if not self._thread.is_alive():
+                self.write()
 
     def write(self) -> None:
         """Write one set of lines. What is wrong with that is logged, once until it works again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,23 @@ def test_the_end_writes_what_came_since(tmp_path: Path) -> None:
     writer.close()
     writer.close()
     assert [check(line)["RecordsFetched"] for line in path.read_text().splitlines()] == [4, 5]
+
+
+def test_a_write_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kinesis_efo.metrics.emf._END_SECONDS", 0.05)
+    hanging, let_go = threading.Event(), threading.Event()
+
+    def write(_text: str) -> None:
+        hanging.set()
+        assert let_go.wait(30)
+
+    board = Board()
+    board.add(Counting())
+    writer = EmfWriter(board, 0.01, write)
+    writer.start()
+    assert hanging.wait(10)
+    writer.close()
+    let_go.set()
 
 
 def test_lines_come_by_themselves(tmp_path: Path) -> None:

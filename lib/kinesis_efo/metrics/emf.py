@@ -75,6 +75,7 @@ def emf_sink(where: str) -> Callable[[str], None]:
         stream.flush()
 
     def to_file(text: str) -> None:
+        Path(where).parent.mkdir(parents=True, exist_ok=True)
         with Path(where).open("a", encoding="utf-8") as file:
             file.write(text)
 

@@ -149,7 +149,7 @@ def test_growth_that_could_not_be_written_comes_later(caplog: pytest.LogCaptureF
 
 
 def test_the_end_writes_what_came_since(tmp_path: Path) -> None:
-    path, source = tmp_path / "emf.log", Counting()
+    path, source = tmp_path / "logs" / "emf.log", Counting()
     board = Board()
     board.add(source)
     writer = EmfWriter(board, 3600, emf_sink(str(path)))

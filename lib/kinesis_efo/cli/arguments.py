@@ -34,6 +34,27 @@ ManifestOption: TypeAlias = Annotated[
         autocompletion=manifest_files,
     ),
 ]
+OptionalManifestOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--manifest",
+        "-m",
+        envvar=MANIFEST_VARIABLE,
+        metavar="LOCATION",
+        help="A manifest: its streams can be named as it does.",
+        autocompletion=manifest_files,
+    ),
+]
+StreamOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--stream",
+        "-s",
+        metavar="NAME",
+        help="The stream: as the manifest names it, its name in Kinesis, or its ARN.",
+        autocompletion=stream_names,
+    ),
+]
 StreamsOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

@@ -123,7 +123,7 @@ class _Look:
                 remarks.append(f"{name}: no leases: {manifest.application} has never read it")
             found += lagging.rows(ref, shards, mine, self._sightings, self._clock)
         found, reasons = await lagging.measured(here.access, manifest, found, self._clock, self._count)
-        reported, more = await lagging.reported(here.access, manifest, self._clock.time())
+        reported, more = await lagging.reported(here.access, manifest.streams, self._clock.time())
         return _Report(manifest.application, self._clock.time(), found, reported, [*remarks, *reasons, *more])
 
 

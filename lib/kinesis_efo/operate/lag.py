@@ -221,13 +221,21 @@ async def measured(
     return list(await asyncio.gather(*map(measure, lagging))), list(reasons)
 
 
-async def reported(clients: Clients, manifest: Manifest, now: float) -> tuple[dict[str, int], list[str]]:
+async def reported(
+    clients: Clients, streams: Mapping[str, StreamRef], now: float, window: timedelta = METRIC_WINDOW
+) -> tuple[dict[str, int], list[str]]:
     """What CloudWatch last heard of each stream's consumer: `MillisBehindLatest`, the worst of its shards.
+
+    Args:
+        clients: Where the clients come from.
+        streams: By logical name.
+        now: Seconds since the epoch.
+        window: How far back to look.
 
     Returns:
         Milliseconds by logical name, where there are figures; and why there are none.
     """
-    names = sorted(manifest.streams)
+    names = sorted(streams)
     queries: list[dict[str, Any]] = [
         {
             "Id": f"q{number}",
@@ -236,8 +244,8 @@ async def reported(clients: Clients, manifest: Manifest, now: float) -> tuple[di
                     "Namespace": "AWS/Kinesis",
                     "MetricName": "SubscribeToShardEvent.MillisBehindLatest",
                     "Dimensions": [
-                        {"Name": "StreamName", "Value": manifest.streams[name].stream_name},
-                        {"Name": "ConsumerName", "Value": consumer_name(manifest.streams[name])},
+                        {"Name": "StreamName", "Value": streams[name].stream_name},
+                        {"Name": "ConsumerName", "Value": consumer_name(streams[name])},
                     ],
                 },
                 "Period": 60,
@@ -251,7 +259,7 @@ async def reported(clients: Clients, manifest: Manifest, now: float) -> tuple[di
     try:
         cloudwatch = await clients.client("cloudwatch")
         answer = await cloudwatch.get_metric_data(
-            MetricDataQueries=queries, StartTime=end - METRIC_WINDOW, EndTime=end, ScanBy="TimestampDescending"
+            MetricDataQueries=queries, StartTime=end - window, EndTime=end, ScanBy="TimestampDescending"
         )
     except (ClientError, BotoCoreError, OSError) as error:
         return {}, [f"CloudWatch was not asked: {describe(error)}"]

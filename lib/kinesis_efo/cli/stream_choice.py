@@ -1,0 +1,100 @@
+"""Which stream a command means: a logical name of a manifest, a name in Kinesis, or an ARN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kinesis_efo.aws import SyncClients
+from kinesis_efo.cli import arguments
+from kinesis_efo.errors import ConfigurationError, StreamNotFoundError, SubscriptionError
+from kinesis_efo.kinesis.faults import Verdict, classify, describe
+from kinesis_efo.manifest import Manifest, StreamRef, arn_faults
+from kinesis_efo.options import AwsSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The stream, and how it is to be read.
+
+    Attributes:
+        ref: The stream; with a consumer if one was named.
+        region: Where it is.
+        source: Where its ARN came from, for messages.
+        application: The application of the manifest whose consumer was named, if it was.
+    """
+
+    ref: StreamRef
+    region: str
+    source: str
+    application: str | None = None
+
+
+def choose(aws: AwsSettings, stream: str, location: str | None, consumer_arn: str | None = None) -> Choice:
+    """The stream that the command line means.
+
+    Args:
+        aws: How AWS is reached.
+        stream: Logical name in the manifest, name in Kinesis, or ARN.
+        location: Of a manifest, if there is one.
+        consumer_arn: Consumer to read it with.
+
+    Raises:
+        ConfigurationError: The names and ARNs do not belong together, or there is no such stream.
+        SubscriptionError: AWS could not be asked which stream that is.
+    """
+    manifest = arguments.load(location, aws) if location is not None else None
+    known = _known(manifest, stream) if manifest else None
+    if known is not None and manifest is not None:
+        choice = Choice(replace(known, consumer_arn=None), manifest.region, manifest.source)
+    else:
+        arn = stream if stream.startswith("arn:") else _look_up(aws, stream, manifest)
+        region = arn.split(":")[3] if arn.count(":") >= 5 else ""
+        ref = StreamRef(arn.rpartition("/")[2], arn.rpartition("/")[2], arn, None)
+        choice = Choice(ref, region, "the command line")
+    if consumer_arn is not None:
+        choice = replace(
+            choice, ref=replace(choice.ref, consumer_arn=consumer_arn), application=_owner(manifest, consumer_arn)
+        )
+    _check(choice.ref, consumer_arn)
+    return choice
+
+
+def _known(manifest: Manifest, stream: str) -> StreamRef | None:
+    matches: list[Callable[[StreamRef], bool]] = [
+        lambda ref: ref.name == stream,
+        lambda ref: stream in (ref.stream_name, ref.stream_arn),
+    ]
+    found = (ref for fits in matches for ref in manifest.streams.values() if fits(ref))
+    return next(found, None)
+
+
+def _look_up(aws: AwsSettings, name: str, manifest: Manifest | None) -> str:
+    region = manifest.region if manifest else None
+    try:
+        with closing(SyncClients(aws, region).client("kinesis")) as client:
+            return str(client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"])
+    except (ClientError, BotoCoreError) as error:
+        if classify(error).verdict is Verdict.MISSING:
+            known = f"; the manifest {manifest.source} has {', '.join(sorted(manifest.streams))}" if manifest else ""
+            raise StreamNotFoundError(f"there is no stream {name!r} in this account and region{known}") from error
+        raise SubscriptionError(
+            f"stream {name!r} cannot be looked up: {describe(error)}. Name its ARN to do without kinesis:DescribeStreamSummary"
+        ) from error
+
+
+def _owner(manifest: Manifest | None, consumer_arn: str) -> str | None:
+    if manifest is None:
+        return None
+    owned = any(ref.consumer_arn == consumer_arn for ref in manifest.streams.values())
+    return manifest.application if owned else None
+
+
+def _check(ref: StreamRef, consumer_arn: str | None) -> None:
+    # Without a consumer, its own rule is the one that cannot hold.
+    faults = [fault for fault in arn_faults(ref, "") if consumer_arn is not None or not fault.startswith("consumerArn")]
+    if faults:
+        raise ConfigurationError("; ".join(faults))

@@ -1,0 +1,235 @@
+"""``kinesis-efo tail``: a stream's records on the terminal. Registers nothing, keeps no position, and takes nobody's consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import select
+import signal
+import sys
+from datetime import timedelta
+from typing import Annotated, BinaryIO
+
+import typer
+
+from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.status_line import StatusLine
+from kinesis_efo.cli.stream_choice import Choice, choose
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.operate.access import Access
+from kinesis_efo.operate.lag import reported
+from kinesis_efo.operate.record_format import Format, Wanted
+from kinesis_efo.operate.tailing import Record, Tail, stream_access
+from kinesis_efo.options import AwsSettings
+from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.units import parse_duration, parse_time
+
+_IN_USE = timedelta(minutes=3)
+
+
+@arguments.with_aws
+def tail(
+    aws: AwsSettings,
+    stream: arguments.StreamOption,
+    manifest: arguments.OptionalManifestOption = None,
+    consumer_arn: Annotated[
+        str | None,
+        typer.Option(
+            "--consumer-arn",
+            help="Read with Enhanced Fan-Out, as this consumer: one of your own, not an application's. Else with GetRecords.",
+        ),
+    ] = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="POSITION",
+            help="LATEST, TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or so long ago: 10m.",
+        ),
+    ] = "LATEST",
+    shard: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this shard; may be repeated.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="PATTERN", help="Only partition keys like this: user-*.")] = None,
+    grep: Annotated[str | None, typer.Option(metavar="REGEX", help="Only data that holds this.")] = None,
+    how: Annotated[Format, typer.Option("--format", help="How records are printed.")] = Format.RAW,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many records.")] = None,
+    stop_after: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="Stop after so long.")] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="Use the consumer although somebody else reads with it: they are cut off."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json: one line per record.")] = False,
+) -> None:
+    """Print a stream's records until interrupted. On a terminal, a line below tells rate and lag.
+
+    With GetRecords, the five calls and 2 MB per second and shard are shared with everybody else who polls the stream.
+    """
+    clock = SystemClock()
+    position = _start(start, clock.time())
+    seconds = None if stop_after is None else arguments.seconds("--for", stop_after)
+    wanted = Wanted(key, _pattern(grep))
+    chosen = choose(aws, stream, manifest, consumer_arn)
+    printer = _Printer(Format.JSON if as_json else how, wanted, limit)
+    try:
+        asyncio.run(_run(aws, chosen, position, shard or (), printer, seconds, take_over))
+    except KeyboardInterrupt:
+        pass  # how it is meant to end
+    finally:
+        printer.status.clear()
+    if printer.gone:
+        # Python would complain about what is left in the buffer when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    output.remark(f"{output.count(printer.printed, 'record')} printed, {printer.read:,} read")
+
+
+class _Printer:
+    """Prints the records that are wanted, and counts.
+
+    Attributes:
+        enough: Set once nothing more is to be printed.
+        gone: Whether whoever read our output has closed it.
+    """
+
+    def __init__(self, how: Format, wanted: Wanted, limit: int | None) -> None:
+        self.enough = asyncio.Event()
+        self.status = StatusLine()
+        self._write = how.write
+        self._wanted = wanted
+        self._limit = limit
+        self._out = sys.stdout.buffer
+        self._pipe = _descriptor(self._out)
+        self.gone = False
+        self.printed = self.read = self.bytes = 0
+
+    def take(self, records: list[Record]) -> None:
+        self.read += len(records)
+        self.bytes += sum(len(record.data) for record in records)
+        found = [record for record in records if self._wanted.has(record)]
+        if self._limit is not None:
+            found = found[: self._limit - self.printed]
+        if found:
+            self.status.clear()
+            try:
+                self._out.write(b"".join(map(self._write, found)))
+                self._out.flush()
+            except BrokenPipeError:
+                self._leave()
+                return
+        self.printed += len(found)
+        if self._limit is not None and self.printed >= self._limit:
+            self.enough.set()
+
+    def look(self) -> None:
+        """See whether somebody still reads: on a quiet stream, no write would tell."""
+        if hasattr(select, "poll") and self._pipe is not None:
+            poll = select.poll()
+            poll.register(self._pipe, 0)
+            if any(event & select.POLLERR for _, event in poll.poll(0)):
+                self._leave()
+
+    def _leave(self) -> None:
+        self.gone = True
+        self.enough.set()
+
+
+def _descriptor(out: BinaryIO) -> int | None:
+    try:
+        return out.fileno()
+    except OSError:
+        return None
+
+
+async def _run(
+    aws: AwsSettings,
+    chosen: Choice,
+    start: Position,
+    shards: list[str] | tuple[()],
+    printer: _Printer,
+    seconds: float | None,
+    take_over: bool,
+) -> None:
+    # As with SIGINT: a supervisor that stops it gets the same orderly end.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, printer.enough.set)
+    clock = SystemClock()
+    if not take_over:
+        await _guard(aws, chosen)
+    async with stream_access(aws, chosen.region, chosen.ref, chosen.source, clock) as access:
+        tailing = Tail(access, chosen.ref.name, printer.take, shards)
+        reading = asyncio.create_task(tailing.run(start))
+        showing = asyncio.create_task(_show(tailing, printer))
+        enough = asyncio.create_task(printer.enough.wait())
+        try:
+            await asyncio.wait({reading, enough}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
+                output.remark("every shard has ended")
+        finally:
+            for task in (reading, showing, enough):
+                task.cancel()
+            await asyncio.gather(reading, showing, enough, return_exceptions=True)
+
+
+async def _show(tailing: Tail, printer: _Printer) -> None:
+    read, size = 0, 0
+    while True:
+        await asyncio.sleep(1)
+        printer.look()
+        rate, volume = printer.read - read, printer.bytes - size
+        read, size = printer.read, printer.bytes
+        behind = tailing.seconds_behind
+        lag = "nothing heard yet" if behind is None else f"{behind:.1f} s behind"
+        printer.status.show(
+            f"{printer.printed:,} of {read:,} records | {rate:,}/s | {volume / 1e6:.2f} MB/s | "
+            f"{output.count(tailing.open_shards, 'shard')} | {lag}"
+        )
+
+
+async def _guard(aws: AwsSettings, chosen: Choice) -> None:
+    """Refuse a consumer that is an application's, or that somebody reads with.
+
+    Raises:
+        typer.Exit: It is; with `ExitCode.REFUSED`.
+    """
+    if chosen.ref.polled:
+        return
+    if chosen.application is not None:
+        raise _refused(
+            f"{chosen.ref.consumer_arn} is the consumer of application {chosen.application}: reading with it cuts that off"
+        )
+    async with Access(aws, chosen.region) as access:
+        found, reasons = await reported(access, {"it": chosen.ref}, SystemClock().time(), _IN_USE)
+    for reason in reasons:
+        output.remark(f"whether somebody reads with the consumer is not known: {reason}")
+    if found:
+        minutes = _IN_USE.total_seconds() / 60
+        raise _refused(f"somebody has read with {chosen.ref.consumer_arn} in the last {minutes:.0f} minutes")
+
+
+def _refused(why: str) -> typer.Exit:
+    output.remark(f"kinesis-efo: {why}. Declare a consumer for this, read without one, or say --take-over")
+    return output.stop(output.ExitCode.REFUSED)
+
+
+def _start(text: str, now: float) -> Position:
+    name, _, rest = text.strip().partition(":")
+    try:
+        match name.upper():
+            case "LATEST" if not rest:
+                return Position.at_timestamp(round(now * 1000))
+            case "TRIM_HORIZON" if not rest:
+                return TRIM_HORIZON
+            case "AT_TIMESTAMP":
+                return Position.at_timestamp(parse_time(rest))
+        return Position.at_timestamp(round(now * 1000) - parse_duration(text))
+    except ValueError:
+        raise ConfigurationError(
+            f"--from must be LATEST, TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms> or a duration such as 10m; got {text!r}"
+        ) from None
+
+
+def _pattern(text: str | None) -> re.Pattern[bytes] | None:
+    try:
+        return None if text is None else re.compile(text.encode())
+    except re.error as error:
+        raise ConfigurationError(f"--grep must be a regular expression; got {text!r}: {error}") from None

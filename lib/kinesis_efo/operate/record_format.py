@@ -1,0 +1,106 @@
+"""Records as bytes for a terminal or a pipe, and which of them are wanted. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Final
+
+from kinesis_efo.operate.tailing import Record
+
+_ROW: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records are wanted.
+
+    Attributes:
+        key: Pattern of the partition key with `*`, `?` and `[...]`; None for any.
+        data: Regular expression that the data holds somewhere; None for any.
+
+    >>> record = Record("shardId-0", "7", 0, "user-1", None, b'{"amount": 7}')
+    >>> Wanted(key="user-*", data=re.compile(rb"amount.: [5-9]")).has(record), Wanted(key="user").has(record)
+    (True, False)
+    """
+
+    key: str | None = None
+    data: re.Pattern[bytes] | None = None
+
+    def has(self, record: Record) -> bool:
+        """Whether a record is wanted."""
+        if self.key is not None and not fnmatchcase(record.key or "", self.key):
+            return False
+        return self.data is None or self.data.search(record.data) is not None
+
+
+def raw(record: Record) -> bytes:
+    """The data and a line feed.
+
+    >>> raw(Record("shardId-0", "7", 0, "k", None, b"hello"))
+    b'hello\\n'
+    """
+    return record.data + b"\n"
+
+
+def as_json(record: Record) -> bytes:
+    """One line of JSON: `data` where it is JSON itself, `text` where it is UTF-8, else `base64`.
+
+    >>> as_json(Record("shardId-0", "7", 0, "k", None, b"hello"))
+    b'{"shardId":"shardId-0","sequenceNumber":"7","subSequenceNumber":0,"partitionKey":"k","arrived":null,"text":"hello"}\\n'
+    """
+    document: dict[str, object] = {
+        "shardId": record.shard,
+        "sequenceNumber": record.sequence,
+        "subSequenceNumber": record.sub,
+        "partitionKey": record.key,
+        "arrived": record.arrived.isoformat() if record.arrived else None,
+    }
+    try:
+        text = record.data.decode()
+    except UnicodeDecodeError:
+        document["base64"] = b64encode(record.data).decode()
+    else:
+        try:
+            document["data"] = json.loads(text, parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            document["text"] = text
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def hexadecimal(record: Record) -> bytes:
+    """A heading and a dump of the data, 16 bytes a line.
+
+    >>> print(hexadecimal(Record("shardId-0", "7", 0, "k", None, b"hello")).decode(), end="")
+    shardId-0 7 key='k' 5 bytes
+    00000000  68 65 6c 6c 6f                                   |hello|
+    """
+    lines = [f"{record.shard} {record.sequence} key={record.key!r} {len(record.data)} bytes"]
+    for start in range(0, len(record.data), _ROW):
+        some = record.data[start : start + _ROW]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in some)
+        lines.append(f"{start:08x}  {some.hex(' '):<{_ROW * 3}} |{text}|")
+    return ("\n".join(lines) + "\n").encode()
+
+
+class Format(Enum):
+    """How records are printed."""
+
+    RAW = "raw"
+    JSON = "json"
+    HEX = "hex"
+
+    @property
+    def write(self) -> Callable[[Record], bytes]:
+        """What makes bytes of a record."""
+        return {Format.RAW: raw, Format.JSON: as_json, Format.HEX: hexadecimal}[self]
+
+
+def _refuse(constant: str) -> object:
+    # json.loads takes NaN and Infinity, which are no JSON and would not be printed as such.
+    raise ValueError(constant)

@@ -1,0 +1,192 @@
+"""Reading a stream for a person to look at: every shard, across reshards, from a start until cancelled.
+
+Keeps no position anywhere, and takes no lease. Relies on `StreamAccess`, which reads with Enhanced Fan-Out or GetRecords.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from aiobotocore.config import AioConfig
+
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.fetcher.streams import StreamAccess
+from kinesis_efo.kinesis.events import Event
+from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, polling_limits
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
+from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Transport
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import AwsSettings, RetrySettings
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+
+POLLING_SECONDS: Final = 1.0
+"""Between two looks at a shard that had no more."""
+
+_MOST_SHARDS: Final = 10_000
+
+
+class Record(NamedTuple):
+    """One record; those inside of an aggregate count one by one.
+
+    Attributes:
+        shard: Its shard's id.
+        sequence: Its sequence number; that of the aggregate it came in.
+        sub: Its place in the aggregate, 0 for a plain one.
+        key: Its partition key.
+        arrived: When Kinesis took it.
+        data: Its data.
+    """
+
+    shard: str
+    sequence: str
+    sub: int
+    key: str | None
+    arrived: datetime | None
+    data: bytes
+
+
+class Tail:
+    """Hands the records of a stream to a function, shard by shard in order, shards as they come.
+
+    Args:
+        stream: The stream.
+        name: Its name, for the rows.
+        take: Gets the records of one event. While it runs, nothing more is read.
+        only: Ids of the shards to read; empty for all, and for what continues them.
+    """
+
+    def __init__(
+        self, stream: StreamAccess, name: str, take: Callable[[list[Record]], None], only: Collection[str] = ()
+    ) -> None:
+        self._stream = stream
+        self._name = name
+        self._take = take
+        self._only = frozenset(only)
+        self._positions: dict[str, Position] = {}
+        self._behind: dict[str, int] = {}
+
+    @property
+    def open_shards(self) -> int:
+        """How many shards are read now."""
+        return sum(not position.is_end for position in self._positions.values())
+
+    @property
+    def seconds_behind(self) -> float | None:
+        """How far the slowest shard is behind the tip, as Kinesis says; None before the first event."""
+        return max(self._behind.values()) / 1000 if self._behind else None
+
+    async def run(self, start: Position) -> None:
+        """Read until cancelled, or until every shard has ended.
+
+        Args:
+            start: `TRIM_HORIZON` or `AT_TIMESTAMP`.
+
+        Raises:
+            SubscriptionError: The stream, or a shard, cannot be read.
+            ConfigurationError: A shard that was named is none of the stream's.
+        """
+        await self._stream.refresh()
+        if missing := sorted(shard for shard in self._only if self._stream.shard(shard) is None):
+            raise ConfigurationError(f"stream {self._name} has no shard {', '.join(missing)} (any more)")
+        begin = dict.fromkeys(self._only, start) if self._only else await self._stream.starting_positions(start)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for shard, position in begin.items():
+                    self._begin(group, shard, position)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    def _begin(self, group: asyncio.TaskGroup, shard: str, position: Position) -> None:
+        self._positions[shard] = position
+        group.create_task(self._read(group, shard, position), name=f"tail of {shard}")
+
+    async def _read(self, group: asyncio.TaskGroup, shard: str, position: Position) -> None:
+        await self._stream.subscribe(shard, position, _Sink(self, shard, position)).run()
+        self._behind.pop(shard, None)
+        self._positions[shard] = SHARD_END
+        if not self._only:
+            await self._stream.refresh()
+            for child in self._stream.lineage.startable(self._positions):
+                self._begin(group, child, TRIM_HORIZON)
+
+    def take(self, shard: str, event: Event, after: Position) -> None:
+        """Take an event of a shard that was read up to a position."""
+        self._behind[shard] = event.head.millis_behind
+        if event.head.children:
+            self._stream.learn(shard, event.head.children)
+        if not event.head.records:
+            return
+        batches = decode(
+            [event.payload],
+            ShardKey(self._name, shard),
+            after,
+            event.through,
+            deaggregate=True,
+            hash_range=self._stream.hash_range(shard),
+        )
+        self._take(
+            [
+                Record(
+                    shard,
+                    row["sequenceNumber"],
+                    row["subSequenceNumber"],
+                    row["partitionKey"],
+                    row["approximateArrivalTimestamp"],
+                    row["data"],
+                )
+                for batch in batches
+                for row in batch.to_pylist()
+            ]
+        )
+
+
+class _Sink:
+    """Where one shard's events go; implements `EventSink`."""
+
+    def __init__(self, tail: Tail, shard: str, position: Position) -> None:
+        self._tail = tail
+        self._shard = shard
+        self._position = position
+
+    async def admit(self, event: Event) -> None:
+        self._tail.take(self._shard, event, self._position)
+        if not event.head.still:
+            self._position = event.through
+
+
+@asynccontextmanager
+async def stream_access(
+    aws: AwsSettings, region: str, ref: StreamRef, source: str, clock: Clock, limits: Limits = KINESIS_LIMITS
+) -> AsyncIterator[StreamAccess]:
+    """A stream to read: with its consumer, or with GetRecords where it has none.
+
+    Args:
+        aws: How AWS is reached.
+        region: Used where the settings name none.
+        ref: The stream.
+        source: Where its ARNs came from, for messages.
+        clock: Time.
+        limits: Kinesis' times; tests shorten them.
+    """
+    clients = AsyncClients(aws, region)
+    config = AioConfig(**(POLLING_CONFIG if ref.polled else SUBSCRIPTION_CONFIG), max_pool_connections=_MOST_SHARDS)
+    async with await clients.open("kinesis") as control, await clients.open("kinesis", config) as reader:
+        transport: Transport = PollingTransport(reader, clock, POLLING_SECONDS) if ref.polled else BotoTransport(reader)
+        yield StreamAccess(
+            ref,
+            transport,
+            Topology(control),
+            RetrySettings(),
+            source,
+            clock,
+            polling_limits(limits) if ref.polled else limits,
+            fail_on_data_loss=False,
+        )

@@ -1,0 +1,242 @@
+"""`kinesis-efo tail`: records on the terminal, with a consumer or without, and never at an application's expense."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.integration.cli.conftest import Result, Switch
+from tests.integration.cli.test_manifest import Refusing
+from tests.support.world import World, wait_until
+
+Run = Callable[..., Result]
+
+
+@contextmanager
+def tailing(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """The command in a process of its own, which is gone afterwards, whatever the test finds."""
+    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, env=os.environ, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+COMMAND = [sys.executable, "-c", "from kinesis_efo.cli import main; main()", "tail"]
+OLDEST = ("--from", "TRIM_HORIZON")
+
+
+def _consumer(here: World, name: str = "mine") -> str:
+    """A consumer of one's own."""
+    arn = next(iter(here.consumers.values())).partition("/consumer/")[0]
+    made = here.kinesis.register_stream_consumer(StreamARN=arn, ConsumerName=name)["Consumer"]
+    return str(made["ConsumerARN"])
+
+
+@pytest.mark.parametrize("fan_out", [False, True])
+def test_records_come_in_order_and_only_those_wanted(run: Run, world: Callable[..., World], fan_out: bool) -> None:
+    here = world()
+    here.put([(f"user-{number % 3}", f'{{"n":{number}}}'.encode()) for number in range(30)])
+    reader = ("--consumer-arn", _consumer(here)) if fan_out else ()
+    command = ("tail", "--stream", here.streams["orders"], *reader, *OLDEST)
+    before = len(here.aws.kinesis.trace)
+    everything = run(*command, "--limit", "30")
+    assert everything.code == 0
+    assert [json.loads(line)["n"] for line in everything.out.splitlines()] == list(range(30))
+    some = run(*command, "--key", "user-[12]", "--grep", r":1\d", "--limit", "6", "--json")
+    records = [json.loads(line) for line in some.out.splitlines()]
+    assert [record["data"]["n"] for record in records] == [10, 11, 13, 14, 16, 17]
+    assert {record["partitionKey"] for record in records} == {"user-1", "user-2"}
+    assert all(record["arrived"] and record["shardId"] for record in records)
+    assert "6 records printed" in some.err
+    calls = {call.operation for call in list(here.aws.kinesis.trace)[before:]}
+    assert calls == {"ListShards", *(("SubscribeToShard",) if fan_out else ("GetShardIterator", "GetRecords"))} | (
+        {"DescribeStreamSummary"} & calls
+    )
+
+
+def test_bytes_that_are_no_text(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    here.put([("k", b"\xff\x00abc")])
+    command = ("tail", "--stream", "orders", "--manifest", here.manifest, *OLDEST, "--limit", "1")
+    assert "00000000  ff 00 61 62 63" in run(*command, "--format", "hex").out
+    assert json.loads(run(*command, "--format", "json").out)["base64"] == "/wBhYmM="
+
+
+def test_reshards_are_followed(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    here.put([("a", b"before")])
+    here.kinesis.split_shard(
+        StreamName=here.streams["orders"], ShardToSplit=here.shards()[0]["ShardId"], NewStartingHashKey=str(2**127)
+    )
+    here.wait_active()
+    here.put([(str(number), b"after") for number in range(8)])
+    for reader in ((), ("--consumer-arn", _consumer(here))):
+        found = run("tail", "--stream", here.streams["orders"], *reader, *OLDEST, "--limit", "9")
+        assert found.out.splitlines() == ["before", *["after"] * 8]
+    first = here.shards()[0]["ShardId"]
+    one = run("tail", "--stream", here.streams["orders"], *OLDEST, "--shard", first)
+    assert (one.code, one.out, "every shard has ended" in one.err) == (0, "before\n", True)
+
+
+def test_from_now_and_from_some_time_ago(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    here.put([("k", b"x")])
+    command = ("tail", "--stream", here.streams["orders"])
+    assert run(*command, "--from", "10m", "--limit", "1").out == "x\n"
+    assert run(*command, "--for", "500ms").out == ""
+
+
+def test_the_consumer_of_an_application_is_left_alone(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    here.put([("k", b"x")])
+    command = ("tail", "--stream", "orders", "--consumer-arn", here.consumers["orders"], *OLDEST, "--limit", "1")
+    before = len(here.aws.kinesis.trace)
+    refused = run(*command, "--manifest", here.manifest)
+    assert (refused.code, refused.out) == (3, "")
+    assert "is the consumer of application lake: reading with it cuts that off" in refused.err
+    assert "SubscribeToShard" not in {call.operation for call in list(here.aws.kinesis.trace)[before:]}
+    assert run(*command, "--manifest", here.manifest, "--take-over").out == "x\n"
+
+
+def test_a_consumer_that_somebody_reads_with_is_left_alone(
+    run: Run, world: Callable[..., World], switch: Switch
+) -> None:
+    here = world()
+    here.put([("k", b"x")])
+    mine = _consumer(here)
+    here.aws.client("cloudwatch").put_metric_data(
+        Namespace="AWS/Kinesis",
+        MetricData=[
+            {
+                "MetricName": "SubscribeToShardEvent.MillisBehindLatest",
+                "Dimensions": [
+                    {"Name": "StreamName", "Value": here.streams["orders"]},
+                    {"Name": "ConsumerName", "Value": "mine"},
+                ],
+                "Value": 0,
+            }
+        ],
+    )
+    command = ("tail", "--stream", here.streams["orders"], "--consumer-arn", mine, *OLDEST, "--limit", "1")
+    refused = run(*command)
+    assert (refused.code, "somebody has read with" in refused.err) == (3, True)
+    assert run(*command, "--take-over").code == 0
+    switch.faults = Refusing("GetMetricData")
+    unknown = run(*command)
+    assert (unknown.code, unknown.out) == (0, "x\n")
+    assert "whether somebody reads with the consumer is not known" in unknown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--stream", "nope"), 1, "there is no stream 'nope' in this account and region"),
+        (("--stream", "arn:aws:kinesis:us-east-1:123456789012:stream/nope"), 1, "does not exist (any more)"),
+        (("--stream", "arn:aws:sqs:us-east-1:123456789012:nope"), 1, "is not the ARN of a Kinesis stream"),
+        (("--stream", "HERE", "--from", "yesterday"), 1, "--from must be LATEST"),
+        (("--stream", "HERE", "--grep", "("), 1, "--grep must be a regular expression"),
+        (("--stream", "HERE", "--for", "long"), 1, "--for must be a duration"),
+        (("--stream", "HERE", "--shard", "shardId-9"), 1, "has no shard shardId-9"),
+        (("--stream", "HERE", "--format", "xml"), 2, "'xml' is not one of"),
+        (("--stream", "HERE", "--manifest", "none.json"), 1, "there is no such file"),
+        ((), 2, "--stream"),
+    ],
+)
+def test_bad_input(run: Run, world: Callable[..., World], arguments: tuple[str, ...], code: int, said: str) -> None:
+    name = world().streams["orders"]
+    found = run("tail", *(name if each == "HERE" else each for each in arguments))
+    assert (found.code, found.out) == (code, "")
+    assert said in found.err
+
+
+def test_a_consumer_that_is_gone_or_of_another_stream(run: Run, world: Callable[..., World]) -> None:
+    here = world({"orders": 1, "clicks": 1})
+    mine = _consumer(here)
+    other = run("tail", "--stream", "clicks", "--manifest", here.manifest, "--consumer-arn", here.consumers["orders"])
+    assert (other.code, "is not a consumer of streamArn" in other.err) == (1, True)
+    here.kinesis.deregister_stream_consumer(ConsumerARN=mine)
+    stream = next(here.streams[name] for name in here.streams if f"/{here.streams[name]}/" in mine)
+    gone = run("tail", "--stream", stream, "--consumer-arn", mine)
+    assert (gone.code, "does not exist (any more)" in gone.err) == (1, True)
+
+
+@pytest.mark.parametrize("fan_out", [False, True])
+def test_no_permission(run: Run, world: Callable[..., World], switch: Switch, fan_out: bool) -> None:
+    here = world()
+    reader = ("--consumer-arn", _consumer(here)) if fan_out else ()
+    switch.faults = Refusing("SubscribeToShard", "GetShardIterator")
+    found = run("tail", "--stream", here.streams["orders"], *reader)
+    assert (found.code, found.out) == (1, "")
+    assert f"Allow kinesis:{'SubscribeToShard' if fan_out else 'GetShardIterator'}" in found.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_a_clean_end(world: Callable[..., World], number: signal.Signals) -> None:
+    here = world()
+    here.put([("k", b"x")] * 3)
+    reader = ["--consumer-arn", _consumer(here)] if number is signal.SIGINT else []
+    mine, terminal = pty.openpty()
+    with tailing("--stream", here.streams["orders"], *OLDEST, *reader, stderr=terminal) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(3)] == [b"x\n"] * 3
+        shown = b""
+
+        def status() -> bool:
+            nonlocal shown
+            shown += os.read(mine, 4096)
+            return b"3 of 3 records | " in shown and b"1 shard | 0.0 s behind" in shown
+
+        wait_until(status)
+        process.send_signal(number)
+        assert process.wait(30) == 0
+    os.close(terminal)
+    last = os.read(mine, 65_536)
+    os.close(mine)
+    assert last.endswith(b"3 records printed, 3 read\r\n")
+    assert b"Traceback" not in shown + last
+
+
+def test_a_pipe_that_is_closed_is_a_clean_end(world: Callable[..., World]) -> None:
+    here = world()
+    here.put([("k", b"x" * 1000)] * 400)
+    with tailing("--stream", here.streams["orders"], *OLDEST, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(30) == 0
+        said = process.stderr.read()
+    assert b"Error" not in said
+    assert b"records printed" in said
+
+
+def test_a_stream_that_is_deleted_meanwhile(world: Callable[..., World]) -> None:
+    here = world()
+    here.put([("k", b"x")])
+    command = ["--stream", here.streams["orders"], *OLDEST, "--consumer-arn", _consumer(here)]
+    with tailing(*command, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"x\n"
+        here.kinesis.delete_stream(StreamName=here.streams["orders"], EnforceConsumerDeletion=True)
+        assert process.wait(60) == 1
+        said = process.stderr.read()
+    assert b"does not exist (any more)" in said
+    assert b"Traceback" not in said
+
+
+def test_nobody_is_needed_to_show_a_status() -> None:
+    """Where standard error is no terminal, the status line writes nothing."""
+    script = "from kinesis_efo.cli.status_line import StatusLine; line = StatusLine(); line.show('x'); line.clear()"
+    found: Any = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert (found.stdout, found.stderr) == (b"", b"")

@@ -99,18 +99,20 @@ class Alarms(Construct):
         reader = names.application_name(application, settings)
         name = names.stream_name(self._environment, key)
         dimensions = {"StreamName": stream.name, "ConsumerName": consumer}
+        # One that may poll is silent here for as long as it does.
+        always_subscribed = settings.continuous and not settings.polling
         lag = self._alarm(
             place.join("lag"),
             name=self._name(reader, f"{name}/lag"),
             description=f"{reader} is more than {settings.lag_threshold_seconds} s behind on {name}"
-            + (", or reads nothing at all." if settings.continuous else "."),
+            + (", or reads nothing at all." if always_subscribed else "."),
             metric=LAG,
             statistic="Maximum",
             threshold=settings.lag_threshold_seconds * 1000,
             periods=5,
             datapoints=5,
             # While a subscription is open, Kinesis sends events even when nobody writes. No data: nobody reads.
-            missing="breaching" if settings.continuous else "notBreaching",
+            missing="breaching" if always_subscribed else "notBreaching",
             dimensions=dimensions,
         )
         self._lag_arns.append(lag.arn)

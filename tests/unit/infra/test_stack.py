@@ -524,6 +524,8 @@ def test_alarms_watch_enhanced_fan_out(synth: Synth) -> None:
 
 
 def test_a_job_that_runs_now_and_then_may_be_silent(synth: Synth) -> None:
+    alarms = synth(applications=apps(polling=True))["resource"]["aws_cloudwatch_metric_alarm"]
+    assert alarms["orders_lake_lag"]["treat_missing_data"] == "notBreaching", "while it polls, it has no subscription"
     alarms = synth(applications=apps(continuous=False))["resource"]["aws_cloudwatch_metric_alarm"]
     assert alarms["orders_lake_lag"]["treat_missing_data"] == "notBreaching"
     assert "alarm_actions" not in alarms["orders_lake_lag"]

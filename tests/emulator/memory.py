@@ -74,6 +74,9 @@ class MemoryClient:
     async def list_shards(self, **params: Any) -> Any:
         return await self._call("ListShards", params)
 
+    async def describe_stream_summary(self, **params: Any) -> Any:
+        return await self._call("DescribeStreamSummary", params)
+
     async def get_shard_iterator(self, **params: Any) -> Any:
         return await self._call("GetShardIterator", params)
 

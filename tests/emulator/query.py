@@ -114,7 +114,7 @@ class Query:
         self.streams = {
             "orders": StreamAccess(
                 ref, transport, Topology(self.client, application.clock), retry, "manifest.json", application.clock,
-                limits,
+                limits, fail_on_data_loss=application.fail_on_data_loss,
             )
         }  # fmt: skip
         self.keys = LeaseKeys({"orders": application.ref.stream_name})

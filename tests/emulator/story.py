@@ -83,7 +83,6 @@ class Story:
         self.driving: asyncio.Task[None] | None = None
         self.crashing = False
         self.disturbed = self.began
-        self.last_put = self.began
 
     async def tell(self) -> Outcome:
         """Let it happen, and check what came of it.
@@ -174,7 +173,6 @@ class Story:
         while self.clock.monotonic() < until:
             for _ in range(random.randint(1, 8)):
                 self.scene.put(random.choice(keys), random.randint(*sizes), 3 if aggregated else 1)
-            self.last_put = self.clock.monotonic()
             await asyncio.sleep(random.expovariate(1.0))
 
     async def _disturb(self) -> None:

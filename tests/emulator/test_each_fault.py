@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from kinesis_efo.errors import (
     AccessRefusedError,
     ConsumerNotFoundError,
     ConsumerTakenOverError,
+    DataLossError,
     InvalidRequestError,
     KeyUnusableError,
     KinesisEfoError,
@@ -23,6 +27,7 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.local.subscribe import open_subscription
 from tests.emulator.faults import ScriptedFaults
+from tests.emulator.query import Application
 from tests.emulator.scene import Scene
 from tests.emulator.script import BROKEN, EXCEPTIONS, ODD, REFUSALS, SLOW, Fault
 from tests.support.virtual_time import run
@@ -210,6 +215,53 @@ async def test_a_consumer_created_again_under_its_name_is_another_one() -> None:
     scene.application.ref = redeployed
     await scene.read()
     scene.check()
+
+
+@virtual
+async def test_faults_of_one_consumer_leave_another_alone() -> None:
+    scene, faults = scene_with(Fault("reset", 0, times=FOR_EVER, consumer="lake"), shards=2)
+    scene.put_some(50)
+    arn = scene.application.ref.stream_arn
+    other = scene.kinesis.call("RegisterStreamConsumer", StreamARN=arn, ConsumerName="other")["Consumer"]["ConsumerARN"]
+    ours = scene.application
+    scene.application = Application(scene.kinesis, replace(ours.ref, consumer_arn=other), Random(2))
+    query = await scene.read(seconds=60)
+    scene.check()
+    assert query.referee.faults == {}
+    scene.application = ours
+    with pytest.raises(RetriesExhaustedError):
+        await scene.read()
+    assert faults.strikes
+
+
+@pytest.mark.parametrize("fail", [True, False])
+@virtual
+async def test_shards_trimmed_while_nobody_reads(fail: bool) -> None:
+    """What retention took is told, or left out once that is accepted; what is left is read once and in order."""
+    settings = {"retention_seconds": 600.0, "max_event_records": 5}
+    scene, _ = scene_with(settings=settings, shards=2, fail_on_data_loss=fail, max_records=10)
+    scene.put_some(60)
+    await scene.read(rows=15)
+    scene.split(0)
+    await asyncio.sleep(1200)
+    # The last micro-batch was committed: nobody wants it again.
+    _, end = scene.application.offsets[-1]
+    scene.application.offsets.append((end, end))
+    read = Counter(row.key for row in scene.application.rows)
+    lost = {key: count - read[key] for key, count in scene.written.items()}
+    scene.put_some(60)
+    if fail:
+        with pytest.raises(DataLossError, match=r"shardId-00000000000[01]"):
+            await scene.read(rows=1000)
+        scene.check(whole=False)
+        return
+    await scene.read(rows=read.total() + 60)
+    numbers: dict[str, list[int]] = {}
+    for row in scene.application.rows:
+        numbers.setdefault(row.key, []).append(int(row.data.split(b":")[0]))
+    for key, written in scene.written.items():
+        gone = range(read[key], read[key] + lost[key])
+        assert numbers[key] == [number for number in range(written) if number not in gone]
 
 
 @virtual

@@ -1,0 +1,247 @@
+"""Sessions: which credentials, region and endpoint requests really go out with, by the requests that arrive.
+
+A server of a few lines stands in for STS and for the services, because what matters is on the wire: moto accepts every signature.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from botocore.exceptions import ClientError
+
+from kinesis_efo.aws import AsyncClients, SyncClients
+from kinesis_efo.errors import AccessRefusedError, ConfigurationError
+from kinesis_efo.kinesis.faults import Verdict, classify, fatal
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import AwsSettings
+
+ROLE = "arn:aws:iam::123456789012:role/reader"
+STREAM = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
+
+
+class Aws:
+    """An endpoint that hands out credentials and notes who asks for what.
+
+    Attributes:
+        assumed: Parameters of the AssumeRole calls.
+        signed: Of every other request: access key, session token and region.
+        lifetimes: Seconds for which the credentials of each AssumeRole hold; the last one for all that follow.
+        refusal: Error code that AssumeRole answers with.
+    """
+
+    def __init__(self) -> None:
+        self.assumed: list[dict[str, str]] = []
+        self.signed: list[tuple[str, str | None, str]] = []
+        self.lifetimes = [3600.0]
+        self.refusal: str | None = None
+        aws = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                status, answer = aws._answer(self.headers, body)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def _answer(self, headers: Any, body: bytes) -> tuple[int, bytes]:
+        key, region = re.findall(r"Credential=(\w+)/\d+/([\w-]+)/", headers["Authorization"])[0]
+        if headers.get("X-Amz-Target"):
+            self.signed.append((key, headers.get("X-Amz-Security-Token"), region))
+            return 200, b'{"TableNames":[],"Shards":[]}'
+        if self.refusal:
+            error = f"<Error><Code>{self.refusal}</Code><Message>User: arn:aws:iam::1:user/me</Message></Error>"
+            return 403, f"<ErrorResponse>{error}</ErrorResponse>".encode()
+        self.assumed.append({name: values[0] for name, values in parse_qs(body.decode()).items()} | {"key": key})
+        lifetime = self.lifetimes.pop(0) if len(self.lifetimes) > 1 else self.lifetimes[0]
+        expiration = (datetime.now(UTC) + timedelta(seconds=lifetime)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        number = len(self.assumed)
+        credentials = (
+            f"<AccessKeyId>ASSUMED{number}</AccessKeyId><SecretAccessKey>s</SecretAccessKey>"
+            f"<SessionToken>token{number}</SessionToken><Expiration>{expiration}</Expiration>"
+        )
+        result = f"<AssumeRoleResult><Credentials>{credentials}</Credentials></AssumeRoleResult>"
+        return 200, f"<AssumeRoleResponse>{result}</AssumeRoleResponse>".encode()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def aws() -> Iterator[Aws]:
+    with closing(Aws()) as aws:
+        yield aws
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Credentials from variables, and nothing else: no profile, no instance role, no region."""
+    for name in ("AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "BASE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/dev/null")
+    return monkeypatch
+
+
+Calls = Callable[[AwsSettings, int], None]
+
+
+def in_threads(settings: AwsSettings, calls: int) -> None:
+    """So many requests of one client and one of another, with botocore."""
+    clients = SyncClients(settings, "eu-west-1")
+    with closing(clients.client("dynamodb")) as table, closing(clients.client("kinesis")) as kinesis:
+        for _ in range(calls):
+            table.list_tables()
+        kinesis.list_shards(StreamName="orders")
+
+
+def in_a_loop(settings: AwsSettings, calls: int) -> None:
+    """The same with aiobotocore."""
+
+    async def main() -> None:
+        clients = AsyncClients(settings, "eu-west-1")
+        async with await clients.open("dynamodb") as table, await clients.open("kinesis") as kinesis:
+            for _ in range(calls):
+                await table.list_tables()
+            await kinesis.list_shards(StreamName="orders")
+
+    asyncio.run(main())
+
+
+both = pytest.mark.parametrize("call", [in_threads, in_a_loop])
+
+
+@both
+def test_without_a_role_requests_are_signed_with_the_environments_credentials(aws: Aws, call: Calls) -> None:
+    call(AwsSettings(endpoint_url=aws.url), 1)
+    assert aws.signed == [("BASE", None, "eu-west-1")] * 2
+    assert aws.assumed == []
+
+
+@both
+def test_temporary_credentials_of_the_environment_bring_their_token(
+    aws: Aws, call: Calls, environment: pytest.MonkeyPatch
+) -> None:
+    environment.setenv("AWS_SESSION_TOKEN", "mine")
+    call(AwsSettings(endpoint_url=aws.url), 1)
+    assert aws.signed == [("BASE", "mine", "eu-west-1")] * 2
+
+
+@both
+def test_the_sdks_own_endpoint_variable_is_honoured(aws: Aws, call: Calls, environment: pytest.MonkeyPatch) -> None:
+    environment.setenv("AWS_ENDPOINT_URL", aws.url)
+    call(AwsSettings(region="ap-south-1", role_arn=ROLE), 1)
+    assert aws.signed == [("ASSUMED1", "token1", "ap-south-1")] * 2
+
+
+@both
+def test_a_role_is_assumed_once_for_all_clients_with_what_its_trust_policy_asks_for(aws: Aws, call: Calls) -> None:
+    settings = AwsSettings(
+        region="us-west-2", endpoint_url=aws.url, role_arn=ROLE, external_id="tenant 7", role_session_name="lake"
+    )
+    call(settings, 3)
+    assert aws.signed == [("ASSUMED1", "token1", "us-west-2")] * 4
+    (assumed,) = aws.assumed
+    assert (assumed["Action"], assumed["RoleArn"], assumed["key"]) == ("AssumeRole", ROLE, "BASE")
+    assert (assumed["ExternalId"], assumed["RoleSessionName"]) == ("tenant 7", "lake")
+
+
+@both
+def test_without_an_external_id_none_is_sent(aws: Aws, call: Calls) -> None:
+    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), 1)
+    (assumed,) = aws.assumed
+    assert "ExternalId" not in assumed
+    assert assumed["RoleSessionName"] == "kinesis-efo"
+
+
+@both
+def test_no_request_is_signed_with_credentials_that_are_about_to_expire(aws: Aws, call: Calls) -> None:
+    aws.lifetimes = [30, 3600]
+    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), 3)
+    assert [key for key, _, _ in aws.signed] == ["ASSUMED2"] * 4
+    assert [assumed["key"] for assumed in aws.assumed] == ["BASE", "BASE"], "assumed with the base credentials again"
+
+
+@both
+def test_credentials_are_refreshed_for_as_long_as_clients_live(aws: Aws, call: Calls) -> None:
+    aws.lifetimes = [30]
+    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), 3)
+    numbers = [int(key.removeprefix("ASSUMED")) for key, _, _ in aws.signed]
+    assert len(set(numbers)) == 4, "each request has its own"
+    assert numbers == sorted(numbers)
+
+
+@both
+@pytest.mark.parametrize(
+    ("code", "verdict", "said"),
+    [
+        ("AccessDenied", Verdict.REFUSED, "Allow sts:AssumeRole on it to arn:aws:iam::1:user/me"),
+        ("ExpiredToken", Verdict.EXPIRED, "The credentials have expired and do not refresh themselves"),
+    ],
+)
+def test_a_role_that_cannot_be_assumed_is_an_error_that_says_what_to_do(
+    aws: Aws, call: Calls, code: str, verdict: Verdict, said: str
+) -> None:
+    aws.refusal = code
+    with pytest.raises(ClientError) as caught:
+        call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), 1)
+    fault = classify(caught.value)
+    assert fault.verdict is verdict
+    error = fatal(fault, STREAM, "shardId-000000000000", "manifest.json")
+    assert isinstance(error, AccessRefusedError)
+    assert said in str(error)
+    assert aws.signed == []
+
+
+@both
+def test_a_role_without_credentials_to_assume_it_with(aws: Aws, call: Calls, environment: pytest.MonkeyPatch) -> None:
+    environment.delenv("AWS_ACCESS_KEY_ID")
+    environment.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(ConfigurationError, match=f"'roleArn' is '{ROLE}', but there are no AWS credentials"):
+        call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), 1)
+
+
+def test_the_option_wins_over_the_manifests_region_and_that_over_the_environments(
+    aws: Aws, environment: pytest.MonkeyPatch
+) -> None:
+    environment.setenv("AWS_DEFAULT_REGION", "eu-south-2")
+
+    def region(option: str | None, manifest: str | None) -> str:
+        with closing(
+            SyncClients(AwsSettings(region=option, endpoint_url=aws.url), manifest).client("dynamodb")
+        ) as client:
+            return str(client.meta.region_name)
+
+    assert region("us-east-2", "eu-west-1") == "us-east-2"
+    assert region(None, "eu-west-1") == "eu-west-1"
+    assert region(None, None) == "eu-south-2"
+
+
+def test_no_region_at_all_is_an_error_that_names_the_option() -> None:
+    with pytest.raises(ConfigurationError, match="no AWS region for ssm: set kinesis-efo option 'region'"):
+        SyncClients(AwsSettings()).client("ssm")

@@ -133,11 +133,12 @@ class StreamAccess:
         shards = [self.lineage[child] for child in self.lineage.children(shard_id)]
         return tuple(ChildShard(shard.shard_id, shard.parents, *shard.hash_range) for shard in shards)
 
-    async def check_loss(self, positions: Mapping[str, Position]) -> None:
+    async def check_loss(self, positions: Mapping[str, Position], *, resumed: bool) -> None:
         """Report shards that were trimmed before they were read, wholly or from their beginning.
 
         Args:
             positions: The offset of this stream, by shard id.
+            resumed: Whether the query may have stood still before it came to this offset.
 
         Raises:
             DataLossError: There are some, and losses fail the query.
@@ -149,7 +150,7 @@ class StreamAccess:
                 self._report(shard_id)
         for shard_id, position in positions.items():
             shard = self.shard(shard_id)
-            if shard is not None and position == TRIM_HORIZON and self._follows(shard, positions):
+            if resumed and shard is not None and position == TRIM_HORIZON and self._follows(shard, positions):
                 await self._listed(self._retention.check_begun(shard))
 
     def _follows(self, shard: Shard, positions: Mapping[str, Position]) -> bool:

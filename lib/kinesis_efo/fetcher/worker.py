@@ -181,7 +181,7 @@ class Fetcher:
             return
         for name, positions in _by_stream(offset).items():
             try:
-                await self._stream(name).check_loss(positions)
+                await self._stream(name).check_loss(positions, resumed=not self._checked)
             except (DataLossError, AccessRefusedError, StreamNotFoundError) as error:
                 self.failed(error)
                 raise

@@ -57,7 +57,9 @@ class Retention:
         self._known: tuple[float, float] | None = None
         self._warned: set[str] = set()
 
-    async def check(self, shard_id: str, position: Position, read_until: float | None = None) -> bool:
+    async def check(
+        self, shard_id: str, position: Position, read_until: float | None = None, grace: float = 0.0
+    ) -> bool:
         """Whether reading can only go on at the trim horizon, because that has passed a position.
 
         Args:
@@ -65,6 +67,7 @@ class Retention:
             position: How far it was read.
             read_until: What arrived before this time was read, epoch seconds, where that is known. It counts as the position
                 does, whichever is later: an idle shard's position may stand still.
+            grace: Seconds by which the horizon may have passed it all the same.
 
         Raises:
             DataLossError: It has, and losses fail the query.
@@ -73,7 +76,7 @@ class Retention:
         since = _time_of(shard_id, position, self._clock.time() + SKEW_SECONDS)
         if read_until is not None and (since is None or read_until > since):
             since = read_until
-        return since is not None and await self._has_passed(shard_id, since, f"was read up to {position} only")
+        return since is not None and await self._has_passed(shard_id, since, f"was read up to {position} only", grace)
 
     async def reaches_back_to(self, epoch_ms: int) -> bool:
         """Whether the stream still keeps what arrived at a time, in epoch milliseconds.
@@ -95,11 +98,11 @@ class Retention:
             born = float(shard.first >> 148 & _36_BITS)
             await self._has_passed(shard.shard_id, born, "has not been read yet, although its parents have")
 
-    async def _has_passed(self, shard_id: str, since: float, state: str) -> bool:
-        if self._clock.time() - since <= self._shortest:
+    async def _has_passed(self, shard_id: str, since: float, state: str, grace: float = 0.0) -> bool:
+        if self._clock.time() - since <= self._shortest + grace:
             return False
         horizon = self._clock.time() - await self._retention()
-        if since >= horizon:
+        if since >= horizon - grace:
             return False
         message = (
             f"stream {self._stream.name!r}, shard {shard_id} {state}, and the stream does not keep records for so long: what "

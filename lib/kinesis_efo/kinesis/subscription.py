@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock, SystemClock, within
 from kinesis_efo.errors import DataLossError, FrameError
@@ -28,6 +28,9 @@ from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 log = logging.getLogger(__name__)
+
+AT_HORIZON_SECONDS: Final = 600.0
+"""Whoever begins at the trim horizon reads what is about to go: by so much it may be late until it has got away from there."""
 
 
 class EventSink(Protocol):
@@ -136,6 +139,7 @@ class ShardSubscription:
         self._transport = transport
         self._retention = retention
         self.read_until = read_until
+        self._at_horizon = start == TRIM_HORIZON
         self._limits = limits
         self._clock = clock or SystemClock()
         self._recovery: Recovery = (
@@ -268,7 +272,10 @@ class ShardSubscription:
     async def _is_passed(self) -> bool:
         if self._retention is None:
             return False
-        return await self._retention.check(self._shard_id, self.position, self.read_until)
+        grace = AT_HORIZON_SECONDS if self._at_horizon else 0.0
+        passed = await self._retention.check(self._shard_id, self.position, self.read_until, grace)
+        self._at_horizon = self._at_horizon or passed
+        return passed
 
     async def _lagging(self) -> Exception | None:
         """Report when the trim horizon has passed us while we read; what went wrong with asking, if something did."""
@@ -290,6 +297,8 @@ class ShardSubscription:
         await self._sink.admit(event)
         self._last_sign = self._clock.monotonic()
         self.read_until = read_until
+        if self._clock.time() - read_until < self._limits.shortest_retention - AT_HORIZON_SECONDS:
+            self._at_horizon = False
         if not head.still:
             self.position = event.through
         stats.events += 1

@@ -695,6 +695,22 @@ async def test_a_reader_that_falls_behind_the_horizon_while_it_reads_is_told() -
 
 
 @virtual
+async def test_whoever_begins_at_the_horizon_may_be_late_by_minutes_until_it_has_got_away() -> None:
+    edge = [step for n in range(60) for step in (Wait(5), payload(aged(DAY - 2 * n), 1, behind=(DAY + 3 * n) * 1000))]
+    scene = Scene(edge, edge, [END], fail_on_data_loss=True)
+    await scene.ends()
+    assert scene.transport.positions[1].startswith("AFTER")
+
+    late = payload(aged(DAY), 1, behind=DAY * 1000)
+    stuck = Scene([late, payload(aged(DAY - 1), 1, behind=DAY * 1000)], delays={1: 1200}, fail_on_data_loss=True)
+    await stuck.fails(DataLossError, SHARD)
+
+    away = payload(aged(60), 1, behind=(DAY - 700) * 1000)
+    back = payload(aged(60), 1, behind=(DAY + 60) * 1000)
+    await Scene([late, away, back, late], fail_on_data_loss=True).fails(DataLossError, SHARD)
+
+
+@virtual
 async def test_a_retention_that_cannot_be_asked_for_is_asked_for_again_and_a_refusal_names_the_permission() -> None:
     busy = refused("LimitExceededException", operation="DescribeStreamSummary")
     topology = ScriptedTopology([SHARD], retention=(busy, busy, 48 * 3600))

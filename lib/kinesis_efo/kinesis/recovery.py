@@ -149,6 +149,9 @@ class Recovery:
 
     def _bear_refusal(self, fault: Fault) -> None:
         now = self._clock.monotonic()
+        if self._refusals and now - self._refusals[-1] > 2 * self._limits.opening:
+            # Nobody asked in between, for example while the lease was away: patience begins anew.
+            self._refusals.clear()
         self._refusals.append(now)
         if now - self._refusals[0] >= self._limits.patience:
             raise self._fatal(fault) from fault.error

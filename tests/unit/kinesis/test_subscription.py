@@ -487,6 +487,21 @@ async def test_what_the_subscription_before_suffered_still_counts() -> None:
     assert min(scene.transport.gaps) >= 1
 
 
+@virtual
+async def test_patience_with_refusals_begins_anew_after_a_time_in_which_nobody_asked() -> None:
+    scene = Scene(TOO_SOON, TOO_SOON, TOO_SOON, [END])
+    running = asyncio.ensure_future(scene.subscription.run())
+    await asyncio.sleep(1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await asyncio.sleep(600)
+    scene.subscription = ShardSubscription(
+        STREAM, SHARD, TRIM_HORIZON, scene.sink, scene.transport, scene.topology,
+        source=SOURCE, clock=scene.clock, before=scene.subscription,
+    )  # fmt: skip
+    await scene.ends()
+
+
 # -- fatal at once
 
 

@@ -6,7 +6,7 @@ Relies on the streams' shards and, for `LEASES`, on the lease table.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import LeaseTableError
@@ -14,7 +14,7 @@ from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.options import Start
-from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +51,16 @@ async def _from_leases(
 ) -> Offset:
     scan = await table.scan()
     positions: dict[ShardKey, Position] = {}
+    parents: dict[ShardKey, frozenset[str]] = {}
     for key, lease in scan.leases.items():
         shard = lease_keys.decode(key)
         if shard is None or shard.stream not in streams:
             continue
         # KCL keeps LATEST in a row until its first checkpoint: nothing was read yet.
         positions[shard] = lease.position or now
+        parents[shard] = lease.parents
+    for shard in _waiting(positions, streams, parents):
+        del positions[shard]
     for name in streams:
         if not any(key.stream == name for key in positions):
             raise LeaseTableError(
@@ -64,6 +68,21 @@ async def _from_leases(
                 f"{_unreadable(scan.unreadable)}. Copy them from the KCL application's table, or start at TRIM_HORIZON or LATEST"
             )
     return Offset(positions)
+
+
+def _waiting(
+    positions: Mapping[ShardKey, Position],
+    streams: Mapping[str, StreamAccess],
+    parents: Mapping[ShardKey, Collection[str]],
+) -> list[ShardKey]:
+    """Shards that the KCL has leases for, and holds back until their parents are read to their end: they come after them."""
+
+    def unread(key: ShardKey) -> bool:
+        listed = streams[key.stream].shard(key.shard)
+        before = {*parents[key], *(listed.parents if listed else ())}
+        return any(not positions.get(ShardKey(key.stream, parent), SHARD_END).is_end for parent in before)
+
+    return [key for key, position in positions.items() if position == TRIM_HORIZON and unread(key)]
 
 
 def _unreadable(reasons: Mapping[str, str]) -> str:

@@ -390,6 +390,31 @@ def test_starting_where_a_kcl_application_stopped(world: MakeWorld) -> None:
         assert [row.sequence for row in r.until(6)] == numbers[4:]
 
 
+def test_children_that_the_kcl_holds_back_come_after_their_parent(world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(20))
+    (root,) = (shard["ShardId"] for shard in w.shards())
+    w.kinesis.split_shard(StreamName=w.streams["orders"], ShardToSplit=root, NewStartingHashKey=str(2**127))
+    w.wait_active()
+    w.put(numbered(20, first=20))
+    children = [shard["ShardId"] for shard in w.shards() if shard["ShardId"] != root]
+    for shard, parents in ((root, []), *((child, [root]) for child in children)):
+        row = {
+            "leaseKey": {"S": shard},
+            "leaseCounter": {"N": "7"},
+            "checkpoint": {"S": "TRIM_HORIZON"},
+            "checkpointSubSequenceNumber": {"N": "0"},
+            "ownerSwitchesSinceCheckpoint": {"N": "0"},
+            **({"parentShardId": {"SS": parents}} if parents else {}),
+        }
+        w.dynamodb.put_item(TableName=w.lease_table, Item=row)
+    with reading(w, startingPosition="LEASES") as r:
+        assert dict(r.offset) == {ShardKey("orders", root): TRIM_HORIZON}
+        rows = r.until(40)
+        in_order(rows)
+        assert {row.shard for row in rows[:20]} == {root}
+
+
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_starting_where_a_kcl_application_stopped_inside_an_aggregate(world: MakeWorld, mode: str) -> None:
     w = world()

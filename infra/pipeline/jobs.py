@@ -13,13 +13,14 @@ import logging
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from infra import names
 from infra.errors import PipelineError, UnhealthyError
-from infra.settings import Environment
+from infra.settings import Environment, Job
 
 _log = logging.getLogger("infra")
 
@@ -108,7 +109,7 @@ def keep_running(environment: Environment, project: Path, run: Runner, clock: Ti
         settings = environment.applications[job.application]
         name = names.application_name(job.application, settings)
         _submit(environment, name, project, run)
-        _until_healthy(environment, job.application, name, run, clock, patience)
+        _until_healthy(environment, job, name, run, clock, patience)
 
 
 def _submit(environment: Environment, name: str, project: Path, run: Runner) -> None:
@@ -123,19 +124,24 @@ def _submit(environment: Environment, name: str, project: Path, run: Runner) -> 
     _log.info("%s: %s", name, "started" if started else "runs as it is declared already")
 
 
-def _until_healthy(environment: Environment, key: str, name: str, run: Runner, clock: Time, patience: float) -> None:
-    """Wait until the job is no further behind than its alarm allows. One that runs now and then is healthy once it was started."""
-    settings = environment.applications[key]
+def _until_healthy(environment: Environment, job: Job, name: str, run: Runner, clock: Time, patience: float) -> None:
+    """Wait until every shard is read, and none is further behind than the alarm allows.
+
+    A job that runs now and then is healthy once it was started.
+    """
+    settings = environment.applications[job.application]
     if not settings.continuous:
         return
     threshold = settings.lag_threshold_seconds
-    manifest = f"ssm://{names.parameter_name(environment, key)}"
     where = ("--environment", environment.environment, "--application", name, "--region", environment.region)
+    look = ["--manifest", f"ssm://{names.parameter_name(environment, job.application)}", "--region", environment.region]
+    # Who renews its leases seldom must be watched for longer to be seen alive.
+    look += [part for timeout in _lease_timeout(job.arguments) for part in ("--lease-timeout", timeout)]
     deadline = clock.now() + patience
     while True:
         if run("emr", "status", *where).code != _OK:
             raise UnhealthyError(f"{name} does not run any more: see its logs, where `kinesis-efo emr status` says")
-        lag = run("lag", "--manifest", manifest, "--region", environment.region, "--fail-above", f"{threshold}s")
+        lag = run("lag", *look, "--fail-above", f"{threshold}s")
         if lag.code not in (_OK, _BEHIND):
             raise UnhealthyError(
                 f"how far {name} is behind cannot be told (exit code {lag.code}; its message is above)"
@@ -151,6 +157,12 @@ def _until_healthy(environment: Environment, key: str, name: str, run: Runner, c
                 "docs/runbook.md, or deploy the commit before"
             )
         clock.sleep(_LOOK_SECONDS)
+
+
+def _lease_timeout(arguments: Sequence[str]) -> Sequence[str]:
+    """The lease timeout that a job is given, if it is."""
+    given = [each.partition("=")[2] for each in arguments if each.startswith("leaseTimeout=")]
+    return given[-1:]
 
 
 def _not_read(data: Any) -> list[str]:

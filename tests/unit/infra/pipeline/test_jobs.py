@@ -54,7 +54,8 @@ class FakeEmr:
 @pytest.fixture
 def environment(load: Callable[..., Environment]) -> Environment:
     def job(application: str) -> dict[str, object]:
-        return {"application": application, "program": "jobs/archive.py", "target": "cluster:j-1"}
+        arguments = ["--option", "leaseTimeout=30s"] if application == "pond" else []
+        return {"application": application, "program": "jobs/a.py", "arguments": arguments, "target": "cluster:j-1"}
 
     access = {"kind": "emr-ec2"}
     return load(
@@ -89,6 +90,7 @@ def test_each_is_healthy_before_the_next_is_touched(environment: Environment) ->
     assert emr.arguments[0] == ("emr", "submit", *where, "--project", "project", "--if-changed")
     manifest = ("--manifest", "ssm:///kinesis-efo/test/lake")
     assert emr.arguments[2] == ("lag", *manifest, "--region", "eu-west-1", "--fail-above", "60s")
+    assert emr.arguments[-1][-4:] == ("--lease-timeout", "30s", "--fail-above", "300s"), "as its leases are kept"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,11 @@ import pytest
 import yaml
 
 from infra.__main__ import main as infra
+from infra.load import load_environment
 from infra.pipeline.__main__ import main as pipeline
+from infra.pipeline.plans import Gate, Planner
+from infra.pipeline.record import Records
+from infra.settings import Environment
 from kinesis_efo.local import LocalAws, Settings
 from tests.support.terraform.harness import TERRAFORM, stand_in
 
@@ -73,6 +77,15 @@ class Repository:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CDKTF_OUTDIR", str(self.synthesized))
             assert infra(["--directory", str(self.environments), "synth"]) == 0
+
+    @property
+    def environment(self) -> Environment:
+        """What the environment file says."""
+        return load_environment(self.environments / f"{self.name}.yaml")
+
+    def planner(self, aws: LocalAws, gate: Gate = lambda _: []) -> Planner:
+        """Makes and applies plans, without checkov, which takes seconds."""
+        return Planner(self.synthesized, Records(aws.client("s3")), gate)
 
     def step(self, name: str, *arguments: str, plans: Path | None = None) -> int:
         """Run a step of the pipeline on the environment."""

@@ -10,20 +10,14 @@ from pathlib import Path
 import pytest
 
 from infra.errors import PipelineError, StalePlanError
-from infra.load import load_environment
 from infra.pipeline.bundle import PLAN, Meta, read_meta
-from infra.pipeline.plans import Planner
+from infra.pipeline.drift import look_for_drift
 from infra.pipeline.record import Deployed, Records
 from kinesis_efo.local import LocalAws
 from tests.integration.pipeline.conftest import Repository
 
 Checkout = Callable[[str], Repository]
 MORE = {"orders": {"mode": "provisioned", "shards": 2}, "clicks": {"mode": "provisioned", "shards": 1}}
-
-
-def planner(aws: LocalAws, repository: Repository) -> Planner:
-    """Without checkov, which takes seconds."""
-    return Planner(repository.synthesized, Records(aws.client("s3")), gate=lambda _: [])
 
 
 @pytest.mark.slow
@@ -43,7 +37,7 @@ def test_what_is_reviewed_is_applied_once_and_is_then_what_is_deployed(
     assert repository.step("apply", "--commit", "merge") == 1, "a plan of another commit was applied"
     assert repository.step("apply", "--commit", "merge", "--reviewed", "head") == 0
     assert "dev-orders" in aws.client("kinesis").list_streams()["StreamNames"]
-    record = Records(aws.client("s3")).load(load_environment(repository.environments / "dev.yaml"))
+    record = Records(aws.client("s3")).load(repository.environment)
     assert record.commit == "head"
     # A run that is repeated changes nothing, and a later pull request has nothing to plan.
     shutil.rmtree(repository.plans)
@@ -55,25 +49,25 @@ def test_what_is_reviewed_is_applied_once_and_is_then_what_is_deployed(
 def test_a_plan_is_refused_when_something_else_was_applied_first(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("stale")
     repository.commit()
-    environment = load_environment(repository.environments / "stale.yaml")
+    environment = repository.environment
     first, second = repository.directory / "first", repository.directory / "second"
-    planner(aws, repository).plan(environment, "one", first)
-    planner(aws, repository).plan(environment, "two", second)
-    planner(aws, repository).apply(environment, ["one"], first)
+    repository.planner(aws).plan(environment, "one", first)
+    repository.planner(aws).plan(environment, "two", second)
+    repository.planner(aws).apply(environment, ["one"], first)
     # As if nothing had been recorded: only the state can tell.
     aws.client("s3").delete_object(Bucket="terraform-state", Key="kinesis-efo/stale.deployed.json")
     with pytest.raises(
         StalePlanError, match="the state of kinesis-efo-stale moved after the plan was made: from serial 0"
     ):
-        planner(aws, repository).apply(environment, ["two"], second)
+        repository.planner(aws).apply(environment, ["two"], second)
 
 
 def test_terraform_refuses_a_stale_plan_if_we_do_not(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("raced")
     repository.commit()
-    environment = load_environment(repository.environments / "raced.yaml")
-    planner(aws, repository).plan(environment, "one", repository.plans)
-    planner(aws, repository).apply(environment, ["one"], repository.plans)
+    environment = repository.environment
+    repository.planner(aws).plan(environment, "one", repository.plans)
+    repository.planner(aws).apply(environment, ["one"], repository.plans)
     aws.client("s3").delete_object(Bucket="terraform-state", Key="kinesis-efo/raced.deployed.json")
     state = json.loads(
         aws.client("s3").get_object(Bucket="terraform-state", Key="kinesis-efo/raced.tfstate")["Body"].read()
@@ -82,71 +76,64 @@ def test_terraform_refuses_a_stale_plan_if_we_do_not(aws: LocalAws, checkout: Ch
     written = {**json.loads(meta.read_text()), "lineage": state["lineage"], "serial": state["serial"]}
     meta.write_text(json.dumps(written), encoding="utf-8")
     with pytest.raises(StalePlanError, match="Saved plan is stale"):
-        planner(aws, repository).apply(environment, ["one"], repository.plans)
+        repository.planner(aws).apply(environment, ["one"], repository.plans)
 
 
 def test_a_plan_of_another_configuration_or_with_other_bytes_is_refused(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("other")
     repository.commit()
-    environment = load_environment(repository.environments / "other.yaml")
-    planner(aws, repository).plan(environment, "one", repository.plans)
+    environment = repository.environment
+    repository.planner(aws).plan(environment, "one", repository.plans)
     plan = repository.plans / repository.stack / PLAN
     reviewed = plan.read_bytes()
     plan.write_bytes(reviewed + b" ")
     with pytest.raises(PipelineError, match="a file in it differs from its digest"):
-        planner(aws, repository).apply(environment, ["one"], repository.plans)
+        repository.planner(aws).apply(environment, ["one"], repository.plans)
     plan.write_bytes(reviewed)
     repository.commit(streams=MORE)
     with pytest.raises(StalePlanError, match="another configuration of kinesis-efo-other than this commit synthesizes"):
-        planner(aws, repository).apply(environment, ["one"], repository.plans)
+        repository.planner(aws).apply(environment, ["one"], repository.plans)
     assert "other-orders" not in aws.client("kinesis").list_streams()["StreamNames"]
 
 
 def test_what_checkov_finds_in_the_plan_stops_it(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("unsafe")
     repository.commit()
-    environment = load_environment(repository.environments / "unsafe.yaml")
-    strict = Planner(repository.synthesized, Records(aws.client("s3")), gate=lambda _: ["CKV_AWS_43 Ensure: orders"])
+    environment = repository.environment
+    strict = repository.planner(aws, lambda _: ["CKV_AWS_43 Ensure: orders"])
     with pytest.raises(PipelineError, match="CKV_AWS_43 Ensure: orders"):
         strict.plan(environment, "one", repository.plans)
     # Somebody made a plan without the gate.
-    planner(aws, repository).plan(environment, "one", repository.plans)
+    repository.planner(aws).plan(environment, "one", repository.plans)
     with pytest.raises(PipelineError, match="CKV_AWS_43 Ensure: orders"):
         strict.apply(environment, ["one"], repository.plans)
     assert strict.records.load(environment) == Deployed()
 
 
-def test_drift_is_what_somebody_changed_by_hand(
-    aws: LocalAws, checkout: Checkout, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.slow
+def test_drift_is_what_somebody_changed_by_hand(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("hand")
     repository.commit()
     assert repository.step("drift", "--commit", "one") == 1, "nothing is deployed"
-    environment = load_environment(repository.environments / "hand.yaml")
-    quick = planner(aws, repository)
+    environment = repository.environment
+    quick = repository.planner(aws)
     quick.plan(environment, "one", repository.plans)
     quick.apply(environment, ["one"], repository.plans)
-    assert drift(quick, repository) is None
+    assert look_for_drift(quick, environment, "one", repository.directory / "drift", {}) is None
     aws.client("ssm").put_parameter(Name="/kinesis-efo/hand/lake", Value="{}", Type="String", Overwrite=True)
-    body = drift(quick, repository)
-    assert body is not None
+    report = repository.directory / "drift.md"
+    assert repository.step("drift", "--commit", "one", "--link", "https://ci", "--report", str(report)) == 0
+    body = report.read_text(encoding="utf-8")
     assert "although commit `one` is deployed: 0 to create, 1 to update" in body
-    assert "[log](https://ci)" in body
+    assert "[The run that found it](https://ci)" in body
     assert "aws_ssm_parameter.lake" in body
-
-
-def drift(quick: Planner, repository: Repository) -> str | None:
-    from infra.pipeline.drift import look_for_drift
-
-    environment = load_environment(repository.environments / f"{repository.name}.yaml")
-    return look_for_drift(quick, environment, "one", repository.directory / "drift", {"log": "https://ci"})
 
 
 def test_the_bundle_says_what_was_planned_on_what(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     repository = checkout("meta")
     repository.commit()
-    environment = load_environment(repository.environments / "meta.yaml")
-    meta = planner(aws, repository).plan(environment, "one", repository.plans)
+    environment = repository.environment
+    meta = repository.planner(aws).plan(environment, "one", repository.plans)
     assert read_meta(repository.plans / repository.stack) == meta
     assert isinstance(meta, Meta)
     assert (meta.environment, meta.commit, meta.serial, meta.any_changes) == ("meta", "one", 0, True)

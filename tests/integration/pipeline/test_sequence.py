@@ -1,0 +1,169 @@
+"""From a pull request to a running job, and on: every step of the pipeline as CI runs it, against local AWS and an EMR that is one HTTP server."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from infra.pipeline.__main__ import main as pipeline
+from kinesis_efo.emr.packing import find_uv
+from kinesis_efo.local import LocalAws
+from tests.integration.pipeline.conftest import Repository
+from tests.support.emr import APPLICATION, FakeEmr, FakeRun, fake_emr
+
+pytestmark = pytest.mark.slow
+Checkout = Callable[[str], Repository]
+
+PROJECT = """\
+[project]
+name = "kinesis-efo"
+version = "0.0.1"
+requires-python = ">=3.11"
+dependencies = ["msgspec==0.22.0"]
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[tool.hatch.build.targets.wheel]
+only-include = ["thing.py"]
+"""
+DECLARED = {
+    "emr": {"serverless": None},
+    "applications": {
+        "lake": {"streams": ["orders"], "access": {"kind": "emr-serverless", "application_id": APPLICATION}},
+    },
+    "jobs": [
+        {
+            "application": "lake",
+            "program": "jobs/archive.py",
+            "arguments": ["--output", "s3://lake/raw", "--option", "leaseTimeout=1s"],
+            "target": f"serverless:{APPLICATION}",
+        }
+    ],
+}
+
+
+@pytest.fixture
+def emr(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEmr]:
+    with fake_emr() as served:
+        for name, value in served.environment.items():
+            monkeypatch.setenv(name, value)
+        yield served
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """What is packed: a small package, and the program of the job."""
+    directory = tmp_path / "project"
+    (directory / "jobs").mkdir(parents=True)
+    (directory / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
+    (directory / "thing.py").write_text("", encoding="utf-8")
+    (directory / "jobs" / "archive.py").write_text("print('a job')\n", encoding="utf-8")
+    subprocess.run([find_uv(), "lock", "--quiet", "--project", str(directory)], check=True)
+    return directory
+
+
+@contextmanager
+def reading(aws: LocalAws, emr: FakeEmr, table: str, shards: int) -> Iterator[None]:
+    """Whoever runs on EMR keeps the leases, as a job does; when it ends, it releases them."""
+    over = threading.Event()
+    dynamodb = aws.client("dynamodb")
+
+    def keep() -> None:
+        counter = 0
+        while not over.wait(0.2):
+            live = [run.id for run in emr.runs.values() if run.state == "RUNNING"]
+            if not aws_has(dynamodb, table):
+                continue
+            for number in range(shards):
+                key = {"leaseKey": {"S": f"shardId-{number:012}"}}
+                item = {**key, "leaseCounter": {"N": str(counter)}, "checkpoint": {"S": "TRIM_HORIZON"}}
+                owner = {"leaseOwner": {"S": f"worker:{live[0]}"}} if live else {}
+                dynamodb.put_item(TableName=table, Item={**item, **owner})
+            counter += 1
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def aws_has(dynamodb: object, table: str) -> bool:
+    return table in dynamodb.list_tables()["TableNames"]  # type: ignore[attr-defined]
+
+
+def test_from_a_pull_request_to_a_running_job_and_on(
+    aws: LocalAws,
+    emr: FakeEmr,
+    checkout: Checkout,
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Packing writes into the working directory.
+    monkeypatch.chdir(project)
+    repository = checkout("seq")
+    planner = repository.planner(aws)
+    environments = ["--directory", str(repository.environments)]
+    jobs = [*environments, "jobs", "seq", "--project", str(project), "--patience", "20"]
+
+    def review(commit: str) -> None:
+        """What happens to a pull request."""
+        if not planner.is_deployed(repository.environment):
+            planner.plan(repository.environment, commit, repository.plans)
+
+    def merge(commit: str) -> int:
+        """What happens after merging: nothing of it asks a person."""
+        planner.apply(repository.environment, [f"merge of {commit}", commit], repository.plans)
+        shutil.rmtree(repository.plans, ignore_errors=True)
+        return pipeline(jobs)
+
+    with reading(aws, emr, "kinesis-efo-seq-lake", shards=2):
+        # The first pull request declares everything.
+        repository.commit(**DECLARED)
+        review("one")
+        assert repository.comment() == 0
+        assert "Merging applies exactly these plans of `one`" in capsys.readouterr().out
+        assert emr.runs == {}
+        assert merge("one") == 0
+        first = emr.only()
+        assert (first.state, first.name) == ("RUNNING", "kinesis-efo-seq-lake")
+        submitted = first.request["jobDriver"]["sparkSubmit"]
+        assert submitted["entryPoint"].startswith("s3://kinesis-efo-seq-111122223333/programs/")
+        assert submitted["entryPointArguments"][:2] == ["--manifest", "ssm:///kinesis-efo/seq/lake"]
+
+        # The second changes the program only: nothing to plan, and the job is replaced.
+        (project / "jobs" / "archive.py").write_text("print('a better job')\n", encoding="utf-8")
+        review("two")
+        assert not repository.plans.exists()
+        assert merge("two") == 0
+        assert [run.state for run in emr.runs.values()] == ["CANCELLED", "RUNNING"]
+        assert first.cancelled, "it was asked to end by itself"
+
+        # The third declares what the job has nothing to do with.
+        clicks = {"clicks": {"mode": "provisioned", "shards": 1}}
+        repository.commit(streams={**repository.document["streams"], **clicks})
+        review("three")
+        assert merge("three") == 0
+        assert "seq-clicks" in aws.client("kinesis").list_streams()["StreamNames"]
+        assert len(emr.runs) == 2
+
+        # The fourth breaks the job, which ends as soon as it runs; the deployment says so.
+        (project / "jobs" / "archive.py").write_text("raise SystemExit(1)\n", encoding="utf-8")
+        before = list(emr.runs)
+
+        def fail(run: FakeRun) -> None:
+            if run.id not in before and run.state == "RUNNING":
+                run.state = "FAILED"
+
+        emr.on_look = fail
+        review("four")
+        assert merge("four") == 1

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "leases": Entry("kinesis_efo.cli.leases", "See an application's leases, and change them by hand."),
     "local": Entry("kinesis_efo.cli.local", "Serve Kinesis with Enhanced Fan-Out on this machine.", extra="local"),
     "manifest": Entry("kinesis_efo.cli.manifest", "Show an application's manifest, or check it against AWS."),
+    "put": Entry("kinesis_efo.cli.put", "Write lines or files into a stream."),
     "shards": Entry("kinesis_efo.cli.shards", "Show the shards of an application's streams as a tree."),
     "tail": Entry("kinesis_efo.cli.tail", "Print the records of a stream."),
 }

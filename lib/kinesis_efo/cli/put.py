@@ -1,0 +1,181 @@
+"""``kinesis-efo put``: lines or files into a stream, through the library's producer. At least once, as every producer."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+
+from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.status_line import StatusLine
+from kinesis_efo.cli.stream_choice import choose
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import ConfigurationError, KinesisEfoError, RecordRefusedError
+from kinesis_efo.options import AwsSettings
+from kinesis_efo.producer import BlockingProducer, ProducerSettings
+
+
+class _Piece(NamedTuple):
+    """What becomes one record, and where it was found."""
+
+    data: bytes
+    where: str
+
+
+@arguments.with_aws
+def put(
+    aws: AwsSettings,
+    stream: arguments.StreamOption,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files of lines; standard input where there are none.", show_default=False),
+    ] = None,
+    manifest: arguments.OptionalManifestOption = None,
+    whole: Annotated[bool, typer.Option("--whole", help="One record per file, instead of one per line.")] = False,
+    key: Annotated[str | None, typer.Option(metavar="TEXT", help="Partition key of every record.")] = None,
+    key_field: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Records are JSON objects, and this field is the partition key.")
+    ] = None,
+    ordered: Annotated[bool, typer.Option("--ordered", help="Keep the order of records with the same key.")] = False,
+    aggregate: Annotated[
+        bool, typer.Option("--aggregate", help="Pack small records into KPL aggregates; readers must take them apart.")
+    ] = False,
+    skip_refused: Annotated[
+        bool, typer.Option("--skip-refused", help="Leave out records that can never be written, and exit with code 1.")
+    ] = False,
+    as_json: output.JsonFlag = False,
+) -> None:
+    """Write each line, or each file, as one record. Without a key, records are spread over the shards.
+
+    Returns once Kinesis has acknowledged everything. After an error, or Ctrl-C, it says how many were written.
+    """
+    if key is not None and key_field is not None:
+        raise ConfigurationError("--key and --key-field exclude each other")
+    if whole and not files:
+        raise ConfigurationError("--whole needs files")
+    chosen = choose(aws, stream, manifest)
+    settings = ProducerSettings(ordered=ordered, aggregate=aggregate, fail_on_error=not skip_refused)
+    pieces = _whole_files(files or []) if whole else _lines(files or [])
+    where = replace(aws, region=aws.region or chosen.region)
+    producer = BlockingProducer(chosen.ref.stream_arn, settings=settings, aws=where)
+    began = SystemClock().monotonic()
+    try:
+        whole_input = _put_all(producer, pieces, _keys(key, key_field))
+    except KinesisEfoError:
+        _tell_written(producer, "the error")
+        raise
+    except KeyboardInterrupt:  # once more, while the rest was being written
+        _tell_written(producer, "the interruption")
+        raise output.stop(output.ExitCode.INTERRUPTED) from None
+    metrics = producer.metrics
+    seconds = SystemClock().monotonic() - began
+    output.answer(
+        as_json,
+        {
+            "stream": chosen.ref.stream_name,
+            "records": metrics.records_written,
+            "bytes": metrics.bytes_written,
+            "refused": metrics.records_refused,
+            "retries": dict(metrics.retries),
+            "seconds": round(seconds, 3),
+            "complete": whole_input,
+        },
+        lambda: (
+            f"{output.count(metrics.records_written, 'record')}, {metrics.bytes_written:,} bytes (keys included) "
+            f"written to {chosen.ref.stream_name} in {seconds:.1f} s"
+        ),
+    )
+    if not whole_input:
+        output.remark("kinesis-efo: interrupted before the input's end; what was read of it is written")
+        raise output.stop(output.ExitCode.INTERRUPTED)
+    if metrics.records_refused:
+        output.remark(f"kinesis-efo: {output.count(metrics.records_refused, 'record')} refused and left out")
+        raise output.stop(output.ExitCode.FAILED)
+
+
+def _put_all(producer: BlockingProducer, pieces: Iterator[_Piece], key_of: Callable[[_Piece], str]) -> bool:
+    """Put everything, and wait until it is acknowledged.
+
+    Returns:
+        Whether that was the whole input; else it was interrupted.
+    """
+    status, clock = StatusLine(), SystemClock()
+    shown = clock.monotonic()
+    with producer:
+        try:
+            for data, where in pieces:
+                try:
+                    producer.put(data, key_of(_Piece(data, where)))
+                except RecordRefusedError as error:
+                    raise RecordRefusedError(f"{where}: {error}") from error
+                if (now := clock.monotonic()) - shown >= 1:
+                    metrics, shown = producer.metrics, now
+                    status.show(
+                        f"{metrics.records_written:,} records written, {metrics.outstanding_records:,} under way"
+                    )
+        except KeyboardInterrupt:
+            return False
+        finally:
+            status.clear()
+    return True
+
+
+def _lines(files: list[Path]) -> Iterator[_Piece]:
+    """The lines of all files, or of standard input, without their ends."""
+    if not files:
+        for number, line in enumerate(sys.stdin.buffer, 1):
+            yield _Piece(_without_end(line), f"standard input, line {number}")
+    for file in files:
+        try:
+            with file.open("rb") as opened:
+                for number, line in enumerate(opened, 1):
+                    yield _Piece(_without_end(line), f"{file}, line {number}")
+        except OSError as error:
+            raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _whole_files(files: list[Path]) -> Iterator[_Piece]:
+    for file in files:
+        try:
+            yield _Piece(file.read_bytes(), str(file))
+        except OSError as error:
+            raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _without_end(line: bytes) -> bytes:
+    return line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
+
+
+def _keys(key: str | None, field: str | None) -> Callable[[_Piece], str]:
+    """What makes a record's partition key."""
+    if key is not None:
+        return lambda _piece: key
+    if field is None:
+        return lambda _piece: uuid.uuid4().hex
+
+    def of_field(piece: _Piece) -> str:
+        try:
+            document: Any = msgspec.json.decode(piece.data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise ConfigurationError(f"{piece.where}: not JSON, which --key-field needs: {error}") from None
+        if not isinstance(document, dict) or document.get(field) in (None, ""):
+            raise ConfigurationError(f"{piece.where}: no field {field!r}, which --key-field names")
+        value = document[field]
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+    return of_field
+
+
+def _tell_written(producer: BlockingProducer, until: str) -> None:
+    metrics = producer.metrics
+    if metrics.requests:
+        written = output.count(metrics.records_written, "record")
+        output.remark(
+            f"kinesis-efo: {written} acknowledged before {until}; of what came after these, some may be written"
+        )

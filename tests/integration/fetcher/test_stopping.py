@@ -15,6 +15,7 @@ from kinesis_efo.errors import ConsumerNotFoundError, FetcherUnreachableError, K
 from tests.support.fetching import Reading, reading
 from tests.support.world import World, wait_until
 
+pytestmark = pytest.mark.slow
 MakeWorld = Callable[..., World]
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 _KINESIS_NAME = r"[a-zA-Z0-9_.-]{1,128}"
+_OWNER, _NAME = "[A-Za-z0-9-]{1,39}", "[A-Za-z0-9_.-]{1,100}"
 _STREAM_ARN = rf"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{{12}}:stream/{_KINESIS_NAME}"
 
 Key = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
@@ -282,7 +283,8 @@ class Pipeline(Settings):
     """Who may plan and apply this environment from CI. What that needs in AWS is the environment's bootstrap stack.
 
     Attributes:
-        repository: GitHub repository, as `owner/name`, whose workflows may assume the pipeline's roles.
+        repository: GitHub repository whose workflows may assume the pipeline's roles, as GitHub vouches for it:
+            `owner@id/name@id`, or `owner/name` for one from before July 15, 2026 that has not opted in to immutable subjects.
         branch: The branch that is deployed.
         after: Environment that must have been deployed before this one, as `dev` before `prod`.
         oidc_provider_arn: The account's IAM OIDC provider for GitHub, where it is declared elsewhere; default: declared here.
@@ -290,7 +292,7 @@ class Pipeline(Settings):
         extra_policies: Managed policies for the role that applies, for what the environment's own names do not cover.
     """
 
-    repository: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,39}/[A-Za-z0-9_.-]{1,100}$")]
+    repository: Annotated[str, StringConstraints(pattern=rf"^({_OWNER}@\d+/{_NAME}@\d+|{_OWNER}/{_NAME})$")]
     branch: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./-]{1,200}$")] = "main"
     after: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")] | None = None
     oidc_provider_arn: OidcArn | None = None

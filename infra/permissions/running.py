@@ -32,13 +32,8 @@ def run_jobs(environment: Environment) -> list[Statement]:
         for each in targets
         if each.startswith("serverless:")
     )
-    start = (
-        "emr-serverless:CancelJobRun",
-        "emr-serverless:GetApplication",
-        "emr-serverless:GetJobRun",
-        "emr-serverless:ListJobRuns",
-        "emr-serverless:StartJobRun",
-    )
+    start = ("emr-serverless:GetApplication", "emr-serverless:ListJobRuns", "emr-serverless:StartJobRun")
+    follow = ("emr-serverless:CancelJobRun", "emr-serverless:GetJobRun")
     statements = [
         Statement(
             "WriteBucket",
@@ -92,6 +87,8 @@ def run_jobs(environment: Environment) -> list[Statement]:
             (names.arn(environment, "emr-serverless", "/applications/*"),),
             conditions=mine,
         ),
+        # Runs carry no tags, and the id of the application that is declared here is not known before it is.
+        Statement("FollowRuns", follow, (names.arn(environment, "emr-serverless", "/applications/*/jobruns/*"),)),
         Statement("SeeLeases", ("dynamodb:DescribeTable", "dynamodb:Scan"), scope.tables),
         Statement(
             "SeeBacklog",
@@ -107,8 +104,7 @@ def run_jobs(environment: Environment) -> list[Statement]:
         Statement("SeeMetrics", ("cloudwatch:GetMetricData",), ("*",)),
     ]
     if other:
-        runs = tuple(f"{each}/jobruns/*" for each in other)
-        statements.append(Statement("RunOnOtherApplications", start, other + runs))
+        statements.append(Statement("RunOnOtherApplications", start, other))
     if clusters:
         actions = ("AddJobFlowSteps", "CancelSteps", "DescribeCluster", "DescribeStep", "ListSteps")
         named = tuple(f"elasticmapreduce:{each}" for each in actions)

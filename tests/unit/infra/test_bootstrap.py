@@ -195,6 +195,9 @@ def test_jobs_are_started_where_the_environment_says_and_nowhere_else(running: E
         "aws:ResourceTag/environment": ("test",),
         "aws:ResourceTag/managed-by": ("kinesis-efo",),
     }
+    # Runs carry no tags.
+    (end,) = may(statements, "emr-serverless:CancelJobRun", f"{application}/jobruns/00def")
+    assert end.conditions == ()
     assert not may(statements, "s3:PutObject", "arn:aws:s3:::state/kinesis-efo/test.tfstate")
 
 
@@ -229,6 +232,16 @@ def test_github_is_trusted_for_this_repository_and_place_only(environment: Envir
         "plan": ["repo:acme/lake:pull_request", "repo:acme/lake:ref:refs/heads/trunk"],
         "apply": ["repo:acme/lake:environment:test"],
     }
+
+
+def test_github_is_trusted_in_the_form_that_a_repository_has(load: Load) -> None:
+    for repository in ("acme/lake", "acme@12/lake@34"):
+        given = load(pipeline={"repository": repository})
+        trusted = permissions.trust(given, "arn", "Apply", ("environment:test",))
+        assert trusted.conditions[1].values == (f"repo:{repository}:environment:test",)
+    for wrong in ("acme", "acme@12/lake", "acme/lake@34", "acme/*", "acme/lake:environment:prod"):
+        with pytest.raises(SettingsError, match=r"pipeline\.repository: must match"):
+            load(pipeline={"repository": wrong})
 
 
 def test_only_who_applies_may_write(environment: Environment, tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ class Observer:
         old = self._sightings.get(lease.key)
         if old is None or old.lease.owner != lease.owner:
             return Sighting(lease, now, now)
-        moved = old.lease.counter != lease.counter
+        # A row that is there again was written just now, by its owner or by whoever restored it.
+        moved = old.gone or old.lease.counter != lease.counter
         return Sighting(lease, old.owner_since, now if moved else old.changed_at)
 
     def quiet(self, sighting: Sighting, now: float, times: float = 1) -> bool:

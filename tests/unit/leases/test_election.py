@@ -273,3 +273,13 @@ def test_every_expired_key_is_taken_in_the_end_also_by_one_that_has_its_share(si
         todo = plan(sightings, observer, now, me=ME, wanted="mpxyz", held=["m", *taken], random=Random(1))
         taken |= keys(todo.take)
     assert taken == (set("xyz") if silent else set())
+
+
+def test_a_row_that_is_there_again_was_renewed_whatever_its_counter() -> None:
+    observer = Observer(TIMEOUT)
+    row = lease("a", "p1")
+    observer.observe({"a": row}, 0.0)
+    observer.observe({}, 1.0)
+    sighting = observer.observe({"a": row}, TIMEOUT)["a"]
+    assert not observer.expired(sighting, TIMEOUT * 1.9)
+    assert observer.expired(sighting, TIMEOUT * 2)

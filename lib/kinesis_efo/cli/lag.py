@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -84,7 +84,7 @@ def lag(
             asyncio.run(_keep_looking(looks, min(pause, timeout), pause, as_json))
         except KeyboardInterrupt:
             raise output.stop(output.ExitCode.OK) from None
-    reports = asyncio.run(_all(looks, timeout))
+    reports = asyncio.run(_all(looks, timeout, lambda: output.remark(f"watching owners for up to {timeout:g} s")))
     output.answer(as_json, _data(reports), lambda: _view(reports))
     for remark in _remarks(reports):
         output.remark(remark)
@@ -106,10 +106,15 @@ class _Look:
         self._sightings = Sightings(lease_timeout)
         self._count = count
 
-    async def look(self, seconds: float) -> _Report:
-        """Watch for so many seconds, then measure."""
+    async def look(self, seconds: float, waiting: Callable[[], None] = lambda: None) -> _Report:
+        """Watch for so many seconds, then measure.
+
+        Args:
+            seconds: How long owners get to show that they are alive.
+            waiting: Called where that takes longer than one look.
+        """
         async with opened(self._aws, self._location, self._streams) as here:
-            seen = await watch(here.table, self._clock, seconds, here.selects)
+            seen = await watch(here.table, self._clock, seconds, here.selects, waiting)
             self._sightings.add(seen, self._clock.monotonic())
             return await self._measure(here, dict(seen.scan.leases), list(seen.scan.unreadable.values()))
 
@@ -127,8 +132,8 @@ class _Look:
         return _Report(manifest.application, self._clock.time(), found, reported, [*remarks, *reasons, *more])
 
 
-async def _all(looks: Sequence[_Look], seconds: float) -> list[_Report]:
-    return list(await asyncio.gather(*(each.look(seconds) for each in looks)))
+async def _all(looks: Sequence[_Look], seconds: float, waiting: Callable[[], None] = lambda: None) -> list[_Report]:
+    return list(await asyncio.gather(*(each.look(seconds, waiting) for each in looks)))
 
 
 async def _keep_looking(looks: Sequence[_Look], seconds: float, pause: float, as_json: bool) -> None:

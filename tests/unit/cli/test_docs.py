@@ -1,0 +1,42 @@
+"""The page about the command line names every command and every exit code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from kinesis_efo.cli import app as cli
+from kinesis_efo.cli.output import ExitCode
+
+PAGE = (Path(__file__).parents[3] / "docs/command-line.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_every_command_is_there(name: str) -> None:
+    assert f"kinesis-efo {name}" in PAGE
+    command = cli.load(name, cli.COMMANDS[name])
+    if name not in ("emr", "local"):  # they have pages of their own
+        for each in getattr(command, "commands", {}):
+            assert f"kinesis-efo {name} {each}" in PAGE
+
+
+@pytest.mark.parametrize("code", list(ExitCode))
+def test_every_exit_code_is_there(code: ExitCode) -> None:
+    assert re.search(rf"^\| {code.value} \| ", PAGE, re.MULTILINE)
+
+
+def test_every_option_that_the_page_names_exists() -> None:
+    known = {"--install-completion", "--help"}
+
+    def gather(command: typer.core.TyperCommand | typer.core.TyperGroup) -> None:
+        known.update(option for parameter in command.params for option in parameter.opts)
+        for each in getattr(command, "commands", {}).values():
+            gather(each)
+
+    for name, entry in cli.COMMANDS.items():
+        gather(cli.load(name, entry))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))
+    assert named <= known

@@ -56,12 +56,14 @@ class Planner:
         records: What is deployed.
         gate: Scans a plan.
         terraform: Terraform in a directory.
+        providers: A lock file of Terraform, which need not be there.
     """
 
     synthesized: Path
     records: Records
     gate: Gate = checkov
     terraform: Callable[[Path], Terraform] = Terraform
+    providers: Path = PROVIDERS
 
     def is_deployed(self, environment: Environment) -> bool:
         """Whether what is synthesized is what was applied last."""
@@ -80,7 +82,7 @@ class Planner:
         """
         bundle = out / names.stack_name(environment)
         with TemporaryDirectory(prefix="kinesis-efo-plan-") as scratch:
-            terraform = self._prepared(self._configuration(environment), PROVIDERS, Path(scratch))
+            terraform = self._prepared(self._configuration(environment), self.providers, Path(scratch))
             # Before the plan: if the state moves in between, the plan counts as made on the older one, and is refused.
             state = terraform.state_version()
             shutil.rmtree(bundle, ignore_errors=True)

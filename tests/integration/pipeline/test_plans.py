@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from infra.errors import PipelineError, StalePlanError
 from infra.pipeline.bundle import PLAN, Meta, read_meta
 from infra.pipeline.drift import look_for_drift
 from infra.pipeline.record import Deployed, Records
+from infra.pipeline.terraform import LOCK_FILE, Terraform
 from kinesis_efo.local import LocalAws
 from tests.integration.pipeline.conftest import Repository
 
@@ -139,3 +141,26 @@ def test_the_bundle_says_what_was_planned_on_what(aws: LocalAws, checkout: Check
     assert (meta.environment, meta.commit, meta.serial, meta.any_changes) == ("meta", "one", 0, True)
     with pytest.raises(StalePlanError, match="there is no plan in"):
         read_meta(tmp_path)
+
+
+def test_the_lock_file_of_the_provider_goes_with_the_plan(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
+    repository = checkout("locked")
+    repository.commit()
+    locked = tmp_path / "providers.lock.hcl"
+    locked.write_text('provider "registry.terraform.io/hashicorp/aws" {\n  version = "6.25.0"\n}\n', encoding="utf-8")
+    planner = replace(repository.planner(aws), providers=locked)
+    planner.plan(repository.environment, "one", repository.plans)
+    travelling = repository.plans / repository.stack / LOCK_FILE
+    assert travelling.read_bytes() == locked.read_bytes()
+    used: list[bytes] = []
+
+    class Watched(Terraform):
+        def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
+            used.append((self._directory / LOCK_FILE).read_bytes())
+            super().init(reconfigure=reconfigure, migrate=migrate)
+
+    # Whatever is committed by then: applying takes the provider that planned.
+    replace(planner, terraform=Watched, providers=tmp_path / "none").apply(
+        repository.environment, ["one"], repository.plans
+    )
+    assert used == [locked.read_bytes()]

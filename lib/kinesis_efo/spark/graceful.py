@@ -23,6 +23,8 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from kinesis_efo.spark.stop_marker import watch_marker
+
 log = logging.getLogger(__name__)
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -31,7 +33,7 @@ _LOOK_EVERY: Final = 0.05
 
 @contextmanager
 def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
-    """An event that is set by SIGTERM or SIGINT, whether it reaches this process or Spark's JVM.
+    """An event that is set by SIGTERM or SIGINT, whether it reaches this process or Spark's JVM, or by the job's stop marker.
 
     A second signal to this process has its usual effect. The handlers that were there before come back at the end.
 
@@ -51,9 +53,11 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}
     restore_jvm = _handle_in_jvm(spark, stopping.set)
+    end_watching = watch_marker(spark, stopping.set)
     try:
         yield stopping
     finally:
+        end_watching()
         restore_jvm()
         for number, handler in before.items():
             signal.signal(number, handler)

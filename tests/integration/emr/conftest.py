@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,17 +35,19 @@ class Place:
         world: Streams, consumers and a lease table; the manifest is in Parameter Store too.
         project: A directory with a program in it.
         archive: An environment archive, with nothing in it.
+        clients: By service; making one costs more than any test of it.
     """
 
     emr: FakeEmr
     world: World
     project: Path
     archive: Path
+    clients: Mapping[str, Any]
 
     @property
     def s3(self) -> list[str]:
         """Keys in the bucket."""
-        listed = self.world.aws.client("s3").list_objects_v2(Bucket=BUCKET)
+        listed = self.clients["s3"].list_objects_v2(Bucket=BUCKET)
         return [each["Key"] for each in listed.get("Contents", [])]
 
     def deploy(self, **changes: object) -> None:
@@ -62,7 +65,7 @@ class Place:
             **changes,
         }
         name, value = f"{MANIFEST}/job", json.dumps(document)
-        self.world.aws.client("ssm").put_parameter(Name=name, Type="String", Value=value, Overwrite=True)
+        self.clients["ssm"].put_parameter(Name=name, Type="String", Value=value, Overwrite=True)
 
 
 @pytest.fixture(scope="module")
@@ -72,17 +75,24 @@ def aws() -> Iterator[LocalAws]:
         yield local
 
 
+@pytest.fixture(scope="module")
+def clients(aws: LocalAws) -> Mapping[str, Any]:
+    return {service: aws.client(service) for service in ("s3", "ssm")}
+
+
 @pytest.fixture
-def place(aws: LocalAws, emr: FakeEmr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(
+    aws: LocalAws, clients: Mapping[str, Any], emr: FakeEmr, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Place]:
     for name, value in {**aws.environment, **emr.environment}.items():
         monkeypatch.setenv(name, value)
     world = make_world(aws, tmp_path, {"orders": 1})
-    ssm, s3 = aws.client("ssm"), aws.client("s3")
+    ssm, s3 = clients["ssm"], clients["s3"]
     ssm.put_parameter(Name=MANIFEST, Type="String", Value=world.manifest.read_text(), Overwrite=True)
     project = tmp_path / "project"
     (project / "jobs").mkdir(parents=True)
     (project / "jobs" / "archive.py").write_text("print('a job')\n")
-    made = Place(emr, world, project, _empty_archive(tmp_path))
+    made = Place(emr, world, project, _empty_archive(tmp_path), clients)
     yield made
     for key in made.s3:
         s3.delete_object(Bucket=BUCKET, Key=key)

@@ -129,7 +129,7 @@ def test_faults_strike_what_is_being_done() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_very_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "soak")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "soak")

@@ -134,7 +134,7 @@ class Query:
             random=Random(name),
             application="lake",
             on_taken=self.fetcher.lease_taken,
-            on_lost=self.fetcher.lease_lost,
+            on_lost=self._lost,
             on_failed=self.fetcher.failed,
         )
         self.most_used = 0
@@ -150,6 +150,10 @@ class Query:
     async def __aexit__(self, *_: object) -> None:
         await self.fetcher.stop()
         assert all(body.over for body in self.client.bodies), "a connection was left open"
+
+    def _lost(self, key: str, owner: str | None) -> None:
+        self.referee.interrupted(key)
+        self.fetcher.lease_lost(key, owner)
 
     def crash(self) -> None:
         """See to it that nothing can be written any more: what `stop` does reaches nobody."""

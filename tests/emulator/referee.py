@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from botocore.exceptions import ClientError, EventStreamError
@@ -83,6 +83,7 @@ class Referee:
         self._polled = polled
         self._max_retries = max_retries
         self._shards: dict[str, _Shard] = {}
+        self._undo: dict[str, tuple[float, _Shard | None, int]] = {}
         self.verdicts: list[Verdict] = []
         self.last_event: dict[str, float] = {}
         self.faults: dict[str, int] = {}
@@ -115,9 +116,17 @@ class Referee:
         else:
             self._count(shard_id, "invalid event", errors.RetriesExhaustedError)
 
+    def interrupted(self, shard_id: str) -> None:
+        """The subscription was cancelled: an error of this very moment was never looked at."""
+        at, before, verdicts = self._undo.pop(shard_id, (-1.0, None, 0))
+        if before is not None and at == self.now():
+            self._shards[shard_id] = before
+            self.verdicts = self.verdicts[:verdicts]
+
     def error(self, shard_id: str, error: Exception) -> None:
         code = _code(error)
         shard, now = self._shards[shard_id], self.now()
+        self._undo[shard_id] = (now, replace(shard, takeovers=deque(shard.takeovers)), len(self.verdicts))
         if code in ("AccessDeniedException", "AccessDenied"):
             self._fatal(shard_id, code, errors.AccessRefusedError)
         elif code == "InvalidArgumentException":

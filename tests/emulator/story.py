@@ -232,10 +232,15 @@ class Story:
         if self.query is None:
             return
         network, random = self.query.network, self.random
-        network.throttled, network.cut = random.choice(((True, False), (False, True)))
+        trouble = random.choice(("throttled", "cut", "lossy", "late"))
+        network.throttled, network.cut = trouble == "throttled", trouble == "cut"
+        network.lose_requests = 0.3 if trouble in ("lossy", "late") else 0.0
+        network.lose_answers = 0.3 if trouble == "lossy" else 0.0
+        network.late = 0.5 if trouble == "late" else 0.0
         network.latency = random.choice((0.005, 1.0))
         await asyncio.sleep(random.uniform(0, 25))
         network.throttled = network.cut = False
+        network.lose_requests = network.lose_answers = network.late = 0.0
         network.latency = 0.005
 
     async def _jump(self) -> None:

@@ -36,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a step; returns the exit code."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("botocore").setLevel(logging.WARNING)
     try:
         return int(options.run(options))
     except InfraError as error:
@@ -59,11 +60,11 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _comment(options: argparse.Namespace) -> int:
-    _say(_told(options.directory, options.plans))
+    _say(_told(options.directory, options.plans, all_planned=False))
     return 0
 
 
-def _told(directory: Path, plans: Path) -> str:
+def _told(directory: Path, plans: Path, *, all_planned: bool) -> str:
     stacks = [names.stack_name(each) for each in deployment_order(load_environments(directory))]
     planned = []
     for stack in stacks:
@@ -72,7 +73,7 @@ def _told(directory: Path, plans: Path) -> str:
             text = (bundle / PLAN_TEXT).read_text(encoding="utf-8").strip()
             planned.append(Planned(stack, read_meta(bundle), text))
     shown = {each.stack for each in planned}
-    return comment(planned, [stack for stack in stacks if stack not in shown])
+    return comment(planned, [stack for stack in stacks if stack not in shown], all_planned=all_planned)
 
 
 def _apply(options: argparse.Namespace) -> int:
@@ -102,7 +103,7 @@ def _jobs(options: argparse.Namespace) -> int:
 def _github_comment(options: argparse.Namespace) -> int:
     github = _github()
     fetch_plans(github, options.run_id, options.plans)
-    put_comment(github, options.pull_request, _told(options.directory, options.plans))
+    put_comment(github, options.pull_request, _told(options.directory, options.plans, all_planned=True))
     return 0
 
 

@@ -31,19 +31,21 @@ class Planned:
     text: str
 
 
-def comment(plans: Sequence[Planned], unchanged: Sequence[str]) -> str:
+def comment(plans: Sequence[Planned], others: Sequence[str], *, all_planned: bool) -> str:
     """What a pull request does to AWS.
 
     Args:
         plans: The plans of the stacks that changed.
-        unchanged: The stacks that did not.
+        others: The stacks without a plan.
+        all_planned: Whether planning was tried for all: then those without a plan are deployed as they are.
     """
     lines = ["## What this does to AWS", ""]
     if plans:
         lines += ["| stack | create | update | replace | destroy | plan |", "|---|--:|--:|--:|--:|---|"]
         lines += [_row(each) for each in plans]
-    if unchanged:
-        lines += ["", f"Deployed as it is here: {', '.join(f'`{each}`' for each in unchanged)}."]
+    if others:
+        why = "Deployed as it is here" if all_planned else "No plan was made of"
+        lines += ["", f"{why}: {', '.join(f'`{each}`' for each in others)}."]
     dangerous = [each.stack for each in plans if each.meta.changes.replace or each.meta.changes.destroy]
     if dangerous:
         lines += [

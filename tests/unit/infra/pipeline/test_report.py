@@ -12,7 +12,7 @@ def planned(stack: str, text: str = "+ resource", **changes: int) -> Planned:
 
 
 def test_it_counts_and_says_what_merging_does() -> None:
-    told = comment([planned("dev", create=3, update=1)], ["prod"])
+    told = comment([planned("dev", create=3, update=1)], ["prod"], all_planned=True)
     assert "| `dev` | 3 | 1 | 0 | 0 | `sha256:bbbbbbbbbbbb` |" in told
     assert "Deployed as it is here: `prod`." in told
     assert "Merging applies exactly these plans of `c0ffeec0ffee`" in told
@@ -20,27 +20,30 @@ def test_it_counts_and_says_what_merging_does() -> None:
 
 
 def test_what_destroys_or_replaces_is_said_loudly() -> None:
-    assert "**Something is destroyed or replaced in dev**" in comment([planned("dev", replace=1), planned("prod")], [])
+    assert "**Something is destroyed or replaced in dev**" in comment(
+        [planned("dev", replace=1), planned("prod")], [], all_planned=True
+    )
     assert "**Something is destroyed or replaced in dev, prod**" in comment(
-        [planned("dev", replace=1), planned("prod", destroy=2)], []
+        [planned("dev", replace=1), planned("prod", destroy=2)], [], all_planned=True
     )
 
 
 def test_nothing_to_do_is_said() -> None:
-    told = comment([], ["dev", "prod"])
+    told = comment([], ["dev", "prod"], all_planned=True)
     assert "Deployed as it is here: `dev`, `prod`." in told
+    assert "No plan was made of: `dev`, `prod`." in comment([], ["dev", "prod"], all_planned=False)
     assert "Merging" not in told
 
 
 def test_it_fits_into_a_comment_however_long_the_plans_are() -> None:
-    told = comment([planned(f"stack-{n}", "x" * 100_000, create=n) for n in range(7)], [])
+    told = comment([planned(f"stack-{n}", "x" * 100_000, create=n) for n in range(7)], [], all_planned=True)
     assert len(told) < 65_536
     assert told.count("... the rest is in the artifact") == 7
     assert len(drift_body("dev", planned("dev").meta, "x" * 100_000, {})) < LIMIT
 
 
 def test_what_a_plan_says_does_not_end_the_block_it_is_in() -> None:
-    told = comment([planned("dev", 'description = "```"\n@everyone')], [])
+    told = comment([planned("dev", 'description = "```"\n@everyone')], [], all_planned=True)
     assert '````hcl\ndescription = "```"\n@everyone\n````' in told
 
 

@@ -1,0 +1,113 @@
+"""The steps as a CI system calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.pipeline.__main__ import main
+
+Write = Callable[..., Path]
+PIPELINE = {"repository": "acme/lake"}
+
+GH = """\
+#!{python}
+import json, sys
+arguments = sys.argv[1:]
+sent = json.load(sys.stdin) if "--input" in arguments else None
+with open({log!r}, "a") as log:
+    print(json.dumps([arguments, sent]), file=log)
+if "--slurp" in arguments:
+    print("[[]]")
+elif any("artifacts" in each for each in arguments):
+    print(json.dumps({{"artifacts": []}}))
+else:
+    print("{{}}")
+"""
+
+
+@pytest.fixture
+def gh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
+    """A `gh` on the PATH that knows of nothing; returns what it was asked."""
+    log, binary = tmp_path / "gh.log", tmp_path / "bin" / "gh"
+    binary.parent.mkdir()
+    binary.write_text(GH.format(python=sys.executable, log=str(log)), encoding="utf-8")
+    binary.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{binary.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("GITHUB_REPOSITORY", "acme/lake")
+    return lambda: [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+def test_environments_are_one_line_for_a_matrix(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(pipeline=PIPELINE)
+    assert main(["--directory", str(tmp_path), "environments"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert [each["environment"] for each in json.loads(line)] == ["test"]
+
+
+def test_a_pull_request_that_plans_nothing_is_told_so(
+    write: Write, tmp_path: Path, gh: Callable[[], list[Any]]
+) -> None:
+    write(pipeline=PIPELINE)
+    directory = ["--directory", str(tmp_path)]
+    assert main([*directory, "github-comment", "7", "--run-id", "5", "--plans", str(tmp_path / "plans")]) == 0
+    asked, *_, (posted, sent) = gh()
+    assert asked[0][-1] == "repos/acme/lake/actions/runs/5/artifacts?per_page=100"
+    assert posted[:4] == ["api", "--method", "POST", "repos/acme/lake/issues/7/comments"]
+    assert "Deployed as it is here: `kinesis-efo-test`." in sent["body"]
+
+
+def test_the_commit_that_was_reviewed_is_a_step_s_output(
+    write: Write, tmp_path: Path, gh: Callable[[], list[Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(pipeline=PIPELINE)
+    assert main(["--directory", str(tmp_path), "github-fetch", "test", "--commit", "c0ffee"]) == 0
+    assert capsys.readouterr().out == "reviewed=c0ffee\n"
+
+
+def test_an_issue_says_what_the_report_says_and_none_is_opened_without_one(
+    write: Write, tmp_path: Path, gh: Callable[[], list[Any]]
+) -> None:
+    write(pipeline=PIPELINE)
+    report = tmp_path / "drift.md"
+    issue = ["--directory", str(tmp_path), "github-issue", "test", str(report)]
+    assert main(issue) == 0
+    assert len(gh()) == 1, "only a look at what is open"
+    report.write_text("a stream", encoding="utf-8")
+    assert main(issue) == 0
+    assert gh()[-1][1]["title"] == "Drift of kinesis-efo-test"
+    assert gh()[-1][1]["body"].endswith("a stream")
+
+
+def test_findings_go_where_code_scanning_takes_them(tmp_path: Path, gh: Callable[[], list[Any]]) -> None:
+    sarif = tmp_path / "checkov.sarif"
+    sarif.write_text("{}", encoding="utf-8")
+    assert main(["github-findings", str(sarif), "--commit", "c0ffee", "--ref", "refs/heads/main"]) == 0
+    ((asked, sent),) = gh()
+    assert asked[3] == "repos/acme/lake/code-scanning/sarifs"
+    assert sent["commit_sha"] == "c0ffee"
+
+
+def test_what_is_wrong_is_one_message_and_exit_code_1(
+    write: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    write(pipeline=PIPELINE)
+    assert main(["--directory", str(tmp_path), "github-issue", "test", "drift.md"]) == 1
+    assert "GITHUB_REPOSITORY is not set" in caplog.text
+    assert main(["--directory", str(tmp_path), "jobs", "nowhere"]) == 1
+    assert "there is no such environment" in caplog.text
+    monkeypatch.chdir(tmp_path)
+    assert main(["--directory", str(tmp_path), "github-fetch", "test"]) == 1
+    assert "GITHUB_REPOSITORY is not set" in caplog.text

@@ -16,14 +16,17 @@ from botocore.exceptions import ClientError
 from moto.server import ThreadedMotoServer
 
 from infra.app import synthesize
+from infra.documents import POLL_STREAM
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import WriteAccessError
+from kinesis_efo.kinesis.events import Event
+from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport
 from kinesis_efo.leases import Lease, LeaseInfo, LeaseLoop, LeaseTable, Written, client_config, worker_id
 from kinesis_efo.local import LocalAws, Settings
-from kinesis_efo.manifest import Manifest, load_manifest
+from kinesis_efo.manifest import Manifest, StreamRef, load_manifest
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.producer import BlockingProducer
@@ -223,6 +226,27 @@ def test_the_policy_reaches_nothing_that_belongs_to_another_application(world: W
         world.aws.client("kinesis").get_shard_iterator(
             StreamName="test-orders", ShardId="shardId-000000000000", ShardIteratorType="LATEST"
         )
+
+
+def test_polling_takes_what_polling_true_adds_and_nothing_else(world: World) -> None:
+    document = json.loads(world.policy)
+    (reading,) = (statement for statement in document["Statement"] if statement["Sid"] == "ReadStreams")
+    (stream,) = many(reading["Resource"])
+
+    async def poll() -> Event:
+        async with await AsyncClients(world.settings, REGION).open("kinesis", AioConfig(**POLLING_CONFIG)) as client:
+            transport = PollingTransport(client, SystemClock(), 0.2)
+            ref = StreamRef("orders", "test-orders", stream, None)
+            events = await transport.subscribe(ref, "shardId-000000000000", TRIM_HORIZON)
+            return await anext(aiter(events))
+
+    world.gate.enforce(json.dumps(document), world.keys)
+    with pytest.raises(ClientError, match="not authorized to perform: kinesis:GetShardIterator"):
+        asyncio.run(poll())
+    reading["Action"] = [*many(reading["Action"]), *POLL_STREAM]
+    world.gate.enforce(json.dumps(document), world.keys)
+    assert asyncio.run(poll())
+    assert {action for action, _ in world.gate.calls} == set(POLL_STREAM)
 
 
 def write(world: World) -> int:

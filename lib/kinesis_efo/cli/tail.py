@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import select
@@ -149,8 +150,9 @@ async def _run(
     seconds: float | None,
     take_over: bool,
 ) -> None:
-    # As with SIGINT: a supervisor that stops it gets the same orderly end.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, printer.enough.set)
+    # As with SIGINT: a supervisor that stops it gets the same orderly end. Windows has none of this.
+    with contextlib.suppress(NotImplementedError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, printer.enough.set)
     clock = SystemClock()
     if not take_over:
         await _guard(aws, chosen)

@@ -59,6 +59,8 @@ class LocalAws:
         self._server: Server | None = None
         self._port = 0
         self._clients: list[Any] = []
+        self._session: Any = None
+        self._making = threading.Lock()
 
     def start(self) -> LocalAws:
         """Begin to serve; returns once requests are answered.
@@ -133,11 +135,12 @@ class LocalAws:
         import boto3
 
         region = options.pop("region_name", self.settings.region)
-        session = boto3.session.Session(
-            aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY, region_name=region
-        )
-        client = session.client(service, endpoint_url=self.endpoint_url, **options)
-        self._clients.append(client)
+        with self._making:
+            # One session: each would read the SDK's models and endpoints anew, a third of a second.
+            if self._session is None:
+                self._session = boto3.session.Session(aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY)
+            client = self._session.client(service, region_name=region, endpoint_url=self.endpoint_url, **options)
+            self._clients.append(client)
         return client
 
     def __enter__(self) -> LocalAws:

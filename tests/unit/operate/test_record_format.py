@@ -1,0 +1,85 @@
+"""Records as bytes: nothing of the data is lost, whatever it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.operate.record_format import Format, Wanted, as_json, hexadecimal, raw
+from kinesis_efo.operate.tailing import Record
+
+DATA = st.binary() | st.text().map(str.encode) | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+).map(lambda value: json.dumps(value).encode())  # fmt: skip
+
+
+def _record(data: bytes, key: str | None = "k") -> Record:
+    return Record(
+        "shardId-000000000000", "49590338271490256608559692538361571095921575989136588898", 3, key, None, data
+    )
+
+
+@given(DATA)
+def test_json_is_one_line_and_keeps_the_data(data: bytes) -> None:
+    line = as_json(_record(data))
+    assert line.count(b"\n") == 1
+    found = json.loads(line)
+    if "base64" in found:
+        assert b64decode(found["base64"]) == data
+    elif "text" in found:
+        assert found["text"].encode() == data
+    else:
+        assert found["data"] == json.loads(data)
+    assert len({"base64", "text", "data"} & found.keys()) == 1
+
+
+@pytest.mark.parametrize("data", [b"NaN", b'{"x": Infinity}', b"[" * 5_000])
+def test_what_json_readers_would_refuse_is_text(data: bytes) -> None:
+    assert json.loads(as_json(_record(data)))["text"].encode() == data
+
+
+@given(st.binary())
+def test_a_dump_holds_every_byte(data: bytes) -> None:
+    heading, *lines = hexadecimal(_record(data)).decode().splitlines()
+    assert heading.endswith(f" {len(data)} bytes")
+    assert b"".join(bytes.fromhex(line[10:57]) for line in lines) == data
+    assert all(line.isascii() and line.isprintable() for line in lines)
+
+
+def test_formats() -> None:
+    record = _record(b"x\n")._replace(arrived=datetime(2026, 1, 2, tzinfo=UTC), key=None)
+    assert Format.RAW.write(record) == raw(record) == b"x\n\n"
+    found = json.loads(Format.JSON.write(record))
+    assert (found["arrived"], found["partitionKey"], found["subSequenceNumber"]) == (
+        "2026-01-02T00:00:00+00:00",
+        None,
+        3,
+    )
+    assert Format.HEX.write(record).startswith(b"shardId-000000000000 4959")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has"),
+    [
+        (Wanted(), True),
+        (Wanted(key="user-*"), True),
+        (Wanted(key="USER-*"), False),
+        (Wanted(data=re.compile(rb"\d\d")), True),
+        (Wanted(key="user-*", data=re.compile(rb"\d\d\d")), False),
+        (Wanted(key="user-7", data=re.compile(rb"^amount")), True),
+    ],
+)
+def test_which_records_are_wanted(wanted: Wanted, has: bool) -> None:
+    assert wanted.has(_record(b"amount 42", "user-7")) is has
+
+
+def test_a_record_without_a_key_matches_no_name() -> None:
+    assert not Wanted(key="user").has(_record(b"", None))
+    assert Wanted(key="*").has(_record(b"", None))

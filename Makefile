@@ -52,6 +52,7 @@ lint: $(VENV)/.full
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(VENV)/bin/zizmor --offline --no-progress --quiet .github
 
 # 30 minutes of faults, reshards and kills; SOAK_MINUTES= says otherwise.

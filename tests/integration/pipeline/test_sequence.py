@@ -41,7 +41,7 @@ DECLARED = {
         {
             "application": "lake",
             "program": "jobs/archive.py",
-            "arguments": ["--output", "s3://lake/raw", "--option", "leaseTimeout=1s"],
+            "arguments": ["--output", "s3://lake/raw", "--option", "leaseTimeout=2s"],
             "target": f"serverless:{APPLICATION}",
         }
     ],
@@ -113,7 +113,7 @@ def test_from_a_pull_request_to_a_running_job_and_on(
     repository = checkout("seq")
     planner = repository.planner(aws)
     environments = ["--directory", str(repository.environments)]
-    jobs = [*environments, "jobs", "seq", "--project", str(project), "--patience", "20"]
+    jobs = [*environments, "jobs", "seq", "--project", str(project), "--patience", "120"]
 
     def review(commit: str) -> None:
         """What happens to a pull request."""

@@ -25,6 +25,8 @@ from infra.settings import Environment
 from infra.stacks.base import deploy_to_aws
 
 _KEEP_STATES_DAYS = 365
+SESSION_SECONDS = 7200
+"""How long a step of the pipeline may take: applying, and waiting for jobs to catch up."""
 
 
 class BootstrapStack(TerraformStack):
@@ -121,6 +123,7 @@ class BootstrapStack(TerraformStack):
             path=names.PIPELINE_PATH,
             description=f"Pipeline of kinesis-efo in {self._environment.environment}: {kind}",
             assume_role_policy=policy_document(self, f"{kind}_trust", [trust]).json,
+            max_session_duration=SESSION_SECONDS,
         )
         put(role, _place(kind))
         for name, arn in policies.items():

@@ -13,6 +13,7 @@ import yaml
 from infra.load import load_environments
 from infra.pipeline import github
 from infra.pipeline.__main__ import _parser
+from infra.stacks.bootstrap import SESSION_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -95,3 +96,9 @@ def test_what_is_deployed_is_the_branch_that_the_roles_trust() -> None:
     assert deploy[True]["push"]["branches"] == sorted(branches)  # type: ignore[index]
     assert deploy["jobs"]["deploy"]["environment"] == "${{ matrix.environment }}"
     assert deploy["jobs"]["deploy"]["strategy"]["max-parallel"] == 1
+
+
+def test_credentials_last_as_long_as_a_deployment_may_take_and_no_longer_than_the_role_allows() -> None:
+    job = document(ROOT / ".github" / "workflows" / "deploy.yml")["jobs"]["deploy"]
+    (seconds,) = [step["with"]["seconds"] for step in job["steps"] if step.get("uses") == "./.github/actions/terraform"]
+    assert int(seconds) == job["timeout-minutes"] * 60 == SESSION_SECONDS

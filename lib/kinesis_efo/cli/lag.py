@@ -174,12 +174,12 @@ def _view(reports: Sequence[_Report]) -> RenderableType:
                 _position(row),
                 _moved(row),
                 None if row.records is None else f"{row.records:,}{'' if row.records_exact else '+'}",
-                None if row.seconds is None else f"{'' if row.seconds_exact else '< '}{row.seconds:.1f}",
+                None if row.seconds is None else f"{'' if row.seconds_exact else '< '}{row.seconds:.1f} s",
                 row.owner,
             )
             for row in report.shards
         ]
-        columns = ("stream", "shard", "state", "read until", ">moved", ">records behind", ">seconds behind", "owner")
+        columns = ("stream", "=shard", "=state", "read until", ">moved", ">unread", ">behind", "owner")
         parts += [output.table(columns, rows, title), Text()]
     return Group(*parts[:-1])
 

@@ -119,7 +119,7 @@ def _say(remarks: Sequence[str]) -> None:
 
 def _view(edits: Sequence[Edit]) -> Any:
     return output.table(
-        ("lease", "", "from", "to", "owner"),
+        ("=lease", "", "from", "to", "owner"),
         [
             (
                 edit.key,

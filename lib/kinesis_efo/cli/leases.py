@@ -61,7 +61,7 @@ def list_leases(
         as_json,
         {"leases": [_data(key, lease) for key, lease in rows]},
         lambda: output.table(
-            ("stream", "shard", "checkpoint", "owner", ">counter", ">switches"),
+            ("stream", "=shard", "checkpoint", "owner", ">counter", ">switches"),
             [
                 (key.stream, key.shard, _checkpoint(lease), lease.owner, str(lease.counter), str(lease.owner_switches))
                 for key, lease in rows

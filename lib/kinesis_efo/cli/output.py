@@ -76,7 +76,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]
     """A table of texts.
 
     Args:
-        columns: Titles. One that begins with `>` is a column of numbers, aligned to the right.
+        columns: Titles. One that begins with `>` is a column of numbers, aligned to the right; with `=`, of ids that are not
+            folded where the terminal is narrow.
         rows: Their cells; None prints as `-`.
         title: What stands above.
     """
@@ -84,8 +85,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]
         box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False
     )
     for column in columns:
-        number = column.startswith(">")
-        made.add_column(column.removeprefix(">"), justify="right" if number else "left", overflow="fold")
+        number, whole = column.startswith(">"), column.startswith("=")
+        made.add_column(column.lstrip(">="), justify="right" if number else "left", overflow="fold", no_wrap=whole)
     for row in rows:
         made.add_row(*("-" if cell is None else cell for cell in row))
     return made

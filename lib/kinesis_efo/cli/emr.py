@@ -352,9 +352,9 @@ def _archive_data(archive: Archive) -> dict[str, Any]:
 
 def _archive_view(archive: Archive) -> RenderableType:
     data = _archive_data(archive)
-    rows = [(name, str(data[name])) for name in ("archive", "digest", "python", "architecture")]
+    rows = [(name, str(data[name])) for name in ("digest", "python", "architecture")]
     size = f"{data['bytes'] / 1e6:.1f} MB, {len(archive.packages)} packages"
-    return output.table(["", ""], [*rows, ("size", size)])
+    return output.table(["archive", str(archive.path)], [*rows, ("size", size)])
 
 
 def _runs_view(runs: Sequence[Run], title: str) -> RenderableType:

@@ -18,6 +18,8 @@ from tests.support.world import World, create_lease_table
 
 Run = Callable[..., Result]
 QUICKLY = ("--lease-timeout", "1s")
+AT_ONCE = ("--lease-timeout", "100ms")
+"""Where every owner is dead."""
 
 
 def _put(here: World, *leases: Lease, table: str | None = None) -> None:
@@ -76,14 +78,14 @@ def test_list(run: Run, world: Callable[..., World]) -> None:
 def test_release_frees_what_a_dead_worker_left(run: Run, world: Callable[..., World]) -> None:
     here = world()
     _put(here, _owned(here))
-    found = run("leases", "release", "--manifest", here.manifest, *QUICKLY, "--yes", "--json")
+    found = run("leases", "release", "--manifest", here.manifest, *AT_ONCE, "--yes", "--json")
     assert found.code == 0
     assert [(each["change"], each["owner"]) for each in found.data["changes"]] == [("released", "host:1:abc")]
     assert found.data["written"]
     [row] = here.leases().values()
     assert "leaseOwner" not in row
     assert row["checkpoint"] == {"S": "7"}
-    again = run("leases", "release", "--manifest", here.manifest, *QUICKLY)
+    again = run("leases", "release", "--manifest", here.manifest, *AT_ONCE)
     assert (again.code, "nothing to change" in again.err) == (0, True)
 
 
@@ -106,15 +108,15 @@ def test_nothing_is_changed_without_a_yes(run: Run, world: Callable[..., World])
     here = world()
     _put(here, _owned(here))
     before = here.leases()
-    asked = run("leases", "release", "--manifest", here.manifest, *QUICKLY)
+    asked = run("leases", "release", "--manifest", here.manifest, *AT_ONCE)
     assert asked.code == 3
     assert "Nobody can be asked here: nothing was changed. Say --yes" in asked.err
-    tried = run("leases", "release", "--manifest", here.manifest, *QUICKLY, "--dry-run", "--json")
+    tried = run("leases", "release", "--manifest", here.manifest, *AT_ONCE, "--dry-run", "--json")
     assert (tried.code, tried.data["written"], len(tried.data["changes"])) == (0, False, 1)
-    no = run("leases", "release", "--manifest", here.manifest, *QUICKLY, stdin="n\n", typed=True)
+    no = run("leases", "release", "--manifest", here.manifest, *AT_ONCE, stdin="n\n", typed=True)
     assert (no.code, "nothing was changed" in no.err) == (3, True)
     assert here.leases() == before
-    assert run("leases", "release", "--manifest", here.manifest, *QUICKLY, stdin="y\n", typed=True).code == 0
+    assert run("leases", "release", "--manifest", here.manifest, *AT_ONCE, stdin="y\n", typed=True).code == 0
     assert here.leases() != before
 
 

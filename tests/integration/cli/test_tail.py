@@ -180,6 +180,7 @@ def test_no_permission(run: Run, world: Callable[..., World], switch: Switch, fa
     assert f"Allow kinesis:{'SubscribeToShard' if fan_out else 'GetShardIterator'}" in found.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_a_clean_end(world: Callable[..., World], number: signal.Signals) -> None:
     here = world()
@@ -206,6 +207,7 @@ def test_a_signal_is_a_clean_end(world: Callable[..., World], number: signal.Sig
     assert b"Traceback" not in shown + last
 
 
+@pytest.mark.slow
 def test_a_pipe_that_is_closed_is_a_clean_end(world: Callable[..., World]) -> None:
     here = world()
     here.put([("k", b"x" * 1000)] * 400)
@@ -220,6 +222,7 @@ def test_a_pipe_that_is_closed_is_a_clean_end(world: Callable[..., World]) -> No
     assert b"records printed" in said
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_deleted_meanwhile(world: Callable[..., World]) -> None:
     here = world()
     here.put([("k", b"x")])

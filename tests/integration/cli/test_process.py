@@ -1,0 +1,59 @@
+"""The installed command as a process: exit codes, what goes where, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kinesis_efo.leases import Lease
+from tests.support.world import World
+
+PROGRAM = str(Path(sysconfig.get_path("scripts")) / "kinesis-efo")
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, *arguments], capture_output=True, text=True, env=os.environ, timeout=60, check=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["doctor", "manifest check", "shards", "lag", "leases list"])
+def test_good_and_bad_exit_codes(world: Callable[..., World], command: str) -> None:
+    name, *sub = command.split()
+    here = str(world().manifest)
+    good = _run(name, *sub, "--manifest", here, "--json")
+    assert good.returncode == 0, good.stderr
+    assert isinstance(json.loads(good.stdout), dict)
+    bad = _run(name, *sub, "--manifest", "none.json")
+    assert bad.returncode == 1
+    assert "there is no such file" in bad.stdout + bad.stderr
+    assert "Traceback" not in bad.stderr
+    if name != "doctor":  # its answer has a line for it
+        assert (bad.stdout, bad.stderr.count("\n")) == ("", 1)
+
+
+def test_ctrl_c_while_owners_are_watched_changes_nothing(world: Callable[..., World]) -> None:
+    here = world()
+    lease = Lease(here.shards()[0]["ShardId"], owner="host:1:abc")
+    here.dynamodb.put_item(TableName=here.lease_table, Item=lease.to_item())
+    command = [PROGRAM, "leases", "release", "--manifest", str(here.manifest), "--lease-timeout", "60s", "--yes"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert "is an owner alive?" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
+    assert here.leases()[lease.key]["leaseOwner"] == {"S": "host:1:abc"}

@@ -17,14 +17,10 @@ from typing import Any, Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import (
-    AccessRefusedError,
-    DataLossError,
     FetcherError,
     FetcherUnreachableError,
     KinesisEfoError,
     LeaseLostError,
-    StreamNotFoundError,
-    SubscriptionError,
     TableUnavailableError,
 )
 from kinesis_efo.fetcher.budget import Budget, Signal
@@ -38,12 +34,13 @@ from kinesis_efo.fetcher.messages import (
     TipsRequest,
 )
 from kinesis_efo.fetcher.planning import plan
+from kinesis_efo.fetcher.shards import Shards
 from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
-from kinesis_efo.leases.row import LeaseInfo, LeaseKeys
+from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.worker import LeaseLoop
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +89,7 @@ class Fetcher:
         settings: FetcherSettings,
         clock: Clock,
     ) -> None:
-        self._streams = streams
+        self._shards = Shards(streams)
         self._lease_keys = lease_keys
         self._settings = settings
         self._clock = clock
@@ -101,7 +98,6 @@ class Fetcher:
         self._wanted: dict[ShardKey, Position] = {}
         self._polled: dict[ShardKey, Position] = {}
         self._complete = False
-        self._checked: frozenset[ShardKey] = frozenset()
         self._done: set[ShardKey] = set()
         self._reading: Counter[ShardKey] = Counter()
         self._news = Signal()
@@ -124,7 +120,7 @@ class Fetcher:
         """
         self._leases = leases
         await leases.start()
-        await asyncio.gather(*(stream.refresh() for stream in self._streams.values()))
+        await self._shards.refresh()
         self._spawn(self._watch_shards)
         self._spawn(self._watch_leases)
 
@@ -167,28 +163,17 @@ class Fetcher:
             },
             complete=True,
         )
-        await self._check_loss(offset)
+        try:
+            await self._shards.check_loss(offset)
+        except KinesisEfoError as error:
+            self.failed(error)
+            raise
         give_up_at = self._clock.monotonic() + request.timeout
         while True:
             reply = self._reply(offset, request)
             news = reply.starting or any(shard.records or shard.through == "SHARD_END" for shard in reply.shards)
             if news or not await self._wait(self._news, give_up_at):
                 return reply
-
-    async def _check_loss(self, offset: Offset) -> None:
-        """Look for shards that are lost, each time the query has come to other shards."""
-        if offset.keys() == self._checked:
-            return
-        for name, positions in _by_stream(offset).items():
-            try:
-                await self._stream(name).check_loss(positions, resumed=not self._checked)
-            except (DataLossError, AccessRefusedError, StreamNotFoundError) as error:
-                self.failed(error)
-                raise
-            except SubscriptionError as error:
-                log.warning("stream %s: whether shards are lost is looked at again: %s", name, error)
-                return
-        self._checked = frozenset(offset)
 
     def _reply(self, offset: Offset, request: PollRequest) -> PollReply:
         self._check()
@@ -200,7 +185,6 @@ class Fetcher:
         # Half of the budget at most: while Spark works on one micro-batch, the next one is fetched.
         portions = plan(buffers, offset, min(request.max_bytes, self.budget.limit // 2), request.max_records)
         reached = {**offset, **{key: portion.through for key, portion in portions.items()}}
-        starting = self._starting(reached)
         return PollReply(
             [
                 ShardProgress(
@@ -208,25 +192,9 @@ class Fetcher:
                 )
                 for key, portion in portions.items()
             ],
-            starting,
-            self._finished(offset),
+            self._shards.starting(reached),
+            self._shards.finished(offset),
         )
-
-    def _starting(self, reached: Mapping[ShardKey, Position]) -> list[tuple[str, str]]:
-        return [
-            (name, shard)
-            for name, positions in _by_stream(reached).items()
-            if any(position.is_end for position in positions.values())
-            for shard in self._stream(name).lineage.startable(positions)
-        ]
-
-    def _finished(self, offset: Offset) -> list[tuple[str, str]]:
-        return [
-            (name, shard)
-            for name, positions in _by_stream(offset).items()
-            if any(position.is_end for position in positions.values())
-            for shard in self._stream(name).lineage.droppable(positions)
-        ]
 
     async def commit(self, request: CommitRequest) -> None:
         """Drop what Spark will not ask for again, and move the checkpoints of the leases."""
@@ -240,7 +208,7 @@ class Fetcher:
                     feed.close()
                     del self._feeds[key]
                 self._done.add(key)
-                self._leases.finish(lease, self._stream(key.stream).lineage.children(key.shard))
+                self._leases.finish(lease, self._shards.stream(key.stream).lineage.children(key.shard))
             else:
                 if feed is not None and feed.buffer is not None:
                     feed.buffer.commit(position)
@@ -248,7 +216,7 @@ class Fetcher:
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         """The hash keys that belong to a shard, where it is known."""
-        return self._stream(key.stream).hash_range(key.shard)
+        return self._shards.stream(key.stream).hash_range(key.shard)
 
     # -- what tasks ask
 
@@ -304,23 +272,17 @@ class Fetcher:
         return TipsReply(task.result().to_dict())
 
     async def _find_tips(self, offset: Offset) -> Offset:
-        await asyncio.gather(*(stream.refresh() for stream in self._streams.values()))
-        ends: dict[ShardKey, Position] = {}
-        open_shards: list[ShardKey] = []
-        for name, positions in _by_stream(offset).items():
-            for shard in self._stream(name).with_descendants(positions):
-                key = ShardKey(name, shard.shard_id)
-                if shard.last is None:
-                    open_shards.append(key)
-                else:
-                    ends[key] = SHARD_END
+        await self._shards.refresh()
+        found = self._shards.ends(offset)
+        open_shards = [key for key, end in found.items() if end is None]
         # Asking takes a subscription, so it takes the lease: another run must not be thrown out by a question.
         self._want({**self._still_read(), **{key: offset.get(key, TRIM_HORIZON) for key in open_shards}})
         for feed in await asyncio.gather(*(self._held_feed(key, TRIM_HORIZON) for key in open_shards)):
             feed.close()
         tips = await asyncio.gather(
-            *(self._stream(key.stream).tip(key.shard, offset.get(key, TRIM_HORIZON)) for key in open_shards)
+            *(self._shards.stream(key.stream).tip(key.shard, offset.get(key, TRIM_HORIZON)) for key in open_shards)
         )
+        ends = {key: end for key, end in found.items() if end is not None}
         return Offset({**ends, **dict(zip(open_shards, tips, strict=True))})
 
     # -- leases
@@ -372,16 +334,8 @@ class Fetcher:
         if positions.keys() == self._wanted.keys() and complete <= self._complete:
             return
         self._wanted, self._complete = dict(positions), complete
-        infos = {}
-        for key, position in positions.items():
-            shard = self._stream(key.stream).shard(key.shard)
-            infos[self._lease_keys.encode(key)] = LeaseInfo(
-                start=position,
-                parents=frozenset(shard.parents) if shard else frozenset(),
-                starting_hash_key=str(shard.hash_range[0]) if shard else None,
-                ending_hash_key=str(shard.hash_range[1]) if shard else None,
-            )
-        self._leases.want(infos, complete=complete)
+        infos = [(key, self._shards.lease_info(key, position)) for key, position in positions.items()]
+        self._leases.want({self._lease_keys.encode(key): info for key, info in infos}, complete=complete)
 
     def _feed(self, key: ShardKey) -> ShardFeed | None:
         """The feed of a shard whose lease is held at this moment, else None."""
@@ -402,7 +356,7 @@ class Fetcher:
     def _subscribe(self, key: ShardKey, start: Position, sink: EventSink) -> ShardSubscription:
         assert self._leases is not None
         read_until = self._leases.read_until(self._lease_keys.encode(key), start)
-        stream = self._stream(key.stream)
+        stream = self._shards.stream(key.stream)
         return stream.subscribe(key.shard, start, sink, None if read_until is None else read_until / 1000)
 
     # -- what feeds tell
@@ -413,7 +367,7 @@ class Fetcher:
 
     def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
         """A shard's last event is in; its children are known now."""
-        stream = self._stream(key.stream)
+        stream = self._shards.stream(key.stream)
         stream.learn(key.shard, children)
         if stream.lineage.outdated:
             self._outdated.notify()
@@ -422,11 +376,11 @@ class Fetcher:
 
     async def _watch_shards(self) -> None:
         while True:
-            if any(stream.lineage.outdated for stream in self._streams.values()):
+            if self._shards.outdated:
                 await self._clock.sleep(LIST_AGAIN_SECONDS)
             else:
                 await self._wait(self._outdated, self._clock.monotonic() + LIST_SHARDS_SECONDS)
-            for name, stream in self._streams.items():
+            for name, stream in self._shards.streams.items():
                 try:
                     await stream.refresh()
                 except KinesisEfoError as error:
@@ -466,15 +420,6 @@ class Fetcher:
         if self._failure is not None:
             raise self._failure
 
-    def _stream(self, name: str) -> StreamAccess:
-        try:
-            return self._streams[name]
-        except KeyError:
-            raise FetcherError(
-                f"the checkpoint names stream {name!r}, but the query reads {', '.join(map(repr, sorted(self._streams)))}: "
-                "streams cannot be taken away from a query; start it with a new checkpoint"
-            ) from None
-
     async def _wait(self, signal: Signal, give_up_at: float) -> bool:
         """Wait for a signal; False when the time is up before it came."""
         remaining = give_up_at - self._clock.monotonic()
@@ -485,10 +430,3 @@ class Fetcher:
         except TimeoutError:
             return False
         return True
-
-
-def _by_stream(positions: Mapping[ShardKey, Position]) -> dict[str, dict[str, Position]]:
-    streams: dict[str, dict[str, Position]] = {}
-    for key, position in positions.items():
-        streams.setdefault(key.stream, {})[key.shard] = position
-    return streams

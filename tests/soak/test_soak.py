@@ -106,6 +106,10 @@ def test_what_comes_and_goes_is_no_growth_and_what_stays_is() -> None:
     assert growth([]) == []
     assert growth(life(0, 0, 600)) == []
     assert growth(life(0, 0, 90, memory=1 << 30)) == [], "too short to tell"
+    pool = [
+        Sample(second, 0, 100 << 20, files=26 if second < 90 else 42, threads=14, backlog=0) for second in range(180)
+    ]
+    assert growth(pool) == [], "a connection per shard, opened once they were all busy"
     found = growth(life(0, 0, 600) + life(1, 700, 600, memory=200 << 20, files=60, threads=30))
     assert [sentence.partition(" grew from ")[0] for sentence in found] == [
         "run 1: memory",

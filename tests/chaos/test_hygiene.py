@@ -78,7 +78,8 @@ def test_a_lost_executor_costs_nothing_and_a_crashed_driver_leaves_nothing(
     ports = listening([reader])
     assert len(ports) == 1
     assert len(subscriptions()) == 2
-    (jvm,) = running(everything, "org.apache.spark.deploy.SparkSubmit")
+    # What it is just starting still carries its command line.
+    jvm = min(running(everything, "org.apache.spark.deploy.SparkSubmit"), key=psutil.Process.create_time)
     jvm.kill()
     first.process.wait(60)
     _, alive = psutil.wait_procs(everything, 60)

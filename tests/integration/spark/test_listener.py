@@ -36,5 +36,9 @@ def test_a_query_tells_its_lag_and_its_metrics(
     assert lags.keys() == {ShardKey("orders", f"shardId-{n:012d}") for n in range(2)}
     assert all(0 <= millis < 60_000 for millis in lags.values())
     wait_until(
-        lambda: sum(json.loads(line).get("RecordsFetched", 0) for line in lines.read_text().splitlines()) == 100, 30
+        lambda: (
+            lines.exists()
+            and sum(json.loads(line).get("RecordsFetched", 0) for line in lines.read_text().splitlines()) == 100
+        ),
+        30,
     )

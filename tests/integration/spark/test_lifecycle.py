@@ -140,14 +140,20 @@ def read_to_the_end(spark: PlayedSpark) -> Any:
     return end
 
 
-def test_asked_to_end_it_releases_the_leases_although_the_connection_stays_open(
-    world: MakeWorld, play: Callable[..., PlayedSpark]
-) -> None:
+def read_one_record(world: MakeWorld, play: Callable[..., PlayedSpark]) -> tuple[World, PlayedSpark, Any]:
+    """A reader in the middle of its work, which holds a lease; and the end of its first micro-batch."""
     w = world()
     w.put([("k", b"1")])
     spark = play(w, leaseTimeout="600s")
     end = read_to_the_end(spark)
     assert len(owners(w)) == 1
+    return w, spark, end
+
+
+def test_asked_to_end_it_releases_the_leases_although_the_connection_stays_open(
+    world: MakeWorld, play: Callable[..., PlayedSpark]
+) -> None:
+    w, spark, end = read_one_record(world, play)
     spark.process.send_signal(signal.SIGTERM)
     wait_until(lambda: not owners(w), what="released leases")
     # Whatever is still asked is answered, so that a micro-batch under way ends as it would have.
@@ -159,11 +165,7 @@ def test_asked_to_end_it_releases_the_leases_although_the_connection_stays_open(
 def test_the_end_of_the_connection_alone_releases_the_leases_and_ends_the_process(
     world: MakeWorld, play: Callable[..., PlayedSpark]
 ) -> None:
-    w = world()
-    w.put([("k", b"1")])
-    spark = play(w, leaseTimeout="600s")
-    read_to_the_end(spark)
-    assert len(owners(w)) == 1
+    w, spark, _ = read_one_record(world, play)
     spark.close()
     assert not owners(w)
     assert spark.process.returncode not in (None, -signal.SIGKILL)
@@ -172,10 +174,7 @@ def test_the_end_of_the_connection_alone_releases_the_leases_and_ends_the_proces
 def test_a_signal_and_the_end_of_the_connection_at_once_release_the_leases(
     world: MakeWorld, play: Callable[..., PlayedSpark]
 ) -> None:
-    w = world()
-    w.put([("k", b"1")])
-    spark = play(w, leaseTimeout="600s")
-    read_to_the_end(spark)
+    w, spark, _ = read_one_record(world, play)
     spark.process.send_signal(signal.SIGTERM)
     spark.close()
     assert not owners(w)

@@ -53,6 +53,7 @@ lint: $(VENV)/.full
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
 	$(VENV)/bin/zizmor --offline --no-progress --quiet .github
 
 # 30 minutes of faults, reshards and kills; SOAK_MINUTES= says otherwise.

@@ -9,7 +9,7 @@ import pytest
 
 from scripts.docs import ROOT, pages
 
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,10 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_what_the_guide_for_contributors_names_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`((?:\.github|docs|infra|jobs|lib|scripts|tests)/[\w./-]*)`", text)
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []

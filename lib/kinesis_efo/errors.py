@@ -5,15 +5,19 @@ KinesisEfoError
 ├── ConfigurationError          something the user wrote is wrong; nothing was started
 │   ├── OptionsError            one or more options; all faults are in one message
 │   └── ManifestError           the manifest cannot be loaded or lacks something
-├── SubscriptionError           a shard cannot be read any more; names stream, shard and ARN
+├── StreamError                 a stream cannot be read or written (any more); the message says which
 │   ├── AccessRefusedError      credentials or policy
-│   ├── InvalidRequestError     Kinesis calls our request invalid
-│   ├── ConsumerNotFoundError   the consumer does not exist (any more)
 │   ├── StreamNotFoundError     the stream does not exist (any more)
-│   ├── StreamReplacedError     the stream was created again: the checkpoint belongs to a former one
-│   ├── ConsumerTakenOverError  someone else reads with this consumer
 │   ├── KeyUnusableError        the stream's KMS key cannot be used
-│   └── RetriesExhaustedError   transient faults, too many in a row; carries the first one
+│   ├── RetriesExhaustedError   transient faults, too many in a row or for too long; carries the first one
+│   ├── SubscriptionError       only reading: a shard cannot be read any more; names stream, shard and ARN
+│   │   ├── InvalidRequestError     Kinesis calls our request invalid
+│   │   ├── ConsumerNotFoundError   the consumer does not exist (any more)
+│   │   ├── StreamReplacedError     the stream was created again: the checkpoint belongs to a former one
+│   │   └── ConsumerTakenOverError  someone else reads with this consumer
+│   └── WriteError              only writing: something that was put was not written; never raised for what was acknowledged
+│       ├── RecordRefusedError      a record cannot be written: too large, key out of bounds, refused by Kinesis
+│       └── ProducerClosedError     put or flush after close
 ├── DataLossError               records that should be read are gone (retention, deleted shard)
 ├── LeaseError
 │   ├── LeaseTableError         the table is missing, refused or has the wrong key
@@ -23,13 +27,6 @@ KinesisEfoError
 ├── FetcherError                talking to the fetcher failed
 │   ├── FetcherUnreachableError nobody answers at its address
 │   └── FetcherRefusedError     the secret of the run is missing or wrong
-├── WriteError                  something that was put was not written; never raised for what was acknowledged
-│   ├── RecordRefusedError      a record cannot be written: too large, key out of bounds, refused by Kinesis
-│   ├── WriteAccessError        credentials or policy
-│   ├── StreamGoneError         the stream does not exist (any more)
-│   ├── EncryptionKeyError      the stream's KMS key cannot be used
-│   ├── RetriesGivenUpError     transient faults without an end; carries the first one
-│   └── ProducerClosedError     put or flush after close
 ├── EmrError                    a job on EMR
 │   ├── PackagingError          the environment archive of a job cannot be built or read
 │   ├── SubmissionRefusedError  a job was not submitted, because it could not have worked
@@ -72,12 +69,31 @@ class ManifestError(ConfigurationError):
     """The manifest cannot be loaded, is not valid, or lacks something the options name."""
 
 
-class SubscriptionError(KinesisEfoError):
-    """A shard cannot be read any more."""
+class StreamError(KinesisEfoError):
+    """A stream cannot be read or written (any more); the message says which of the two."""
 
 
-class AccessRefusedError(SubscriptionError):
+class AccessRefusedError(StreamError):
     """Credentials are refused, expired beyond refresh, or lack a permission."""
+
+
+class StreamNotFoundError(StreamError):
+    """The stream does not exist (any more)."""
+
+
+class KeyUnusableError(StreamError):
+    """The KMS key of the stream cannot be used."""
+
+
+class RetriesExhaustedError(StreamError):
+    """Transient faults did not pass: too many in a row when reading, for all of `retry_timeout` when writing.
+
+    The message carries the first one.
+    """
+
+
+class SubscriptionError(StreamError):
+    """A shard cannot be read any more, for a reason that only reading has."""
 
 
 class InvalidRequestError(SubscriptionError):
@@ -88,10 +104,6 @@ class ConsumerNotFoundError(SubscriptionError):
     """The stream consumer does not exist (any more)."""
 
 
-class StreamNotFoundError(SubscriptionError):
-    """The stream does not exist (any more)."""
-
-
 class StreamReplacedError(SubscriptionError):
     """The stream was deleted and created again under its name: positions of the former one mean nothing in it."""
 
@@ -100,12 +112,16 @@ class ConsumerTakenOverError(SubscriptionError):
     """Someone else keeps subscribing with the same consumer."""
 
 
-class KeyUnusableError(SubscriptionError):
-    """The KMS key of the stream cannot be used."""
+class WriteError(StreamError):
+    """Something that was put has not been written, for a reason that only writing has."""
 
 
-class RetriesExhaustedError(SubscriptionError):
-    """Transient faults came too often in a row; the message carries the first one."""
+class RecordRefusedError(WriteError):
+    """A record cannot be written. The message names its partition key, size and position, never its data."""
+
+
+class ProducerClosedError(WriteError):
+    """The producer was closed before, or not opened yet."""
 
 
 class DataLossError(KinesisEfoError):
@@ -142,34 +158,6 @@ class FetcherUnreachableError(FetcherError):
 
 class FetcherRefusedError(FetcherError):
     """The fetcher does not know the secret that came with a call."""
-
-
-class WriteError(KinesisEfoError):
-    """Something that was put has not been written."""
-
-
-class RecordRefusedError(WriteError):
-    """A record cannot be written. The message names its partition key, size and position, never its data."""
-
-
-class WriteAccessError(WriteError):
-    """Credentials are refused, expired beyond refresh, or lack a permission."""
-
-
-class StreamGoneError(WriteError):
-    """The stream does not exist (any more)."""
-
-
-class EncryptionKeyError(WriteError):
-    """The KMS key of the stream cannot be used."""
-
-
-class RetriesGivenUpError(WriteError):
-    """Faults that should pass did not, for the whole of `retry_timeout`."""
-
-
-class ProducerClosedError(WriteError):
-    """The producer was closed before, or not opened yet."""
 
 
 class EmrError(KinesisEfoError):

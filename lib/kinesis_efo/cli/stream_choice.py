@@ -10,7 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.cli import arguments
-from kinesis_efo.errors import ConfigurationError, StreamNotFoundError, SubscriptionError
+from kinesis_efo.errors import ConfigurationError, StreamError, StreamNotFoundError
 from kinesis_efo.kinesis.faults import Verdict, classify, describe
 from kinesis_efo.manifest import Manifest, StreamRef, arn_faults
 from kinesis_efo.options import AwsSettings
@@ -44,7 +44,7 @@ def choose(aws: AwsSettings, stream: str, location: str | None, consumer_arn: st
 
     Raises:
         ConfigurationError: The names and ARNs do not belong together, or there is no such stream.
-        SubscriptionError: AWS could not be asked which stream that is.
+        StreamError: AWS could not be asked which stream that is.
     """
     manifest = arguments.load(location, aws) if location is not None else None
     known = _known(manifest, stream) if manifest else None
@@ -81,7 +81,7 @@ def _look_up(aws: AwsSettings, name: str, manifest: Manifest | None) -> str:
         if classify(error).verdict is Verdict.MISSING:
             known = f"; the manifest {manifest.source} has {', '.join(sorted(manifest.streams))}" if manifest else ""
             raise StreamNotFoundError(f"there is no stream {name!r} in this account and region{known}") from error
-        raise SubscriptionError(
+        raise StreamError(
             f"stream {name!r} cannot be looked up: {describe(error)}. Name its ARN to do without kinesis:DescribeStreamSummary"
         ) from error
 

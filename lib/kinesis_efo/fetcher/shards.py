@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from kinesis_efo.errors import AccessRefusedError, DataLossError, FetcherError, StreamNotFoundError, SubscriptionError
+from kinesis_efo.errors import AccessRefusedError, DataLossError, FetcherError, StreamError, StreamNotFoundError
 from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.leases.row import LeaseInfo
 from kinesis_efo.positions import SHARD_END, Position, ShardKey
@@ -55,7 +55,7 @@ class Shards:
         """List the shards of every stream.
 
         Raises:
-            SubscriptionError: A stream cannot be listed.
+            StreamError: A stream cannot be listed.
         """
         await asyncio.gather(*(stream.refresh() for stream in self.streams.values()))
 
@@ -107,7 +107,7 @@ class Shards:
                 await self.stream(name).check_loss(positions, resumed=not self._checked)
             except (DataLossError, AccessRefusedError, StreamNotFoundError):
                 raise
-            except SubscriptionError as error:
+            except StreamError as error:
                 log.warning("stream %s: whether shards are lost is looked at again: %s", name, error)
                 return
         self._checked = frozenset(offset)

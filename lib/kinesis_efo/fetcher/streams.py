@@ -81,7 +81,7 @@ class StreamAccess:
         """List the stream's shards anew.
 
         Raises:
-            SubscriptionError: They cannot be listed; the message says why and what to do.
+            StreamError: They cannot be listed; the message says why and what to do.
         """
         self._shards = {
             shard.shard_id: shard for shard in await self._listed(self._lister.shards(self._ref.stream_arn))
@@ -98,7 +98,7 @@ class StreamAccess:
             start: `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention becomes the horizon: nothing is lost by that.
 
         Raises:
-            SubscriptionError: As `refresh`.
+            StreamError: As `refresh`.
         """
         if start.kind is PositionKind.AT_TIMESTAMP and not await self._listed(
             self._retention.reaches_back_to(start.value)
@@ -142,7 +142,7 @@ class StreamAccess:
 
         Raises:
             DataLossError: There are some, and losses fail the query.
-            SubscriptionError: The stream cannot be listed, or its retention asked for.
+            StreamError: The stream cannot be listed, or its retention asked for.
         """
         if any(position.is_end for position in positions.values()) and self.lineage.lost(positions):
             await self.refresh()  # the shard may only have been too new
@@ -213,7 +213,7 @@ class StreamAccess:
             position: How far it has been read.
 
         Raises:
-            SubscriptionError: It cannot be subscribed to.
+            StreamError: It cannot be subscribed to.
         """
         backoff = Backoff(self._retry, random.random)
         while True:

@@ -116,7 +116,7 @@ class Fetcher:
 
         Raises:
             LeaseTableError: The lease table cannot be used.
-            SubscriptionError: A stream cannot be listed.
+            StreamError: A stream cannot be listed.
         """
         self._leases = leases
         await leases.start()

@@ -38,6 +38,7 @@ from kinesis_efo.errors import (
     InvalidRequestError,
     KeyUnusableError,
     RetriesExhaustedError,
+    StreamError,
     StreamReplacedError,
     SubscriptionError,
 )
@@ -183,9 +184,7 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def fatal(
-    fault: Fault, stream: StreamRef, shard_id: str, source: str, first: Exception | None = None
-) -> SubscriptionError:
+def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, first: Exception | None = None) -> StreamError:
     """The exception that tells the user why a shard cannot be read any more.
 
     Args:
@@ -199,7 +198,7 @@ def fatal(
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"
     match fault.verdict:
         case Verdict.REFUSED | Verdict.EXPIRED:
-            return AccessRefusedError(f"{where}: {describe(error)}. {_access_remedy(fault, stream)}")
+            return AccessRefusedError(f"{where} cannot be read: {describe(error)}. {_access_remedy(fault, stream)}")
         case Verdict.INVALID:
             return InvalidRequestError(
                 f"{where}: {_operation(error, stream)} was refused as invalid: {describe(error)}. A position of another stream, or of one "
@@ -207,7 +206,7 @@ def fatal(
             )
         case Verdict.KEY:
             remedy = _KEY_REMEDIES.get(fault.code, "check the key")
-            return KeyUnusableError(f"{where}: the stream is encrypted with {_key(error)}, which cannot be used: "
+            return KeyUnusableError(f"{where} cannot be read: the stream is encrypted with {_key(error)}, which cannot be used: "
                                     f"{describe(error)}. To go on, {remedy}")  # fmt: skip
         case Verdict.TAKEN_OVER | Verdict.TOO_SOON:
             return ConsumerTakenOverError(
@@ -216,14 +215,14 @@ def fatal(
             )
         case Verdict.NOT_ACTIVE:
             return RetriesExhaustedError(
-                f"{where}: the consumer has not become ACTIVE within 5 minutes: {describe(error)}. "
+                f"{where} cannot be read: the consumer has not become ACTIVE within 5 minutes: {describe(error)}. "
                 "Look at it with `aws kinesis describe-stream-consumer`"
             )
         case Verdict.UNEXPECTED:
             return SubscriptionError(f"{where}: unexpected {describe(error)}")
     since = f"; the first in the row was {describe(first)}" if first and describe(first) != describe(error) else ""
     return RetriesExhaustedError(
-        f"{where}: too many failures in a row without any progress. The last was {describe(error)}{since}"
+        f"{where} cannot be read: too many failures in a row without any progress. The last was {describe(error)}{since}"
     )
 
 

@@ -111,7 +111,7 @@ class Recovery:
             position: How far the shard has been read.
 
         Raises:
-            SubscriptionError: There is no point in another try.
+            StreamError: There is no point in another try.
             DataLossError: The shard does not exist any more.
         """
         match fault.verdict:

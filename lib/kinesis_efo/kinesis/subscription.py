@@ -170,7 +170,7 @@ class ShardSubscription:
         """Read until the shard's end has been delivered. Cancelling closes the connection at once.
 
         Raises:
-            SubscriptionError: The shard cannot be read any more; the message says why and what to do.
+            StreamError: The shard cannot be read any more; the message says why and what to do.
             DataLossError: The shard does not exist any more, or the trim horizon has passed the position.
         """
         self._last_sign = self._clock.monotonic()

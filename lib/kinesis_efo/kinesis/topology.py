@@ -134,7 +134,7 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
         source: Where its ARN came from, for messages: the manifest's location.
 
     Raises:
-        SubscriptionError: The shards cannot be listed; the message says why and what to do.
+        StreamError: The shards cannot be listed; the message says why and what to do.
     """
     where = f"stream {ref.name!r}: {ref.stream_arn} (from {source})"
     try:

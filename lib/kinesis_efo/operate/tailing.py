@@ -90,7 +90,7 @@ class Tail:
             start: `TRIM_HORIZON` or `AT_TIMESTAMP`.
 
         Raises:
-            SubscriptionError: The stream, or a shard, cannot be read.
+            StreamError: The stream, or a shard, cannot be read.
             ConfigurationError: A shard that was named is none of the stream's.
         """
         await self._stream.refresh()

@@ -1,12 +1,13 @@
 """Writing to Kinesis: bounded outstanding data, back-pressure, and nothing reported written before Kinesis has it."""
 
 from kinesis_efo.errors import (
-    EncryptionKeyError,
+    AccessRefusedError,
+    KeyUnusableError,
     ProducerClosedError,
     RecordRefusedError,
-    RetriesGivenUpError,
-    StreamGoneError,
-    WriteAccessError,
+    RetriesExhaustedError,
+    StreamError,
+    StreamNotFoundError,
     WriteError,
 )
 from kinesis_efo.producer.blocking import BlockingProducer
@@ -16,16 +17,17 @@ from kinesis_efo.producer.record import Given
 from kinesis_efo.producer.settings import ProducerSettings
 
 __all__ = [
+    "AccessRefusedError",
     "BlockingProducer",
-    "EncryptionKeyError",
     "Given",
+    "KeyUnusableError",
     "Producer",
     "ProducerClosedError",
     "ProducerMetrics",
     "ProducerSettings",
     "RecordRefusedError",
-    "RetriesGivenUpError",
-    "StreamGoneError",
-    "WriteAccessError",
+    "RetriesExhaustedError",
+    "StreamError",
+    "StreamNotFoundError",
     "WriteError",
 ]

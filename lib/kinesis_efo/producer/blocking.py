@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from kinesis_efo.errors import ProducerClosedError, WriteError
+from kinesis_efo.errors import ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.metrics import ProducerMetrics
@@ -71,7 +71,7 @@ class BlockingProducer:
 
         Raises:
             ConfigurationError: The stream's name or ARN is not one, or no region is known.
-            WriteError: The stream does not exist, or credentials or policy refuse it.
+            StreamError: The stream does not exist, or credentials or policy refuse it.
         """
         if self._thread is not None:
             raise ProducerClosedError(f"the producer for {self._producer.stream} was opened before; make another one")
@@ -97,7 +97,7 @@ class BlockingProducer:
 
         Raises:
             RecordRefusedError: The record can never be written. Others are not affected.
-            WriteError: An earlier record could not be written; everything unacknowledged is not claimed.
+            StreamError: An earlier record could not be written; everything unacknowledged is not claimed.
         """
         engine = self._producer.engine
         record = engine.make_record((data, partition_key, explicit_hash_key))
@@ -116,7 +116,7 @@ class BlockingProducer:
 
         Raises:
             RecordRefusedError: A record can never be written. Those before it are handed over, those after it are not.
-            WriteError: As `put`.
+            StreamError: As `put`.
         """
         for made in self._producer.engine.make_records(records):
             self._enter(made)
@@ -125,7 +125,7 @@ class BlockingProducer:
         """Return when everything that was put before is acknowledged.
 
         Raises:
-            WriteError: The first failure; what is not acknowledged is not claimed.
+            StreamError: The first failure; what is not acknowledged is not claimed.
         """
         self._producer.engine.check()
         self._call(self._producer.flush())
@@ -134,7 +134,7 @@ class BlockingProducer:
         """Write everything, then disconnect. Leaving the context does this. Does nothing when closed.
 
         Raises:
-            WriteError: As `flush`; the producer is closed all the same.
+            StreamError: As `flush`; the producer is closed all the same.
         """
         self._finish(self._producer.close)
 
@@ -158,7 +158,7 @@ class BlockingProducer:
         elif isinstance(error, Exception):
             try:
                 self.close()
-            except WriteError as failure:
+            except StreamError as failure:
                 if failure is not error:
                     log.error("%s failed while it was closed after another error: %s", self._producer.stream, failure)
         else:
@@ -292,7 +292,7 @@ def _at_exit(producer: BlockingProducer) -> Any:
         left._give_up_after(EXIT_SECONDS)
         try:
             left.close()
-        except WriteError as error:
+        except StreamError as error:
             log.error("at the end of the process, records were not written: %s", error)
 
     atexit.register(close)

@@ -14,7 +14,7 @@ from itertools import chain, count, islice
 from random import Random
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, WriteError
+from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, StreamError, WriteError
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import Counts, ProducerMetrics
 from kinesis_efo.producer.outbox import Outbox, Settled
@@ -73,7 +73,7 @@ class Engine:
         )
         self._stall = StallWatch(settings.stall_warning, clock, self._loop, self._stalled_on)
         self._counts = Counts()
-        self._failure: WriteError | None = None
+        self._failure: StreamError | None = None
         self._stopped = False
         self._positions = count()
         self._epoch = Epoch()
@@ -195,7 +195,7 @@ class Engine:
         """Return when everything that was put before is acknowledged.
 
         Raises:
-            WriteError: The first failure; what is not acknowledged is not claimed.
+            StreamError: The first failure; what is not acknowledged is not claimed.
         """
         self.check()
         epoch, self._epoch = self._epoch, Epoch()
@@ -303,17 +303,17 @@ class Engine:
             if not done.done():
                 done.set_result(None)
 
-    def _end_flushes(self, error: WriteError) -> None:
+    def _end_flushes(self, error: StreamError) -> None:
         flushes, self._flushes = self._flushes, deque()
         for _, done in flushes:
             if not done.done():
                 done.set_exception(error)
 
-    def _leave_out(self, error: WriteError) -> None:
+    def _leave_out(self, error: StreamError) -> None:
         self._counts.records_refused += 1
         log.error("left out of stream %s (fail_on_error is off): %s", self._stream, error)
 
-    def _fail(self, failure: WriteError, cause: Exception | None = None) -> None:
+    def _fail(self, failure: StreamError, cause: Exception | None = None) -> None:
         if self._failure is not None:
             return
         failure.__cause__ = cause

@@ -25,11 +25,12 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from kinesis_efo.errors import (
-    EncryptionKeyError,
+    AccessRefusedError,
+    KeyUnusableError,
     RecordRefusedError,
-    RetriesGivenUpError,
-    StreamGoneError,
-    WriteAccessError,
+    RetriesExhaustedError,
+    StreamError,
+    StreamNotFoundError,
     WriteError,
 )
 
@@ -59,7 +60,7 @@ class Fault:
     code: str
     text: str
     healing: Healing
-    kind: type[WriteError] = RetriesGivenUpError
+    kind: type[StreamError] = RetriesExhaustedError
     remedy: str = ""
 
 
@@ -126,9 +127,9 @@ def judge(error: Exception, action: str = "kinesis:PutRecords") -> Fault:
         return judge_code(str(details.get("Code", "")), str(details.get("Message", "")), status, action)
     name, text = type(error).__name__, f"{type(error).__name__}: {error}"
     if isinstance(error, _CREDENTIALS_MISSING):
-        return Fault(name, text, Healing.NEVER, WriteAccessError, "give the process AWS credentials")
+        return Fault(name, text, Healing.NEVER, AccessRefusedError, "give the process AWS credentials")
     if isinstance(error, CredentialRetrievalError):
-        return Fault(name, text, Healing.CREDENTIALS, WriteAccessError, "check the process's AWS credentials")
+        return Fault(name, text, Healing.CREDENTIALS, AccessRefusedError, "check the process's AWS credentials")
     if isinstance(error, _CONNECTION):
         return Fault(name, text, Healing.RETRY)
     return Fault(name, text, Healing.NEVER, WriteError, "this is not a known fault of Kinesis or of the network")
@@ -138,14 +139,14 @@ def judge_code(code: str, message: str, status: int = 0, action: str = "kinesis:
     """What an error code means; with the HTTP status where it concerns a whole request."""
     text = f"{code}: {message}"
     if code in _EXPIRED:
-        return Fault(code, text, Healing.CREDENTIALS, WriteAccessError, "renew the AWS credentials of the process")
+        return Fault(code, text, Healing.CREDENTIALS, AccessRefusedError, "renew the AWS credentials of the process")
     if code in _ACCESS:
-        return Fault(code, text, Healing.NEVER, WriteAccessError, f"the role needs {action} on the stream")
+        return Fault(code, text, Healing.NEVER, AccessRefusedError, f"the role needs {action} on the stream")
     if code in _KEY_UNUSABLE:
-        return Fault(code, text, Healing.NEVER, EncryptionKeyError, _KEY_UNUSABLE[code])
+        return Fault(code, text, Healing.NEVER, KeyUnusableError, _KEY_UNUSABLE[code])
     if code == "ResourceNotFoundException":
         remedy = "was it deployed, and to this account and region?"
-        return Fault(code, text, Healing.NEVER, StreamGoneError, remedy)
+        return Fault(code, text, Healing.NEVER, StreamNotFoundError, remedy)
     if code in _INVALID:
         return Fault(code, text, Healing.NEVER, RecordRefusedError)
     if code in _PASSING or status >= 500 or status == 429:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
-from kinesis_efo.errors import RecordRefusedError, RetriesGivenUpError, WriteError
+from kinesis_efo.errors import RecordRefusedError, RetriesExhaustedError, StreamError
 from kinesis_efo.producer.faults import THROTTLED, Fault, Healing, judge_code
 from kinesis_efo.producer.lane import Backoff, Failing, Lane
 from kinesis_efo.producer.record import Parcel, Record
@@ -50,10 +50,10 @@ class Settled:
     """
 
     acknowledged: list[Record] = field(default_factory=list)
-    refused: list[tuple[Record, WriteError]] = field(default_factory=list)
+    refused: list[tuple[Record, StreamError]] = field(default_factory=list)
     retried: Counter[str] = field(default_factory=Counter)
     misrouted: bool = False
-    failure: WriteError | None = None
+    failure: StreamError | None = None
 
 
 @dataclass(slots=True)
@@ -276,7 +276,9 @@ class Outbox:
             record.faulted_at = now if record.faulted_at is None else record.faulted_at
             if now - record.faulted_at > self._settings.retry_timeout:
                 waited = f"{now - record.faulted_at:.0f} s"
-                error = RetriesGivenUpError(f"{record.describe()}: refused for {waited}, last with {fault.text}")
+                error = RetriesExhaustedError(
+                    f"{record.describe()} cannot be written: refused for {waited}, last with {fault.text}"
+                )
                 settled.refused.append((record, error))
             else:
                 news.again.append(record)
@@ -299,13 +301,13 @@ class Outbox:
             if now - lane.failing.since > self._settings.retry_timeout and settled.failure is None:
                 settled.failure = self._given_up(f"every record for {shard}", lane.failing, now)
 
-    def _given_up(self, what: str, failing: Failing, now: float) -> WriteError:
-        return RetriesGivenUpError(
-            f"stream {self._stream}: {what} failed for {now - failing.since:.0f} s (retry_timeout is "
+    def _given_up(self, what: str, failing: Failing, now: float) -> StreamError:
+        return RetriesExhaustedError(
+            f"stream {self._stream} cannot be written to: {what} failed for {now - failing.since:.0f} s (retry_timeout is "
             f"{self._settings.retry_timeout:g} s), beginning with {failing.cause}"
         )
 
-    def _fatal(self, fault: Fault, request: Request) -> WriteError:
+    def _fatal(self, fault: Fault, request: Request) -> StreamError:
         if fault.kind is not RecordRefusedError:
             return self._error(fault)
         largest = max(request.records, key=lambda record: record.size)
@@ -313,6 +315,6 @@ class Outbox:
             f"stream {self._stream} refuses a request of {len(request.records)} records, the largest of them {largest.describe()}: {fault.text}"
         )
 
-    def _error(self, fault: Fault) -> WriteError:
+    def _error(self, fault: Fault) -> StreamError:
         remedy = f". To do: {fault.remedy}" if fault.remedy else ""
         return fault.kind(f"stream {self._stream} cannot be written to: {fault.text}{remedy}")

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.errors import KinesisEfoError, ProducerClosedError, WriteError
+from kinesis_efo.errors import KinesisEfoError, ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings, report
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.engine import Engine
@@ -83,7 +83,7 @@ class Producer:
 
         Raises:
             ConfigurationError: The stream's name or ARN is not one, or no region is known.
-            WriteError: The stream does not exist, or credentials or policy refuse it.
+            StreamError: The stream does not exist, or credentials or policy refuse it.
         """
         if self._engine is not None:
             raise ProducerClosedError(f"the producer for {self.stream} was opened before; make another one")
@@ -110,7 +110,7 @@ class Producer:
         """Write everything, then disconnect. Leaving the context does this. Does nothing when closed.
 
         Raises:
-            WriteError: As `flush`; the producer is closed all the same.
+            StreamError: As `flush`; the producer is closed all the same.
         """
         if self._closed or self._engine is None:
             return
@@ -142,7 +142,7 @@ class Producer:
             # What was put before the error is still written; the error itself goes first.
             try:
                 await self.close()
-            except WriteError as failure:
+            except StreamError as failure:
                 if failure is not error:
                     log.error(
                         "producer for %s failed while it was closed after another error: %s", self.stream, failure
@@ -164,7 +164,7 @@ class Producer:
 
         Raises:
             RecordRefusedError: The record can never be written. Others are not affected.
-            WriteError: An earlier record could not be written; everything unacknowledged is not claimed.
+            StreamError: An earlier record could not be written; everything unacknowledged is not claimed.
         """
         engine = self.engine
         record = engine.make_record((data, partition_key, explicit_hash_key))
@@ -186,7 +186,7 @@ class Producer:
 
         Raises:
             RecordRefusedError: A record can never be written. Those before it are handed over, those after it are not.
-            WriteError: As `put`.
+            StreamError: As `put`.
         """
         engine = self.engine
         for made in engine.make_records(records):
@@ -198,7 +198,7 @@ class Producer:
         """Return when everything that was put before is acknowledged.
 
         Raises:
-            WriteError: The first failure; what is not acknowledged is not claimed.
+            StreamError: The first failure; what is not acknowledged is not claimed.
         """
         await self.engine.flush()
 

@@ -24,7 +24,7 @@ from pybase64 import b64encode
 
 from kinesis_efo import __version__
 from kinesis_efo.aws import AsyncClients
-from kinesis_efo.errors import ConfigurationError, WriteAccessError
+from kinesis_efo.errors import AccessRefusedError, ConfigurationError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.outbox import Result
@@ -134,7 +134,7 @@ class KinesisService:
             answer = await self._control.describe_stream_summary(**self._stream)
         except Exception as error:
             fault = judge(error)
-            if fault.kind is not WriteAccessError:
+            if fault.kind is not AccessRefusedError:
                 raise
             log.info("no permission kinesis:DescribeStreamSummary (%s): taking records of up to 1 MiB", fault.text)
             return DEFAULT_RECORD_BYTES

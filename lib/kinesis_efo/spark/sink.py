@@ -92,7 +92,7 @@ class Writing:
         """Write one partition; returns when all of it is acknowledged.
 
         Raises:
-            WriteError: Something was not written.
+            StreamError: Something was not written.
         """
         with Producers(self.options, self.targets) as producers:
             for batch in iterator:

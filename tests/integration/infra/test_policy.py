@@ -19,7 +19,7 @@ from infra.app import synthesize
 from infra.documents import POLL_STREAM
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import WriteAccessError
+from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport
 from kinesis_efo.kinesis.topology import Topology
@@ -265,14 +265,16 @@ def test_a_producer_needs_what_writing_is_granted_and_nothing_else(world: World)
         action for action, _ in world.gate.calls
     }
     world.gate.enforce(world.policy, world.writer.keys)
-    with pytest.raises(WriteAccessError, match=r"needs kinesis:ListShards on the stream"):
+    with pytest.raises(AccessRefusedError, match=r"needs kinesis:ListShards on the stream"):
         write(world)
 
 
 @pytest.mark.parametrize("sid", WRITING)
 def test_without_a_statement_of_writing_the_producer_says_what_it_needs(sid: str, world: World) -> None:
     world.gate.enforce(world.writer.policy, world.writer.keys, without=sid)
-    with pytest.raises(WriteAccessError, match=r"not authorized to perform: (kinesis:ListShards|kms:GenerateDataKey)"):
+    with pytest.raises(
+        AccessRefusedError, match=r"not authorized to perform: (kinesis:ListShards|kms:GenerateDataKey)"
+    ):
         write(world)
     assert world.gate.refused
 

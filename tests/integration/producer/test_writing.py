@@ -23,12 +23,12 @@ from kinesis_efo.kinesis.aggregation import deaggregate
 from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import (
+    AccessRefusedError,
     BlockingProducer,
     Producer,
     ProducerSettings,
     RecordRefusedError,
-    StreamGoneError,
-    WriteAccessError,
+    StreamNotFoundError,
 )
 from tests.support.cutting_proxy import CuttingProxy
 
@@ -282,9 +282,9 @@ def test_expired_credentials_that_stay_expired_are_an_error(target: Start) -> No
     target(faults=Scripted(for_ever=expired))
     producer = BlockingProducer("orders", settings=ProducerSettings(backoff_base=0.01, backoff_max=0.02)).open()
     producer.put(b"secret", "k")
-    with pytest.raises(WriteAccessError, match=r"ExpiredTokenException.*renew the AWS credentials"):
+    with pytest.raises(AccessRefusedError, match=r"ExpiredTokenException.*renew the AWS credentials"):
         producer.flush()
-    with pytest.raises(WriteAccessError):
+    with pytest.raises(AccessRefusedError):
         producer.close()
 
 
@@ -325,12 +325,12 @@ def test_a_stream_deleted_in_the_middle_is_an_error_and_claims_nothing_more(targ
     producer.put(b"x", "k")
     producer.flush()
     kinesis.client.delete_stream(StreamName="orders")
-    with pytest.raises(StreamGoneError, match=r"stream orders cannot be written to.*was it deployed"):  # noqa: PT012
+    with pytest.raises(StreamNotFoundError, match=r"stream orders cannot be written to.*was it deployed"):  # noqa: PT012
         for number in range(100_000):
             producer.put(b"x", str(number))
         producer.flush()
     assert producer.metrics.records_written == 1
-    with pytest.raises(StreamGoneError):
+    with pytest.raises(StreamNotFoundError):
         producer.close()
 
 
@@ -338,9 +338,9 @@ def test_refusals_when_opening(target: Start, monkeypatch: pytest.MonkeyPatch) -
     denied = AwsError("AccessDeniedException", "User is not authorized to perform: kinesis:ListShards")
     faults = Scripted(denied, operation="ListShards")
     target(faults=faults)
-    with pytest.raises(WriteAccessError, match="the role needs kinesis:ListShards on the stream"):
+    with pytest.raises(AccessRefusedError, match="the role needs kinesis:ListShards on the stream"):
         BlockingProducer("orders").open()
-    with pytest.raises(StreamGoneError, match="stream nowhere cannot be opened for writing"):
+    with pytest.raises(StreamNotFoundError, match="stream nowhere cannot be opened for writing"):
         BlockingProducer("nowhere").open()
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError
 from kinesis_efo.local import LocalAws, Settings
-from kinesis_efo.producer import RecordRefusedError, StreamGoneError
+from kinesis_efo.producer import RecordRefusedError, StreamNotFoundError
 from kinesis_efo.spark.facade import register
 from kinesis_efo.spark.sink import KinesisBatchWriter, Shelf, Written
 from kinesis_efo.spark.sink_options import SINK_OPTIONS, SinkOptions, sink_option_table
@@ -253,7 +253,7 @@ def test_a_failed_task_leaves_no_producer_behind(aws: LocalAws) -> None:
 def test_a_stream_that_goes_away_fails_the_task(aws: LocalAws) -> None:
     task().write(batches(["x"]))
     aws.client("kinesis").delete_stream(StreamName="orders")
-    with pytest.raises(StreamGoneError, match="stream orders cannot be written to"):
+    with pytest.raises(StreamNotFoundError, match="stream orders cannot be written to"):
         task().write(batches(["x"]))
 
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import (
-    EncryptionKeyError,
+    AccessRefusedError,
+    KeyUnusableError,
     RecordRefusedError,
-    RetriesGivenUpError,
-    StreamGoneError,
-    WriteAccessError,
+    RetriesExhaustedError,
+    StreamNotFoundError,
 )
 from kinesis_efo.producer.faults import Healing, judge_code
 from kinesis_efo.producer.outbox import WRONG_SHARD, Outbox
@@ -289,10 +289,10 @@ def test_a_fault_of_the_whole_request_pauses_all_shards_and_is_borne() -> None:
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [
-        ("AccessDeniedException", WriteAccessError, "kinesis:PutRecords"),
-        ("ResourceNotFoundException", StreamGoneError, "deployed"),
-        ("KMSDisabledException", EncryptionKeyError, "enable the stream's KMS key"),
-        ("KMSAccessDeniedException", EncryptionKeyError, "kms:GenerateDataKey"),
+        ("AccessDeniedException", AccessRefusedError, "kinesis:PutRecords"),
+        ("ResourceNotFoundException", StreamNotFoundError, "deployed"),
+        ("KMSDisabledException", KeyUnusableError, "enable the stream's KMS key"),
+        ("KMSAccessDeniedException", KeyUnusableError, "kms:GenerateDataKey"),
     ],
 )
 def test_what_cannot_heal_fails_at_once(code: str, kind: type[Exception], words: str) -> None:
@@ -349,7 +349,7 @@ def test_expired_credentials_get_a_few_tries_in_a_row() -> None:
             outbox.settle(request, [Answer(shard="shardId-000000000000")], now)
         else:
             failure = outbox.fault(request, fault, now).failure
-            assert isinstance(failure, WriteAccessError)
+            assert isinstance(failure, AccessRefusedError)
             assert "renew the AWS credentials" in str(failure)
 
 
@@ -361,7 +361,7 @@ def test_a_shard_without_progress_ends_in_an_error_with_the_first_cause() -> Non
         assert now <= 62 + 2
         failure = outbox.settle(send(outbox, now), [Answer(code=THROTTLE, message=next(causes))], now).failure
         now += 2
-    assert isinstance(failure, RetriesGivenUpError)
+    assert isinstance(failure, RetriesExhaustedError)
     assert "the first cause" in str(failure)
     assert "retry_timeout is 60 s" in str(failure)
 

@@ -20,7 +20,7 @@ from kinesis_efo.producer import (
     ProducerMetrics,
     ProducerSettings,
     RecordRefusedError,
-    StreamGoneError,
+    StreamNotFoundError,
     WriteError,
 )
 from kinesis_efo.producer.record import Parcel
@@ -161,17 +161,17 @@ def test_the_first_failure_is_raised_by_everything_that_follows() -> None:
 
         opened.service.script = fail
         await producer.put(b"x", "k")
-        with pytest.raises(StreamGoneError, match="stream orders cannot be written to: ResourceNotFoundException"):
+        with pytest.raises(StreamNotFoundError, match="stream orders cannot be written to: ResourceNotFoundException"):
             await producer.flush()
         opened.service.script = carried_out
         for _ in range(2):
-            with pytest.raises(StreamGoneError):
+            with pytest.raises(StreamNotFoundError):
                 await producer.put(b"y", "k")
-        with pytest.raises(StreamGoneError):
+        with pytest.raises(StreamNotFoundError):
             await producer.flush()
         assert producer.metrics.records_written == 0
         assert producer.metrics.outstanding_records == 1
-        with pytest.raises(StreamGoneError):
+        with pytest.raises(StreamNotFoundError):
             await producer.close()
         assert opened.closed
 
@@ -190,12 +190,12 @@ def test_a_failure_wakes_a_put_that_waits_and_surfaces_on_the_next_one() -> None
         waiting = asyncio.create_task(producer.put(b"x", "k"))
         await until(lambda: producer.metrics.backpressure_waits)
         opened.service.gate.set()
-        with pytest.raises(StreamGoneError):
+        with pytest.raises(StreamNotFoundError):
             await waiting
-        with pytest.raises(StreamGoneError):
+        with pytest.raises(StreamNotFoundError):
             await producer.put(b"x", "k")
 
-    with pytest.raises(StreamGoneError):
+    with pytest.raises(StreamNotFoundError):
         run(scenario, max_outstanding_records=1)
 
 
@@ -335,10 +335,10 @@ def test_with_fail_on_error_off_refused_records_are_counted_and_logged(caplog: p
 
         opened.service.script = fail
         await producer.put(b"x", "k")
-        with pytest.raises(StreamGoneError):
+        with pytest.raises(StreamNotFoundError):
             await producer.flush()
 
-    with pytest.raises(StreamGoneError):
+    with pytest.raises(StreamNotFoundError):
         run(scenario, fail_on_error=False)
     assert sum("left out of stream orders" in message for message in caplog.messages) == 2
 
@@ -566,15 +566,15 @@ class TestBlocking:
         opened.service.script = fail
         producer.put(b"x", "k")
         # The second one waits for room, and the failure is what it gets; or it comes after it.
-        with pytest.raises(StreamGoneError):
+        with pytest.raises(StreamNotFoundError):
             producer.put(b"x", "k")
-        with pytest.raises(StreamGoneError):
+        with pytest.raises(StreamNotFoundError):
             producer.flush()
-        with pytest.raises(StreamGoneError):
+        with pytest.raises(StreamNotFoundError):
             producer.close()
         assert opened.closed
         producer.close()
-        with pytest.raises(WriteError):
+        with pytest.raises(StreamNotFoundError):
             producer.put(b"x", "k")
 
     def test_what_keeps_it_from_opening_is_raised_and_leaves_no_thread(self) -> None:
@@ -588,7 +588,7 @@ class TestBlocking:
             service.shards = refuse  # type: ignore[method-assign]
             yield service
 
-        with pytest.raises(StreamGoneError, match="stream orders cannot be opened for writing"):
+        with pytest.raises(StreamNotFoundError, match="stream orders cannot be opened for writing"):
             BlockingProducer("orders", connect=broken).open()
         assert not [thread for thread in threading.enumerate() if thread.name == "kinesis-efo-producer"]
 

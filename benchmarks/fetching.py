@@ -22,8 +22,8 @@ from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.feed import ShardFeed
-from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport
 from kinesis_efo.manifest import StreamRef
@@ -36,7 +36,7 @@ EVENTS: Final = {1024: 256, 100: 256}
 STOCK_EVENTS: Final = {1024: 8, 100: 16}
 """By record size, events per shard; fewer for what is ten times slower."""
 
-Watched = Callable[[list[ShardFeed], Budget, StreamAccess], Callable[[], None]]
+Watched = Callable[[list[ShardFeed], Budget, Stream], Callable[[], None]]
 """Begins to watch a fetcher's parts, and returns what ends that."""
 
 REGION: Final = "us-east-1"
@@ -130,7 +130,7 @@ async def fetch(endpoint: str, last: int, watched: Watched = lambda _feeds, _bud
     config = AioConfig(**SUBSCRIPTION_CONFIG, max_pool_connections=2 * SHARDS)
     async with await AsyncClients(AwsSettings(endpoint_url=endpoint), REGION).open("kinesis", config) as client:
         clock = SystemClock()
-        stream = StreamAccess(REF, BotoTransport(client), Topology(client), RetrySettings(), "the benchmark", clock)
+        stream = Stream(REF, BotoTransport(client), Topology(client), RetrySettings(), "the benchmark", clock)
         await stream.refresh()
         begin = time.process_time()
         reader = _Reader(last)

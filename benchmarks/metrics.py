@@ -23,10 +23,10 @@ from benchmarks.figures import Figure, Goal
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.measures import FetcherMeasures
-from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.kinesis.events import Event, EventHead
+from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import State, SubscriptionStats
-from kinesis_efo.leases.worker import LeaseStats
+from kinesis_efo.leases.loop import LeaseStats
 from kinesis_efo.metrics import METRICS, Board
 from kinesis_efo.metrics.board import FRESH_SECONDS
 from kinesis_efo.metrics.emf import EmfWriter
@@ -76,7 +76,7 @@ def _watched() -> tuple[Figure, Figure]:
     return baseline, Figure.against(baseline, case, "looked at 20 times a second, not once a minute", looked_at)
 
 
-def _look_often(feeds: list[ShardFeed], budget: Budget, stream: StreamAccess) -> Callable[[], None]:
+def _look_often(feeds: list[ShardFeed], budget: Budget, stream: Stream) -> Callable[[], None]:
     measures = _measures(feeds, budget, stream)
     board = Board(now=_once_per_collection())
     board.add(measures)

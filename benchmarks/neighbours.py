@@ -18,7 +18,7 @@ from pybase64 import b64decode
 
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import AwsProcess
-from kinesis_efo.fetcher.worker import Fetcher
+from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.local import Settings
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
 from tests.support.fetching import reading

@@ -13,13 +13,13 @@ from random import Random
 from typing import NamedTuple
 
 from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.messages import CommitRequest, PollRequest
 from kinesis_efo.fetcher.start import start_offset
-from kinesis_efo.fetcher.streams import StreamAccess
-from kinesis_efo.fetcher.worker import Fetcher, FetcherSettings
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
+from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport
 from kinesis_efo.leases import LeaseLoop
@@ -112,7 +112,7 @@ class Query:
             inner = PollingTransport(self.client, application.clock, 1.0)
         transport = WatchedTransport(inner, self.referee)
         self.streams = {
-            "orders": StreamAccess(
+            "orders": Stream(
                 ref, transport, Topology(self.client, application.clock), retry, "manifest.json", application.clock,
                 limits, fail_on_data_loss=application.fail_on_data_loss,
             )

@@ -11,9 +11,9 @@ from typing import Final, Protocol
 
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.feed import ShardFeed
-from kinesis_efo.fetcher.streams import StreamAccess
+from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import State, SubscriptionStats
-from kinesis_efo.leases.worker import LeaseLoop
+from kinesis_efo.leases.loop import LeaseLoop
 from kinesis_efo.metrics import Attributes, Labels, Sample
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
@@ -48,7 +48,7 @@ class FetcherMeasures:
     def __init__(
         self,
         fetcher: Measured,
-        streams: Mapping[str, StreamAccess],
+        streams: Mapping[str, Stream],
         leases: LeaseLoop,
         about: Mapping[str, str],
         shards: int,

@@ -20,18 +20,18 @@ from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.measures import FetcherMeasures
 from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.fetcher.start import start_offset
-from kinesis_efo.fetcher.streams import StreamAccess
-from kinesis_efo.fetcher.worker import Fetcher, FetcherSettings
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
+from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Transport
+from kinesis_efo.leases.loop import LeaseLoop, worker_id
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.table import LeaseTable, client_config
-from kinesis_efo.leases.worker import LeaseLoop, worker_id
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.metrics import report
 from kinesis_efo.options import SourceOptions, Start
@@ -77,7 +77,7 @@ class FetcherRuntime:
         self._stack = AsyncExitStack()
         self._stopping = threading.Lock()
         self._fetcher: Fetcher | None = None
-        self._streams: dict[str, StreamAccess] = {}
+        self._streams: dict[str, Stream] = {}
         self._service: FetcherService | None = None
         self._table: LeaseTable | None = None
         self._end_report: Callable[[], None] = lambda: None
@@ -142,7 +142,7 @@ class FetcherRuntime:
         limits = polling_limits(self._limits) if options.read_mode == "polling" else self._limits
         dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout, _LEASE_REQUESTS)))
         self._streams = {
-            name: StreamAccess(
+            name: Stream(
                 ref,
                 transport,
                 Topology(control),

@@ -1,6 +1,6 @@
-"""The shards of all streams of an application together, as positions of a query go through them.
+"""All streams of an application, as positions of a query go through their shards.
 
-What one stream answers by shard id is asked here by `ShardKey`. Relies on the access to each stream.
+What one stream answers by shard id is asked here by `ShardKey`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from kinesis_efo.errors import AccessRefusedError, DataLossError, FetcherError, StreamError, StreamNotFoundError
-from kinesis_efo.fetcher.streams import StreamAccess
+from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseInfo
 from kinesis_efo.positions import SHARD_END, Position, ShardKey
 
 log = logging.getLogger(__name__)
 
 
-class Shards:
+class Streams:
     """Where a query can go from where it is.
 
     Args:
@@ -28,11 +28,11 @@ class Shards:
         streams: The same.
     """
 
-    def __init__(self, streams: Mapping[str, StreamAccess]) -> None:
+    def __init__(self, streams: Mapping[str, Stream]) -> None:
         self.streams: Final = streams
         self._checked: frozenset[ShardKey] = frozenset()
 
-    def stream(self, name: str) -> StreamAccess:
+    def stream(self, name: str) -> Stream:
         """A stream by its logical name.
 
         Raises:

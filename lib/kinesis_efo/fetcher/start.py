@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import LeaseTableError
-from kinesis_efo.fetcher.streams import StreamAccess
+from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.options import Start
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 async def start_offset(
-    start: Start, streams: Mapping[str, StreamAccess], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
+    start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> Offset:
     """The first offset of a new query.
 
@@ -47,7 +47,7 @@ async def start_offset(
 
 
 async def _from_leases(
-    streams: Mapping[str, StreamAccess], table: LeaseStore, lease_keys: LeaseKeys, now: Position
+    streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, now: Position
 ) -> Offset:
     scan = await table.scan()
     positions: dict[ShardKey, Position] = {}
@@ -72,7 +72,7 @@ async def _from_leases(
 
 def _waiting(
     positions: Mapping[ShardKey, Position],
-    streams: Mapping[str, StreamAccess],
+    streams: Mapping[str, Stream],
     parents: Mapping[ShardKey, Collection[str]],
 ) -> list[ShardKey]:
     """Shards that the KCL has leases for, and holds back until their parents are read to their end: they come after them."""

@@ -1,9 +1,9 @@
 """Leases: which worker reads which shard, kept in DynamoDB in KCL's form. See `LeaseLoop` and `LeaseTable`."""
 
+from kinesis_efo.leases.loop import LeaseLoop, worker_id
 from kinesis_efo.leases.row import Lease, LeaseInfo, LeaseKeys
 from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Scan, Written
 from kinesis_efo.leases.table import LeaseTable, client_config
-from kinesis_efo.leases.worker import LeaseLoop, worker_id
 
 __all__ = [
     "Behind",

@@ -1,6 +1,6 @@
 """Reading a stream for a person to look at: every shard, across reshards, from a start until cancelled.
 
-Keeps no position anywhere, and takes no lease. Relies on `StreamAccess`, which reads with Enhanced Fan-Out or GetRecords.
+Keeps no position anywhere, and takes no lease. Relies on `Stream`, which reads with Enhanced Fan-Out or GetRecords.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from aiobotocore.config import AioConfig
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.fetcher.streams import StreamAccess
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
+from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Transport
 from kinesis_efo.manifest import StreamRef
@@ -64,7 +64,7 @@ class Tail:
     """
 
     def __init__(
-        self, stream: StreamAccess, name: str, take: Callable[[list[Record]], None], only: Collection[str] = ()
+        self, stream: Stream, name: str, take: Callable[[list[Record]], None], only: Collection[str] = ()
     ) -> None:
         self._stream = stream
         self._name = name
@@ -165,7 +165,7 @@ class _Sink:
 @asynccontextmanager
 async def stream_access(
     aws: AwsSettings, region: str, ref: StreamRef, source: str, clock: Clock, limits: Limits = KINESIS_LIMITS
-) -> AsyncIterator[StreamAccess]:
+) -> AsyncIterator[Stream]:
     """A stream to read: with its consumer, or with GetRecords where it has none.
 
     Args:
@@ -180,7 +180,7 @@ async def stream_access(
     config = AioConfig(**(POLLING_CONFIG if ref.polled else SUBSCRIPTION_CONFIG), max_pool_connections=_MOST_SHARDS)
     async with await clients.open("kinesis") as control, await clients.open("kinesis", config) as reader:
         transport: Transport = PollingTransport(reader, clock, POLLING_SECONDS) if ref.polled else BotoTransport(reader)
-        yield StreamAccess(
+        yield Stream(
             ref,
             transport,
             Topology(control),

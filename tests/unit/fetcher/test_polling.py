@@ -17,7 +17,7 @@ from tests.support.lease_store import MemoryLeaseStore
 from tests.support.model_stream import ModelStream
 from tests.support.polled_stream import PolledClient
 from tests.support.virtual_time import LoopClock, run
-from tests.unit.fetcher.test_worker import Query, everything, expected, horizon, scenario, until_read
+from tests.unit.fetcher.test_fetcher import Query, everything, expected, horizon, scenario, until_read
 
 FIRST = ShardKey("orders", "shardId-000000000000")
 

@@ -15,7 +15,7 @@ from kinesis_efo.positions import ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import run
-from tests.unit.fetcher.test_worker import Query, everything, horizon, until_read
+from tests.unit.fetcher.test_fetcher import Query, everything, horizon, until_read
 
 OUTAGE = 60.0
 Spoil = Callable[[Network], None]

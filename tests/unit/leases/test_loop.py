@@ -13,8 +13,8 @@ import pytest
 
 from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError, TableUnavailableError
 from kinesis_efo.leases import LeaseInfo, LeaseLoop, worker_id
+from kinesis_efo.leases.loop import LeaseStats
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.worker import LeaseStats
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock, run
@@ -353,7 +353,7 @@ async def test_a_lease_not_renewed_in_time_says_whose_fault_that_was(f: Fixture)
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("kinesis_efo.leases.worker").addHandler(handler)
+    logging.getLogger("kinesis_efo.leases.loop").addHandler(handler)
     try:
         loop = await f.worker(keys="p")
         network = f.networks["a"]
@@ -374,7 +374,7 @@ async def test_a_lease_not_renewed_in_time_says_whose_fault_that_was(f: Fixture)
         assert re.match(r"this process did not run for 2\d\.\d s .*lease_timeout is 10 s", reasons[2])
         assert len(reasons) == 3
     finally:
-        logging.getLogger("kinesis_efo.leases.worker").removeHandler(handler)
+        logging.getLogger("kinesis_efo.leases.loop").removeHandler(handler)
 
 
 @scenario

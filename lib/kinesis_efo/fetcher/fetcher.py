@@ -34,12 +34,12 @@ from kinesis_efo.fetcher.messages import (
     TipsRequest,
 )
 from kinesis_efo.fetcher.planning import plan
-from kinesis_efo.fetcher.shards import Shards
-from kinesis_efo.fetcher.streams import StreamAccess
+from kinesis_efo.fetcher.shards import Streams
 from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
+from kinesis_efo.leases.loop import LeaseLoop
 from kinesis_efo.leases.row import LeaseKeys
-from kinesis_efo.leases.worker import LeaseLoop
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 
 log = logging.getLogger(__name__)
@@ -84,12 +84,12 @@ class Fetcher:
 
     def __init__(
         self,
-        streams: Mapping[str, StreamAccess],
+        streams: Mapping[str, Stream],
         lease_keys: LeaseKeys,
         settings: FetcherSettings,
         clock: Clock,
     ) -> None:
-        self._shards = Shards(streams)
+        self._streams = Streams(streams)
         self._lease_keys = lease_keys
         self._settings = settings
         self._clock = clock
@@ -120,7 +120,7 @@ class Fetcher:
         """
         self._leases = leases
         await leases.start()
-        await self._shards.refresh()
+        await self._streams.refresh()
         self._spawn(self._watch_shards)
         self._spawn(self._watch_leases)
 
@@ -164,7 +164,7 @@ class Fetcher:
             complete=True,
         )
         try:
-            await self._shards.check_loss(offset)
+            await self._streams.check_loss(offset)
         except KinesisEfoError as error:
             self.failed(error)
             raise
@@ -192,8 +192,8 @@ class Fetcher:
                 )
                 for key, portion in portions.items()
             ],
-            self._shards.starting(reached),
-            self._shards.finished(offset),
+            self._streams.starting(reached),
+            self._streams.finished(offset),
         )
 
     async def commit(self, request: CommitRequest) -> None:
@@ -208,7 +208,7 @@ class Fetcher:
                     feed.close()
                     del self._feeds[key]
                 self._done.add(key)
-                self._leases.finish(lease, self._shards.stream(key.stream).lineage.children(key.shard))
+                self._leases.finish(lease, self._streams.stream(key.stream).lineage.children(key.shard))
             else:
                 if feed is not None and feed.buffer is not None:
                     feed.buffer.commit(position)
@@ -216,7 +216,7 @@ class Fetcher:
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         """The hash keys that belong to a shard, where it is known."""
-        return self._shards.stream(key.stream).hash_range(key.shard)
+        return self._streams.stream(key.stream).hash_range(key.shard)
 
     # -- what tasks ask
 
@@ -272,15 +272,15 @@ class Fetcher:
         return TipsReply(task.result().to_dict())
 
     async def _find_tips(self, offset: Offset) -> Offset:
-        await self._shards.refresh()
-        found = self._shards.ends(offset)
+        await self._streams.refresh()
+        found = self._streams.ends(offset)
         open_shards = [key for key, end in found.items() if end is None]
         # Asking takes a subscription, so it takes the lease: another run must not be thrown out by a question.
         self._want({**self._still_read(), **{key: offset.get(key, TRIM_HORIZON) for key in open_shards}})
         for feed in await asyncio.gather(*(self._held_feed(key, TRIM_HORIZON) for key in open_shards)):
             feed.close()
         tips = await asyncio.gather(
-            *(self._shards.stream(key.stream).tip(key.shard, offset.get(key, TRIM_HORIZON)) for key in open_shards)
+            *(self._streams.stream(key.stream).tip(key.shard, offset.get(key, TRIM_HORIZON)) for key in open_shards)
         )
         ends = {key: end for key, end in found.items() if end is not None}
         return Offset({**ends, **dict(zip(open_shards, tips, strict=True))})
@@ -334,7 +334,7 @@ class Fetcher:
         if positions.keys() == self._wanted.keys() and complete <= self._complete:
             return
         self._wanted, self._complete = dict(positions), complete
-        infos = [(key, self._shards.lease_info(key, position)) for key, position in positions.items()]
+        infos = [(key, self._streams.lease_info(key, position)) for key, position in positions.items()]
         self._leases.want({self._lease_keys.encode(key): info for key, info in infos}, complete=complete)
 
     def _feed(self, key: ShardKey) -> ShardFeed | None:
@@ -356,7 +356,7 @@ class Fetcher:
     def _subscribe(self, key: ShardKey, start: Position, sink: EventSink) -> ShardSubscription:
         assert self._leases is not None
         read_until = self._leases.read_until(self._lease_keys.encode(key), start)
-        stream = self._shards.stream(key.stream)
+        stream = self._streams.stream(key.stream)
         return stream.subscribe(key.shard, start, sink, None if read_until is None else read_until / 1000)
 
     # -- what feeds tell
@@ -367,7 +367,7 @@ class Fetcher:
 
     def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
         """A shard's last event is in; its children are known now."""
-        stream = self._shards.stream(key.stream)
+        stream = self._streams.stream(key.stream)
         stream.learn(key.shard, children)
         if stream.lineage.outdated:
             self._outdated.notify()
@@ -376,11 +376,11 @@ class Fetcher:
 
     async def _watch_shards(self) -> None:
         while True:
-            if self._shards.outdated:
+            if self._streams.outdated:
                 await self._clock.sleep(LIST_AGAIN_SECONDS)
             else:
                 await self._wait(self._outdated, self._clock.monotonic() + LIST_SHARDS_SECONDS)
-            for name, stream in self._shards.streams.items():
+            for name, stream in self._streams.streams.items():
                 try:
                     await stream.refresh()
                 except KinesisEfoError as error:

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.measures import FetcherMeasures
 from kinesis_efo.fetcher.messages import CommitRequest, PollRequest, TipsRequest
-from kinesis_efo.fetcher.streams import StreamAccess
-from kinesis_efo.fetcher.worker import Fetcher, FetcherSettings
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
+from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases import LeaseLoop
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.manifest import StreamRef
@@ -62,7 +62,7 @@ class Query:
             ref, limits = replace(REF, consumer_arn=None), polling_limits(KINESIS_LIMITS)
             transport = PollingTransport(polled, clock, 1.0)  # type: ignore[assignment]
         self._measures: dict[int, tuple[FetcherMeasures, Values]] = {}
-        access = StreamAccess(ref, transport, stream, RetrySettings(), "manifest.json", clock, limits)
+        access = Stream(ref, transport, stream, RetrySettings(), "manifest.json", clock, limits)
         keys = LeaseKeys({"orders": "dev-orders"})
         self._streams = {"orders": access}
         self.fetcher = Fetcher({"orders": access}, keys, FetcherSettings(buffer_bytes, True, 10.0), clock)

@@ -1,7 +1,6 @@
-"""One stream as a fetcher knows it: its shards and their lineage, and how they are subscribed to.
+"""One stream as its readers know it: its shards and their lineage, and how they are subscribed to.
 
-Remembers per shard when Kinesis allows the next SubscribeToShard, across all subscriptions. Relies on the transport,
-ListShards and the lineage.
+Remembers per shard when Kinesis allows the next SubscribeToShard, across all subscriptions.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class StreamAccess:
+class Stream:
     """A stream and its consumer.
 
     Args:

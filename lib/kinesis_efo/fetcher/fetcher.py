@@ -34,7 +34,7 @@ from kinesis_efo.fetcher.messages import (
     TipsRequest,
 )
 from kinesis_efo.fetcher.planning import plan
-from kinesis_efo.fetcher.shards import Streams
+from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription

@@ -21,16 +21,16 @@ from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis, last_number
 from benchmarks.fetching import EVENTS, SHARDS, fetch
 from benchmarks.figures import Figure, Goal
 from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.feed import ShardFeed
-from kinesis_efo.fetcher.measures import FetcherMeasures
 from kinesis_efo.kinesis.events import Event, EventHead
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import State, SubscriptionStats
 from kinesis_efo.leases.loop import LeaseStats
-from kinesis_efo.metrics import METRICS, Board
-from kinesis_efo.metrics.board import FRESH_SECONDS
+from kinesis_efo.metrics import METRICS, MetricsRegistry
 from kinesis_efo.metrics.emf import EmfWriter
 from kinesis_efo.metrics.otel import METER, publish
+from kinesis_efo.metrics.registry import FRESH_SECONDS
 from kinesis_efo.positions import ShardKey
 
 RUNS: Final = 7
@@ -77,11 +77,11 @@ def _watched() -> tuple[Figure, Figure]:
 
 
 def _look_often(feeds: list[ShardFeed], budget: Budget, stream: Stream) -> Callable[[], None]:
-    measures = _measures(feeds, budget, stream)
-    board = Board(now=_once_per_collection())
-    board.add(measures)
+    collector = _collector(feeds, budget, stream)
+    registry = MetricsRegistry(now=_once_per_collection())
+    registry.add(collector)
     reader = InMemoryMetricReader()
-    publish(board, MeterProvider([reader]).get_meter(METER))
+    publish(registry, MeterProvider([reader]).get_meter(METER))
     end = threading.Event()
 
     def look() -> None:
@@ -110,11 +110,11 @@ def _parts() -> list[Figure]:
     }
     buffer = SimpleNamespace(waiting_since=0.0)
     feeds: list[Any] = [SimpleNamespace(key=ShardKey("orders", shard), buffer=buffer) for shard in stats]
-    board = Board(now=_once_per_collection())
-    board.add(_measures(feeds, budget, SimpleNamespace(stats=stats)))
+    registry = MetricsRegistry(now=_once_per_collection())
+    registry.add(_collector(feeds, budget, SimpleNamespace(stats=stats)))
     reader = InMemoryMetricReader()
-    publish(board, MeterProvider([reader]).get_meter(METER))
-    writer = EmfWriter(board, INTERVAL, lambda _text: None)
+    publish(registry, MeterProvider([reader]).get_meter(METER))
+    writer = EmfWriter(registry, INTERVAL, lambda _text: None)
     otel = [_milliseconds(reader.get_metrics_data, LOOKS) for _ in range(RUNS)]
     emf = [_milliseconds(writer.write, LOOKS) for _ in range(RUNS)]
     reader.shutdown()
@@ -130,10 +130,10 @@ def _parts() -> list[Figure]:
     ]
 
 
-def _measures(feeds: list[ShardFeed], budget: Budget, stream: Any) -> FetcherMeasures:
+def _collector(feeds: list[ShardFeed], budget: Budget, stream: Any) -> FetcherCollector:
     fetcher = SimpleNamespace(budget=budget, feeds=feeds)
     about = {"application": "lake", "environment": "dev"}
-    return FetcherMeasures(fetcher, {"orders": stream}, _LEASES, about, MANY_SHARDS, time.monotonic)
+    return FetcherCollector(fetcher, {"orders": stream}, _LEASES, about, MANY_SHARDS, time.monotonic)
 
 
 def _once_per_collection() -> Callable[[], float]:

@@ -20,8 +20,8 @@ from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
-from kinesis_efo.fetcher.measures import FetcherMeasures
 from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.fetcher.start import start_offset
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, polling_limits
@@ -183,8 +183,10 @@ class FetcherRuntime:
         self._stack.push_async_callback(fetcher.stop)
         await fetcher.start(leases)
         about = {"application": manifest.application, "environment": manifest.environment}
-        measures = FetcherMeasures(fetcher, self._streams, leases, about, options.metrics.shards, self._clock.monotonic)
-        self._end_report = report(measures, options.metrics)
+        collector = FetcherCollector(
+            fetcher, self._streams, leases, about, options.metrics.shards, self._clock.monotonic
+        )
+        self._end_report = report(collector, options.metrics)
         log.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams))
 
     async def _open_transport(self, clients: AsyncClients) -> Transport:

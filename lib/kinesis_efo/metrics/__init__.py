@@ -6,19 +6,19 @@ of this is on the way of a record. Relies on the clock and the errors; OpenTelem
 
 from __future__ import annotations
 
-from kinesis_efo.metrics.board import Attributes, Board, Sample, Source
 from kinesis_efo.metrics.catalog import METRICS, Kind, Metric, metric_table
 from kinesis_efo.metrics.labels import Labels
+from kinesis_efo.metrics.registry import Attributes, MetricsRegistry, Sample, Source
 from kinesis_efo.metrics.report import report
 from kinesis_efo.metrics.settings import MetricsSettings
 
 __all__ = [
     "METRICS",
     "Attributes",
-    "Board",
     "Kind",
     "Labels",
     "Metric",
+    "MetricsRegistry",
     "MetricsSettings",
     "Sample",
     "Source",

@@ -2,7 +2,7 @@
 
 Source: Amazon CloudWatch user guide, "Specification: Embedded metric format". Every dimension that tells shards apart would be a
 custom metric of its own on the bill; a shard is therefore a member of its line, for Logs Insights, and no dimension.
-Relies on the board and the catalog.
+Relies on the registry and the catalog.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from kinesis_efo.metrics.board import Attributes, Board, Values
 from kinesis_efo.metrics.catalog import DIMENSIONS, Kind, Metric
+from kinesis_efo.metrics.registry import Attributes, MetricsRegistry, Values
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +83,10 @@ def emf_sink(where: str) -> Callable[[str], None]:
 
 
 class EmfWriter:
-    """Writes the lines of a board now and then, and a last time at its end.
+    """Writes the lines of a registry now and then, and a last time at its end.
 
     Args:
-        board: What is read.
+        registry: What is read.
         interval: Seconds between two sets of lines.
         write: Takes a set of lines; see `emf_sink`.
         epoch: Seconds since the epoch.
@@ -94,12 +94,12 @@ class EmfWriter:
 
     def __init__(
         self,
-        board: Board,
+        registry: MetricsRegistry,
         interval: float,
         write: Callable[[str], None],
         epoch: Callable[[], float] = time.time,
     ) -> None:
-        self._board = board
+        self._registry = registry
         self._interval = interval
         self._write = write
         self._epoch = epoch
@@ -122,7 +122,7 @@ class EmfWriter:
 
     def write(self) -> None:
         """Write one set of lines. What is wrong with that is logged, once until it works again."""
-        values = self._board.values(fresh=0)
+        values = self._registry.values(fresh=0)
         lines = "".join(f"{line}\n" for line in emf_lines(values, self._before, round(self._epoch() * 1000)))
         try:
             if lines:

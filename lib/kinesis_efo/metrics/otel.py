@@ -3,7 +3,7 @@
 The API does nothing until an SDK is there. In the processes that Spark starts for Python, no program of the user's runs that
 could set one up: there the environment variables that every OpenTelemetry SDK knows do it (`OTEL_METRICS_EXPORTER`,
 `OTEL_EXPORTER_OTLP_ENDPOINT`, ...; OpenTelemetry specification, "Environment Variable Specification"). The provider made here is this
-library's own and never becomes the process's: it takes nothing from a program that sets one up later. Relies on the board.
+library's own and never becomes the process's: it takes nothing from a program that sets one up later. Relies on the registry.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
 
-from kinesis_efo.metrics.board import Board
 from kinesis_efo.metrics.catalog import METRICS, Kind, Metric
+from kinesis_efo.metrics.registry import MetricsRegistry
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
@@ -32,20 +32,20 @@ _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_
 _FLUSH_SECONDS: Final = 2.0
 
 
-def publish(board: Board, meter: Meter) -> None:
-    """Make an instrument for every metric; each reads the board when an SDK collects."""
+def publish(registry: MetricsRegistry, meter: Meter) -> None:
+    """Make an instrument for every metric; each reads the registry when an SDK collects."""
     for metric in METRICS:
         create: Callable[..., Any] = (
             meter.create_observable_counter if metric.kind is Kind.COUNTER
             else meter.create_observable_up_down_counter if metric.kind is Kind.AMOUNT
             else meter.create_observable_gauge
         )  # fmt: skip
-        create(metric.name, callbacks=[_observe(board, metric)], unit=metric.unit, description=metric.meaning)
+        create(metric.name, callbacks=[_observe(registry, metric)], unit=metric.unit, description=metric.meaning)
 
 
-def _observe(board: Board, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+def _observe(registry: MetricsRegistry, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observe(_options: CallbackOptions) -> Iterable[Observation]:
-        for (of, attributes), value in board.values().items():
+        for (of, attributes), value in registry.values().items():
             if of is metric:
                 yield Observation(value, {name: text for name, text in attributes if text})
 
@@ -53,26 +53,26 @@ def _observe(board: Board, metric: Metric) -> Callable[[CallbackOptions], Iterab
 
 
 class Telemetry:
-    """The board that a process publishes, and the SDK behind it where this library made it.
+    """The registry that a process publishes, and the SDK behind it where this library made it.
 
     Args:
         environment: Of this process.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        self.board = Board()
+        self.registry = MetricsRegistry()
         self._own: SdkMeterProvider | None = None
         provider: MeterProvider = get_meter_provider()
         # Only an SDK has something to flush. The API's own provider passes on to the one that a program may set later.
         if not hasattr(provider, "force_flush") and (exporters := exporter_names(environment)):
             self._own = sdk_provider(exporters)
-        publish(self.board, (self._own or provider).get_meter(METER))
+        publish(self.registry, (self._own or provider).get_meter(METER))
 
     def flush(self) -> None:
         """Export what was counted since the last time; bounded. What others have set up is theirs to flush."""
         own = self._own
         if own is not None:
-            self.board.values(fresh=0)
+            self.registry.values(fresh=0)
             flushing = threading.Thread(target=own.force_flush, args=(int(_FLUSH_SECONDS * 1000),), daemon=True)
             flushing.start()
             flushing.join(_FLUSH_SECONDS)

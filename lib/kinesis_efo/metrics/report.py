@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kinesis_efo.metrics.board import Board, Source
 from kinesis_efo.metrics.emf import EmfWriter, emf_sink
+from kinesis_efo.metrics.registry import MetricsRegistry, Source
 from kinesis_efo.metrics.settings import MetricsSettings
 
 
@@ -28,9 +28,9 @@ def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:
 
 
 def _as_emf(source: Source, settings: MetricsSettings) -> Callable[[], None]:
-    board = Board()
-    board.add(source)
-    writer = EmfWriter(board, settings.emf_interval, emf_sink(settings.emf_to))
+    registry = MetricsRegistry()
+    registry.add(source)
+    writer = EmfWriter(registry, settings.emf_interval, emf_sink(settings.emf_to))
     writer.start()
     return writer.close
 
@@ -40,12 +40,12 @@ def _to_otel(source: Source) -> Callable[[], None]:
     from kinesis_efo.metrics.otel import telemetry
 
     out = telemetry()
-    out.board.add(source)
+    out.registry.add(source)
     left = [source]
 
     def end() -> None:
         if left:
             out.flush()
-            out.board.remove(left.pop())
+            out.registry.remove(left.pop())
 
     return end

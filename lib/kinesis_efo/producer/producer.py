@@ -14,9 +14,9 @@ from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import KinesisEfoError, ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings, report
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.producer.collector import producer_collector
 from kinesis_efo.producer.engine import Engine
 from kinesis_efo.producer.faults import judge
-from kinesis_efo.producer.measures import measures
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.record import Data, Given, Record
 from kinesis_efo.producer.room import Waiter, uses_of
@@ -103,7 +103,7 @@ class Producer:
             await self._stack.aclose()
             raise
         self._engine = Engine(self.stream, service, shards, stream_limit, self.settings, self._clock, self._random)
-        self._end_report = report(measures(self.stream, lambda: self.metrics), self._metrics_settings)
+        self._end_report = report(producer_collector(self.stream, lambda: self.metrics), self._metrics_settings)
         return self
 
     async def close(self) -> None:

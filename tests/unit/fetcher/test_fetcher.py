@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
+from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
-from kinesis_efo.fetcher.measures import FetcherMeasures
 from kinesis_efo.fetcher.messages import CommitRequest, PollRequest, TipsRequest
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
@@ -29,8 +29,8 @@ from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.metrics import Kind
 from kinesis_efo.metrics import catalog as metrics
-from kinesis_efo.metrics.board import Values, merge
 from kinesis_efo.metrics.labels import OTHER
+from kinesis_efo.metrics.registry import Values, merge
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore
@@ -61,7 +61,7 @@ class Query:
         if polled is not None:
             ref, limits = replace(REF, consumer_arn=None), polling_limits(KINESIS_LIMITS)
             transport = PollingTransport(polled, clock, 1.0)  # type: ignore[assignment]
-        self._measures: dict[int, tuple[FetcherMeasures, Values]] = {}
+        self._collectors: dict[int, tuple[FetcherCollector, Values]] = {}
         access = Stream(ref, transport, stream, RetrySettings(), "manifest.json", clock, limits)
         keys = LeaseKeys({"orders": "dev-orders"})
         self._streams = {"orders": access}
@@ -122,18 +122,18 @@ class Query:
 
     def counted(self, shards: int) -> Values:
         """What the fetcher has counted so far, with so many shards told apart; no total may have stepped back."""
-        if shards not in self._measures:
+        if shards not in self._collectors:
             about = {"application": "lake", "environment": "dev"}
             clock = LoopClock()
-            source = FetcherMeasures(self.fetcher, self._streams, self.leases, about, shards, clock.monotonic)
-            self._measures[shards] = (source, {})
-        source, before = self._measures[shards]
+            source = FetcherCollector(self.fetcher, self._streams, self.leases, about, shards, clock.monotonic)
+            self._collectors[shards] = (source, {})
+        source, before = self._collectors[shards]
         now = merge({}, source())
         for (metric, attributes), value in before.items():
             # A shard's own counts end with it; those of `other` and of the stream never do.
             if metric.kind is Kind.COUNTER and dict(attributes).get("shard", OTHER) == OTHER:
                 assert now[metric, attributes] >= value
-        self._measures[shards] = (source, now)
+        self._collectors[shards] = (source, now)
         return now
 
     async def commit(self, offset: Offset) -> None:

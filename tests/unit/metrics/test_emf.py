@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.metrics import METRICS, Board, Kind, MetricsSettings, Sample, report
-from kinesis_efo.metrics.board import Values
+from kinesis_efo.metrics import METRICS, Kind, MetricsRegistry, MetricsSettings, Sample, report
 from kinesis_efo.metrics.catalog import BUFFERED, DIMENSIONS, FAILED, LAG, RECORDS
 from kinesis_efo.metrics.emf import EmfWriter, emf_lines, emf_sink
+from kinesis_efo.metrics.registry import Values
 from tests.support.world import wait_until
 
 ABOUT = (("application", "lake"), ("environment", "dev"))
@@ -136,9 +136,9 @@ def test_growth_that_could_not_be_written_comes_later(caplog: pytest.LogCaptureF
         written.append(text)
 
     now = [0.0]
-    board, source = Board(lambda: now[0]), Counting()
-    board.add(source)
-    writer = EmfWriter(board, 60, write, epoch=lambda: 1.7e9)
+    registry, source = MetricsRegistry(lambda: now[0]), Counting()
+    registry.add(source)
+    writer = EmfWriter(registry, 60, write, epoch=lambda: 1.7e9)
     for records in (3, 5):
         source.records, now[0] = records, now[0] + 1
         writer.write()
@@ -150,9 +150,9 @@ def test_growth_that_could_not_be_written_comes_later(caplog: pytest.LogCaptureF
 
 def test_the_end_writes_what_came_since(tmp_path: Path) -> None:
     path, source = tmp_path / "logs" / "emf.log", Counting()
-    board = Board()
-    board.add(source)
-    writer = EmfWriter(board, 3600, emf_sink(str(path)))
+    registry = MetricsRegistry()
+    registry.add(source)
+    writer = EmfWriter(registry, 3600, emf_sink(str(path)))
     writer.start()
     source.records = 4
     writer.write()
@@ -170,9 +170,9 @@ def test_a_write_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyP
         hanging.set()
         assert let_go.wait(30)
 
-    board = Board()
-    board.add(Counting())
-    writer = EmfWriter(board, 0.01, write)
+    registry = MetricsRegistry()
+    registry.add(Counting())
+    writer = EmfWriter(registry, 0.01, write)
     writer.start()
     assert hanging.wait(10)
     writer.close()

@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from kinesis_efo.metrics import METRICS, Board, Kind, Sample
+from kinesis_efo.metrics import METRICS, Kind, MetricsRegistry, Sample
 from kinesis_efo.metrics.catalog import BUFFERED, LAG, RECORDS
 from kinesis_efo.metrics.otel import METER, Telemetry, exporter_names, publish
 
@@ -36,9 +36,9 @@ def reader() -> Iterator[InMemoryMetricReader]:
 
 
 def test_every_metric_reaches_an_sdk_with_its_unit_and_kind(reader: InMemoryMetricReader) -> None:
-    board = Board()
-    publish(board, MeterProvider([reader]).get_meter(METER))
-    board.add(lambda: [Sample(metric, 1, ()) for metric in METRICS])
+    registry = MetricsRegistry()
+    publish(registry, MeterProvider([reader]).get_meter(METER))
+    registry.add(lambda: [Sample(metric, 1, ()) for metric in METRICS])
     data = reader.get_metrics_data()
     assert data is not None
     ((scope,),) = [resource.scope_metrics for resource in data.resource_metrics]
@@ -51,9 +51,9 @@ def test_every_metric_reaches_an_sdk_with_its_unit_and_kind(reader: InMemoryMetr
 
 
 def test_values_and_attributes(reader: InMemoryMetricReader) -> None:
-    board = Board()
-    publish(board, MeterProvider([reader]).get_meter(METER))
-    board.add(Counting())
+    registry = MetricsRegistry()
+    publish(registry, MeterProvider([reader]).get_meter(METER))
+    registry.add(Counting())
     data = reader.get_metrics_data()
     assert data is not None
     (scope,) = data.resource_metrics[0].scope_metrics
@@ -69,7 +69,7 @@ def test_without_an_sdk_nothing_is_read() -> None:
     def source() -> list[Sample]:
         raise AssertionError("not to be read")
 
-    telemetry.board.add(source)
+    telemetry.registry.add(source)
     telemetry.flush()
 
 
@@ -103,10 +103,10 @@ def test_a_programs_own_sdk_is_used_whenever_it_comes(when: str) -> None:
 
 def test_what_is_not_reported_any_more_is_not_exported_any_more(reader: InMemoryMetricReader) -> None:
     now = [0.0]
-    board = Board(lambda: now[0])
-    publish(board, MeterProvider([reader]).get_meter(METER))
+    registry = MetricsRegistry(lambda: now[0])
+    publish(registry, MeterProvider([reader]).get_meter(METER))
     shards = ["parent", "child"]
-    board.add(lambda: [Sample(LAG, 1, (("shard", shard),)) for shard in shards])
+    registry.add(lambda: [Sample(LAG, 1, (("shard", shard),)) for shard in shards])
     for left in (["parent", "child"], ["child"]):
         shards[:] = left
         now[0] += 1
@@ -151,7 +151,7 @@ def test_the_environment_alone_sends_metrics_to_a_collector(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     telemetry = Telemetry(environment)
-    telemetry.board.add(Counting())
+    telemetry.registry.add(Counting())
     telemetry.flush()
     telemetry.close()
     (path, request), *_ = received
@@ -171,7 +171,7 @@ def test_the_environment_alone_sends_metrics_to_a_collector(
 
 def test_an_exporter_that_is_not_installed_is_told_and_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
     telemetry = Telemetry({"OTEL_METRICS_EXPORTER": "carrier_pigeon"})
-    telemetry.board.add(Counting())
+    telemetry.registry.add(Counting())
     telemetry.flush()
     assert "asks for exporter carrier_pigeon" in caplog.text and "OTEL_METRICS_EXPORTER=none" in caplog.text
 

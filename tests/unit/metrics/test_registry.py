@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kinesis_efo.metrics import Board, Sample
-from kinesis_efo.metrics.board import FRESH_SECONDS, Values
+from kinesis_efo.metrics import MetricsRegistry, Sample
 from kinesis_efo.metrics.catalog import BUFFERED, LAG, RECORDS
+from kinesis_efo.metrics.registry import FRESH_SECONDS, Values
 
 ORDERS = (("stream", "orders"),)
 
@@ -36,40 +36,40 @@ class Counting:
 
 
 def test_counters_and_amounts_add_up_and_the_worst_lag_counts() -> None:
-    board = Board(Time())
-    board.add(Counting(3, 40, 100))
-    board.add(Counting(4, 10, 200))
-    assert board.values() == {(RECORDS, ORDERS): 7, (LAG, ORDERS): 40, (BUFFERED, ()): 300}
+    registry = MetricsRegistry(Time())
+    registry.add(Counting(3, 40, 100))
+    registry.add(Counting(4, 10, 200))
+    assert registry.values() == {(RECORDS, ORDERS): 7, (LAG, ORDERS): 40, (BUFFERED, ()): 300}
 
 
 def test_what_a_source_counted_stays_when_it_goes() -> None:
     time = Time()
-    board = Board(time)
+    registry = MetricsRegistry(time)
     first, second = Counting(3, 40, 100), Counting(4, 10, 200)
-    board.add(first)
-    board.values()
+    registry.add(first)
+    registry.values()
     first.records = 5
-    board.remove(first)
-    assert board.values() == {(RECORDS, ORDERS): 5}
-    board.add(second)
-    assert board.values() == {(RECORDS, ORDERS): 9, (LAG, ORDERS): 10, (BUFFERED, ()): 200}
-    board.remove(second)
+    registry.remove(first)
+    assert registry.values() == {(RECORDS, ORDERS): 5}
+    registry.add(second)
+    assert registry.values() == {(RECORDS, ORDERS): 9, (LAG, ORDERS): 10, (BUFFERED, ()): 200}
+    registry.remove(second)
     time.pass_by()
-    assert board.values() == {(RECORDS, ORDERS): 9}
+    assert registry.values() == {(RECORDS, ORDERS): 9}
 
 
 def test_one_reading_serves_a_whole_collection() -> None:
     time = Time()
-    board = Board(time)
+    registry = MetricsRegistry(time)
     source = Counting(1, 1, 1)
-    board.add(source)
-    before = board.values()
+    registry.add(source)
+    before = registry.values()
     source.records = 2
-    assert board.values() is before
-    assert board.values(fresh=0)[RECORDS, ORDERS] == 2
+    assert registry.values() is before
+    assert registry.values(fresh=0)[RECORDS, ORDERS] == 2
     source.records = 3
     time.pass_by()
-    assert board.values()[RECORDS, ORDERS] == 3
+    assert registry.values()[RECORDS, ORDERS] == 3
 
 
 def test_a_source_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
@@ -77,9 +77,9 @@ def test_a_source_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) ->
         yield Sample(RECORDS, 1, ORDERS)
         raise RuntimeError("boom")
 
-    board = Board(Time())
-    board.add(broken)
-    board.add(Counting(3, 40, 100))
-    values: Values = board.values()
+    registry = MetricsRegistry(Time())
+    registry.add(broken)
+    registry.add(Counting(3, 40, 100))
+    values: Values = registry.values()
     assert values[RECORDS, ORDERS] == 3
     assert "cannot be read" in caplog.text

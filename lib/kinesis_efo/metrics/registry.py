@@ -56,7 +56,7 @@ def merge(into: Values, samples: Iterable[Sample]) -> Values:
     return into
 
 
-class Board:
+class MetricsRegistry:
     """All sources of a process.
 
     Args:

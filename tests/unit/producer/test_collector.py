@@ -13,7 +13,7 @@ import pytest
 from kinesis_efo.metrics import METRICS, MetricsSettings
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics
-from kinesis_efo.producer.measures import measures
+from kinesis_efo.producer.collector import producer_collector
 from kinesis_efo.producer.service import Service
 from tests.support.write_model import ModelService, ModelStream, even_shards
 
@@ -28,7 +28,9 @@ async def opened() -> AsyncIterator[Service]:
 @pytest.mark.parametrize("stream", ["dev-orders", ARN])
 def test_a_snapshot_becomes_samples(stream: str) -> None:
     now = ProducerMetrics(5, 50, 2, 1.5, {"ThrottlingException": 3}, 7, 100, 1000, 1, 0.1, 0.1, 0.4, 0.9)
-    found = {sample.metric: (sample.value, dict(sample.attributes)) for sample in measures(stream, lambda: now)()}
+    found = {
+        sample.metric: (sample.value, dict(sample.attributes)) for sample in producer_collector(stream, lambda: now)()
+    }
     about = {"stream": "dev-orders"}
     assert found == {
         metrics.WRITTEN: (100, about),

@@ -1,4 +1,4 @@
-"""What a producer counts, as samples. Relies on its snapshot."""
+"""What a producer counts, as samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
 from kinesis_efo.producer.metrics import ProducerMetrics
 
 
-def measures(stream: str, snapshot: Callable[[], ProducerMetrics]) -> Source:
+def producer_collector(stream: str, snapshot: Callable[[], ProducerMetrics]) -> Source:
     """A source of samples.
 
     Args:

@@ -23,7 +23,7 @@ QUIET_SECONDS: Final = 10.0
 """Twice the time between two events of an idle shard: no event for longer than that is a lag by itself."""
 
 
-class Measured(Protocol):
+class Collected(Protocol):
     """What is read of a fetcher."""
 
     budget: Budget
@@ -33,11 +33,11 @@ class Measured(Protocol):
         """The shards that are read now."""
 
 
-class FetcherMeasures:
+class FetcherCollector:
     """A source of samples.
 
     Args:
-        fetcher: What is measured.
+        fetcher: What is read.
         streams: By logical name.
         leases: The fetcher's.
         about: Attributes of every sample: application and environment.
@@ -47,7 +47,7 @@ class FetcherMeasures:
 
     def __init__(
         self,
-        fetcher: Measured,
+        fetcher: Collected,
         streams: Mapping[str, Stream],
         leases: LeaseLoop,
         about: Mapping[str, str],

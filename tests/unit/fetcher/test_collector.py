@@ -6,20 +6,20 @@ from types import SimpleNamespace
 from typing import Any
 
 from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.collector import QUIET_SECONDS, FetcherCollector
 from kinesis_efo.fetcher.feed import ShardFeed
-from kinesis_efo.fetcher.measures import QUIET_SECONDS, FetcherMeasures
 from kinesis_efo.kinesis.subscription import State, SubscriptionStats
 from kinesis_efo.leases.loop import LeaseStats
 from kinesis_efo.metrics import catalog as metrics
-from kinesis_efo.metrics.board import Values, merge
 from kinesis_efo.metrics.catalog import Metric
+from kinesis_efo.metrics.registry import Values, merge
 from kinesis_efo.positions import ShardKey
 
 ABOUT = (("application", "lake"), ("environment", "dev"))
 
 
 class World:
-    """A fetcher of one stream as its measures see it."""
+    """A fetcher of one stream as its collector sees it."""
 
     def __init__(self, shards: int = 100) -> None:
         self.now = 100.0
@@ -28,7 +28,7 @@ class World:
         self.feeds: list[ShardFeed] = []
         leases: Any = SimpleNamespace(wanted={"a", "b"}, held={"a"}, stats=LeaseStats(3, 2, 1))
         streams: Any = {"orders": SimpleNamespace(stats=self.stats)}
-        self.measures = FetcherMeasures(self, streams, leases, dict(ABOUT), shards, lambda: self.now)
+        self.collector = FetcherCollector(self, streams, leases, dict(ABOUT), shards, lambda: self.now)
 
     def read(self, shard: str, **stats: Any) -> SubscriptionStats:
         """A shard that is read, with what it has counted."""
@@ -42,7 +42,7 @@ class World:
         self.feeds = [feed for feed in self.feeds if feed.key.shard != shard]
 
     def values(self) -> Values:
-        return merge({}, self.measures())
+        return merge({}, self.collector())
 
     def value(self, metric: Metric, **attributes: str) -> float | None:
         names = ({"stream": "orders"} if "stream" in metric.attributes else {}) | attributes

@@ -11,20 +11,27 @@ from pathlib import Path
 from typing import Final
 
 from kinesis_efo.metrics import metric_table
-from kinesis_efo.options import SOURCE_OPTIONS, Option, option_table
-from kinesis_efo.spark.sink_options import SINK_OPTIONS, sink_option_table
+from kinesis_efo.options import SOURCE_OPTIONS
+from kinesis_efo.options.table import Option
+from kinesis_efo.spark.sink_options import SINK_OPTIONS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 
+def summary(title: str, options: Iterable[Option]) -> str:
+    """Options and what they mean, as a Markdown table."""
+    rows = [f"| `{option.name}` | {option.default} | {option.meaning} |" for option in options]
+    return "\n".join([f"| {title} | default | |", "|---|---|---|", *rows])
+
+
 def reference(title: str, options: Iterable[Option]) -> str:
-    """Options with what their values must be, as a Markdown table."""
+    """The same with what their values must be."""
     rows = [f"| `{option.name}` | {option.rule} | {option.default} | {option.meaning} |" for option in options]
     return "\n".join([f"| {title} | value | default | |", "|---|---|---|---|", *rows])
 
 
 TABLES: Final = {
-    "README.md": (option_table(), sink_option_table()),
+    "README.md": (summary("option", SOURCE_OPTIONS), summary("sink option", SINK_OPTIONS)),
     "docs/options.md": (reference("option", SOURCE_OPTIONS), reference("sink option", SINK_OPTIONS)),
     "docs/metrics.md": (metric_table(),),
 }

@@ -1,14 +1,19 @@
-"""The source's options: each one right, each one wrong, and what users read then."""
+"""The options of source and sink: each one right, each one wrong, and what users read then."""
 
 from __future__ import annotations
+
+import re
+from typing import Any
 
 import pytest
 
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.metrics import MetricsSettings
-from kinesis_efo.options import SOURCE_OPTIONS, AwsSettings, RetrySettings, SourceOptions, Start, option_table
+from kinesis_efo.options import SOURCE_OPTIONS, AwsSettings, RetrySettings, SourceOptions, Start
+from kinesis_efo.options.table import Option
 from kinesis_efo.positions import TRIM_HORIZON, Position
-from kinesis_efo.spark.sink_options import SinkOptions
+from kinesis_efo.producer import ProducerSettings
+from kinesis_efo.spark.sink_options import SINK_OPTIONS, SinkOptions
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
 CONSUMER = STREAM + "/consumer/lake:1700000000"
@@ -191,21 +196,10 @@ def test_emf_lines_that_are_not_written() -> None:
     assert emf.metrics == MetricsSettings("emf", "/var/log/e.log", 60.0, 0)
 
 
-def test_the_sink_takes_the_options_of_metrics_too() -> None:
-    sink = SinkOptions.parse({"stream": "orders", "metrics.export": "emf", "metrics.emf.interval": "10s"})
-    assert sink.metrics == MetricsSettings("emf", "stdout", 10.0)
-
-
 def test_a_backoff_that_begins_above_its_end() -> None:
     assert faults(manifest="m", **{"subscribe.backoff.baseMs": "20000"}) == (
         "kinesis-efo option 'subscribe.backoff.baseMs' must not exceed 'subscribe.backoff.maxMs'",
     )
-
-
-def test_the_table_shows_every_option() -> None:
-    table = option_table()
-    assert all(f"| `{option.name}` |" in table for option in SOURCE_OPTIONS)
-    assert len(table.splitlines()) == len(SOURCE_OPTIONS) + 2
 
 
 def test_polling_needs_no_consumer_but_the_rest() -> None:
@@ -218,3 +212,107 @@ def test_polling_needs_no_consumer_but_the_rest() -> None:
     assert faults(streamArn=STREAM, leaseTable="leases") == (
         "kinesis-efo needs option 'manifest', or 'consumerArn' besides 'streamArn' and 'leaseTable'",
     )
+
+
+WRITTEN_DEFAULTS = [
+    (settings, option)
+    for settings, options in ((SourceOptions(), SOURCE_OPTIONS), (SinkOptions(), SINK_OPTIONS))
+    for option in options
+    if re.fullmatch("`[^`]+`", option.default)
+]
+
+
+@pytest.mark.parametrize(("settings", "option"), WRITTEN_DEFAULTS, ids=lambda value: getattr(value, "name", ""))
+def test_the_default_of_the_table_is_that_of_the_settings(settings: Any, option: Option) -> None:
+    value = option.read(option.default.strip("`"))
+    if option.field:
+        for name in option.field.split("."):
+            settings = getattr(settings, name)
+        assert value == settings
+
+
+SINK_WRONG = {
+    "manifest": [" "],
+    "stream": [""],
+    "maxOutstandingRecords": ["0", "many", "1_000", "+5", "\u0663"],
+    "maxOutstandingBytes": ["1023", "lots"],
+    "linger": ["61s", "soon", "-1"],
+    "maxInFlight": ["0", "257", "1.5"],
+    "ordered": ["yes"],
+    "aggregate": ["1"],
+    "aggregateBytes": ["1", "2m"],
+    "failOnError": ["no"],
+    "retryTimeout": ["99ms", "2d"],
+    "stallWarning": ["99ms", "2d"],
+    "backoff.baseMs": ["0", "60001", "1s", "1_0"],
+    "backoff.maxMs": ["0", "600001", "1s"],
+    **{name: WRONG[name] for name in ("region", "endpointUrl", "roleArn", "externalId", "roleSessionName")},
+    **{name: WRONG[name] for name in ("metrics.export", "metrics.emf.to", "metrics.emf.interval")},
+}
+
+
+def sink_faults(**options: str) -> tuple[str, ...]:
+    with pytest.raises(OptionsError) as caught:
+        SinkOptions.parse(options)
+    return caught.value.faults
+
+
+def test_no_option_of_the_sink_is_left_out_here() -> None:
+    assert SINK_WRONG.keys() == {option.name for option in SINK_OPTIONS}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in SINK_WRONG.items() for value in values])
+def test_a_wrong_value_for_the_sink_is_named_with_its_option_and_what_it_must_be(name: str, value: str) -> None:
+    (fault, *_) = sink_faults(**{"roleArn": ROLE, "metrics.export": "emf", name: value})
+    (rule,) = (option.rule for option in SINK_OPTIONS if option.name == name)
+    assert fault == f"kinesis-efo sink option '{name}' must be {rule}; got {value!r}"
+
+
+def test_what_the_source_checks_of_shared_options_the_sink_does_too() -> None:
+    wrong = {"externalId": "x", "roleSessionName": "n", "metrics.emf.to": "stderr", "metrics.emf.interval": "10s"}
+    assert sink_faults(**wrong) == tuple(
+        fault.replace("kinesis-efo option", "kinesis-efo sink option") for fault in faults(manifest="m", **wrong)
+    )
+
+
+def test_backoffs_of_the_sink_are_judged_together() -> None:
+    assert sink_faults(**{"backoff.baseMs": "3000"}) == (
+        "kinesis-efo sink option 'backoff.baseMs' must not exceed 'backoff.maxMs'",
+    )
+    assert sink_faults(**{"backoff.maxMs": "50"}) == (
+        "kinesis-efo sink option 'backoff.baseMs' must not exceed 'backoff.maxMs'",
+    )
+    slow = SinkOptions.parse({"backoff.baseMs": "3000", "backoff.maxMs": "20000"})
+    assert slow.producer == ProducerSettings(backoff_base=3.0, backoff_max=20.0)
+
+
+def test_the_sink_names_all_faults_together_and_leaves_sparks_own_options_alone() -> None:
+    assert sink_faults(linger="x", checkpointLocation="/c", queryName="q", bufferBytes="1m", maxInFligth="1") == (
+        "kinesis-efo sink option 'linger' must be a duration such as 100ms, up to 60s; got 'x'",
+        "kinesis-efo sink has no option 'bufferBytes'",
+        "kinesis-efo sink has no option 'maxInFligth'; did you mean 'maxInFlight'?",
+    )
+
+
+def test_everything_at_once_for_the_sink() -> None:
+    options = SinkOptions.parse(
+        {
+            "STREAM": "orders", "manifest": "m.json", "checkpointLocation": "/c", "maxoutstandingrecords": "10",
+            "maxoutstandingbytes": "2m", "linger": "5ms", "maxInFlight": "2", "ordered": "TRUE", "aggregate": "true",
+            "aggregateBytes": "20k", "failOnError": "false", "retryTimeout": "1m", "stallWarning": "10s",
+            "backoff.baseMs": "10", "backoff.maxMs": "20", "region": "eu-west-1", "endpointUrl": "http://127.0.0.1:4566",
+            "roleArn": ROLE, "externalId": "x", "roleSessionName": "n", "metrics.export": "emf",
+            "metrics.emf.to": "stderr", "metrics.emf.interval": "10s",
+        }
+    )  # fmt: skip
+    assert options == SinkOptions(
+        "m.json",
+        "orders",
+        ProducerSettings(
+            max_outstanding_records=10, max_outstanding_bytes=2 << 20, linger=0.005, max_in_flight=2, ordered=True,
+            aggregate=True, aggregate_bytes=20 << 10, fail_on_error=False, retry_timeout=60.0, stall_warning=10.0,
+            backoff_base=0.01, backoff_max=0.02,
+        ),
+        AwsSettings("eu-west-1", "http://127.0.0.1:4566", ROLE, "x", "n"),
+        MetricsSettings("emf", "stderr", 10.0),
+    )  # fmt: skip

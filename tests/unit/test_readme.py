@@ -9,18 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.options import option_table
-from kinesis_efo.spark.sink_options import sink_option_table
-
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text()
-
-
-@pytest.mark.parametrize("table", [option_table(), sink_option_table().rstrip()], ids=["source", "sink"])
-def test_it_holds_exactly_the_option_tables(table: str) -> None:
-    header, *_ = table.splitlines()
-    start = TEXT.index(header)
-    assert TEXT[start : TEXT.index("\n\n", start)] == table
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\(([^)#]+)\)", TEXT.replace("\n", " ")))

@@ -1,13 +1,6 @@
-"""What users say about reading and writing: the options, and the settings that they become."""
+"""What users say about how to read: the options, and the settings that they become."""
 
-from kinesis_efo.options.source import (
-    SOURCE_OPTIONS,
-    AwsSettings,
-    Option,
-    RetrySettings,
-    SourceOptions,
-    Start,
-    option_table,
-)
+from kinesis_efo.options.settings import AwsSettings, RetrySettings, Start
+from kinesis_efo.options.source import SOURCE_OPTIONS, SourceOptions
 
-__all__ = ["SOURCE_OPTIONS", "AwsSettings", "Option", "RetrySettings", "SourceOptions", "Start", "option_table"]
+__all__ = ["SOURCE_OPTIONS", "AwsSettings", "RetrySettings", "SourceOptions", "Start"]

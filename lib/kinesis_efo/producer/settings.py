@@ -1,8 +1,10 @@
-"""How a producer behaves: one object, checked when it is made. Relies on the library's errors."""
+"""How a producer behaves: one object, checked when it is made."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from kinesis_efo.errors import OptionsError
 
@@ -14,6 +16,19 @@ MAX_REQUEST_BYTES = 10 << 20
 
 MAX_RECORD_BYTES = 10 << 20
 """The largest record any stream can be set to take, its partition key counted (MaxRecordSizeInKiB)."""
+
+BOUNDS: Final[Mapping[str, tuple[float, float, str]]] = {
+    "max_outstanding_records": (1, 10**8, "records"),
+    "max_outstanding_bytes": (1 << 10, 1 << 40, "bytes"),
+    "linger": (0, 60, "seconds"),
+    "max_in_flight": (1, 256, "requests"),
+    "aggregate_bytes": (1 << 10, 1 << 20, "bytes"),
+    "backoff_base": (0.001, 60, "seconds"),
+    "backoff_max": (0.001, 600, "seconds"),
+    "retry_timeout": (0.1, 86_400, "seconds"),
+    "stall_warning": (0.1, 86_400, "seconds"),
+}
+"""Least and most of each number in `ProducerSettings`, both allowed, and its unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +76,9 @@ class ProducerSettings:
     stall_warning: float = 30.0
 
     def __post_init__(self) -> None:
-        bounds: list[tuple[str, float, float, str]] = [
-            ("max_outstanding_records", 1, 10**8, "records"),
-            ("max_outstanding_bytes", 1 << 10, 1 << 40, "bytes"),
-            ("linger", 0, 60, "seconds"),
-            ("max_in_flight", 1, 256, "requests"),
-            ("aggregate_bytes", 1 << 10, 1 << 20, "bytes"),
-            ("backoff_base", 0.001, 60, "seconds"),
-            ("backoff_max", 0.001, 600, "seconds"),
-            ("retry_timeout", 0.1, 86_400, "seconds"),
-            ("stall_warning", 0.1, 86_400, "seconds"),
-        ]
         faults = [
             f"producer setting '{name}' must be from {least:g} to {most:g} ({unit}); got {value!r}"
-            for name, least, most, unit in bounds
+            for name, (least, most, unit) in BOUNDS.items()
             if isinstance(value := getattr(self, name), bool)
             or not isinstance(value, int | float)
             or not least <= value <= most

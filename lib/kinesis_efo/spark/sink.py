@@ -21,7 +21,8 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.producer import BlockingProducer, Given, ProducerMetrics, RecordRefusedError
-from kinesis_efo.spark.sink_options import SinkOptions, Targets
+from kinesis_efo.spark.sink_options import SinkOptions
+from kinesis_efo.spark.targets import Targets
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,6 @@ from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.producer import RecordRefusedError, StreamNotFoundError
 from kinesis_efo.spark.facade import register
 from kinesis_efo.spark.sink import KinesisBatchWriter, Shelf, Written
-from kinesis_efo.spark.sink_options import SINK_OPTIONS, SinkOptions, sink_option_table
 from tests.support.world import World
 
 MakeWorld = Callable[..., World]
@@ -300,44 +299,6 @@ def test_columns_are_checked(fields: list[tuple[str, Any]], message: str) -> Non
     schema = StructType([StructField(name, kind) for name, kind in fields])
     with pytest.raises(ConfigurationError, match=message):
         task(schema)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"linger": "soon"}, "option 'linger' must be a duration such as 100ms, up to 60s; got 'soon'"),
-        ({"linger": "61s"}, "option 'linger' must be a duration such as 100ms, up to 60s; got '61s'"),
-        ({"maxOutstandingRecords": "0"}, "must be a whole number of records, at least 1; got '0'"),
-        ({"maxOutstandingBytes": "lots"}, "must be a size such as 64m, at least 1k; got 'lots'"),
-        ({"ordered": "yes"}, "'ordered' must be true or false; got 'yes'"),
-        ({"backoff.baseMs": "0"}, "'backoff.baseMs' must be milliseconds, 1 to 2000; got '0'"),
-        ({"roleArn": "me"}, "'roleArn' must be the ARN of a role; got 'me'"),
-        ({"bufferBytes": "1m"}, "kinesis-efo sink has no option 'bufferBytes'"),
-    ],
-)
-def test_options_are_checked(options: dict[str, str], message: str) -> None:
-    with pytest.raises(OptionsError) as caught:
-        SinkOptions.parse({"stream": "orders", **options})
-    assert message in str(caught.value)
-
-
-def test_all_wrong_options_are_named_together_and_good_ones_arrive() -> None:
-    with pytest.raises(OptionsError) as caught:
-        SinkOptions.parse({"linger": "x", "maxInFlight": "y", "z": "1"})
-    assert len(caught.value.faults) == 3
-    options = SinkOptions.parse(
-        {
-            "STREAM": "orders",
-            "checkpointLocation": "/c",
-            "maxoutstandingbytes": "2m",
-            "linger": "5ms",
-            "retryTimeout": "1m",
-        }
-    )
-    assert (options.stream, options.producer.max_outstanding_bytes) == ("orders", 2 << 20)
-    assert (options.producer.linger, options.producer.retry_timeout) == (0.005, 60.0)
-    for option in SINK_OPTIONS:
-        assert f"| `{option.name}` |" in sink_option_table()
 
 
 def test_the_target_must_be_known(world: MakeWorld) -> None:

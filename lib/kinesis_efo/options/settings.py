@@ -1,0 +1,59 @@
+"""What options become: settings that several parts of the library take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kinesis_efo.positions import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a new query starts.
+
+    Attributes:
+        position: A position for every shard, or None for `LATEST` and `LEASES`.
+        from_leases: Start where the rows of the lease table say, as a KCL application left them.
+    """
+
+    position: Position | None = None
+    from_leases: bool = False
+
+    @property
+    def latest(self) -> bool:
+        """Whether the query starts with what arrives from now on."""
+        return self.position is None and not self.from_leases
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySettings:
+    """How often and how patiently a failed subscription is opened again.
+
+    Attributes:
+        max_retries: Faults in a row that are borne, without any progress between them.
+        base_ms: First backoff, milliseconds.
+        max_ms: Longest backoff, milliseconds.
+        factor: Growth of the backoff from one fault to the next.
+    """
+
+    max_retries: int = 10
+    base_ms: int = 1_000
+    max_ms: int = 10_000
+    factor: float = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class AwsSettings:
+    """How AWS is reached. Everything is optional: the SDK's own configuration fills the rest.
+
+    Attributes:
+        region: AWS region; the manifest's when None.
+        endpoint_url: One endpoint for every service, as `AWS_ENDPOINT_URL`.
+        role_arn: Role to assume, with `external_id` and `role_session_name`.
+    """
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    role_arn: str | None = None
+    external_id: str | None = field(default=None, repr=False)
+    role_session_name: str = "kinesis-efo"

@@ -1,0 +1,64 @@
+"""The streams that a query of the sink writes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kinesis_efo.aws import SyncClients
+from kinesis_efo.errors import OptionsError
+from kinesis_efo.manifest import load_manifest
+from kinesis_efo.producer.service import region_of
+from kinesis_efo.spark.sink_options import SinkOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The streams that rows may go to.
+
+    Attributes:
+        default: For rows that name none; None where every row must.
+        arns: By logical name; None where names and ARNs are used as they are.
+        source: Where the names came from, for messages.
+    """
+
+    default: str | None
+    arns: Mapping[str, str] | None
+    source: str
+
+    @classmethod
+    def of(cls, options: SinkOptions, *, named_by_rows: bool) -> Targets:
+        """The streams that the options mean. Loads the manifest where there is one.
+
+        Args:
+            options: The sink's.
+            named_by_rows: Whether there is a column `stream`.
+
+        Raises:
+            ManifestError: The manifest cannot be loaded.
+            ConfigurationError: The stream is not a name or ARN, or no region is known.
+            OptionsError: Nothing says which stream.
+        """
+        if options.manifest is None:
+            if options.stream is not None:
+                region_of(options.stream, options.aws)
+            elif not named_by_rows:
+                raise OptionsError(["kinesis-efo sink needs option 'stream' or 'manifest', or a column 'stream'"])
+            return cls(options.stream, None, "option 'stream'")
+        manifest = load_manifest(options.manifest, SyncClients(options.aws))
+        arns = {name: stream.stream_arn for name, stream in manifest.streams.items()}
+        names = ", ".join(map(repr, sorted(arns)))
+        default = options.stream
+        if default is None and len(arns) == 1:
+            (default,) = arns
+        if default is None and not named_by_rows:
+            raise OptionsError(
+                [f"kinesis-efo sink option 'stream' must be one of {names} (manifest {manifest.source})"]
+            )
+        if default is not None and default not in arns:
+            raise OptionsError(
+                [
+                    f"kinesis-efo sink option 'stream' must be one of {names} (manifest {manifest.source}); got {default!r}"
+                ]
+            )
+        return cls(default, arns, f"manifest {manifest.source}")

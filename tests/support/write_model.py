@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kinesis_efo.producer.outbox import Result
+from kinesis_efo.producer.accumulator import Result
 from kinesis_efo.producer.record import Parcel, Record
-from kinesis_efo.producer.routing import ShardMap, ShardRange
+from kinesis_efo.producer.routing import HashRange, ShardMap
 
 RING = 1 << 128
 THROTTLE = "ProvisionedThroughputExceededException"
@@ -21,9 +21,9 @@ class Answer:
     message: str | None = None
 
 
-def even_shards(count: int) -> list[ShardRange]:
+def even_shards(count: int) -> list[HashRange]:
     return [
-        ShardRange(f"shardId-{number:012d}", RING * number // count, RING * (number + 1) // count - 1)
+        HashRange(f"shardId-{number:012d}", RING * number // count, RING * (number + 1) // count - 1)
         for number in range(count)
     ]
 
@@ -32,7 +32,7 @@ def even_shards(count: int) -> list[ShardRange]:
 class ModelStream:
     """Shards, and what a KCL reader gets out of them."""
 
-    ranges: list[ShardRange]
+    ranges: list[HashRange]
     seen: list[Record] = field(default_factory=list)
     by_shard: dict[str, list[Record]] = field(default_factory=dict)
 
@@ -45,9 +45,9 @@ class ModelStream:
         number = len(self.ranges)
         self.ranges.remove(target)
         self.ranges += [
-            ShardRange(target.id, target.start, target.end, open=False),
-            ShardRange(f"shardId-{number:012d}", target.start, middle),
-            ShardRange(f"shardId-{number + 1:012d}", middle + 1, target.end),
+            HashRange(target.id, target.start, target.end, open=False),
+            HashRange(f"shardId-{number:012d}", target.start, middle),
+            HashRange(f"shardId-{number + 1:012d}", middle + 1, target.end),
         ]
 
     @property
@@ -90,7 +90,7 @@ class ModelService:
         finally:
             self.in_flight -= 1
 
-    async def shards(self) -> list[ShardRange]:
+    async def shards(self) -> list[HashRange]:
         self.lists += 1
         return list(self.stream.ranges)
 

@@ -145,7 +145,7 @@ OUTSTANDING_BYTES: Final = Metric(
 )
 PUT_WAITS: Final = Metric(
     "kinesis_efo.producer.backpressure", "SecondsPutWaited", Kind.COUNTER, "s", ("stream",),
-    "time that puts waited for room",
+    "time that puts waited for capacity",
 )  # fmt: skip
 LATENCY: Final = Metric(
     "kinesis_efo.producer.latency.p99", "PutLatencyP99", Kind.WORST, "s", ("stream",),

@@ -17,10 +17,10 @@ from typing import Any, Self, TypeVar
 from kinesis_efo.errors import ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.producer.capacity import Waiter, usage_of
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.producer import Connect, Producer
 from kinesis_efo.producer.record import Data, Given, Record
-from kinesis_efo.producer.room import Waiter, uses_of
 from kinesis_efo.producer.settings import ProducerSettings
 
 T = TypeVar("T")
@@ -103,13 +103,13 @@ class BlockingProducer:
         record = engine.make_record((data, partition_key, explicit_hash_key))
         if record is None:
             return
-        if engine.room.try_enter(record.shard, record.size):
+        if engine.capacity.try_acquire(record.shard, record.size):
             self._hand_over((record,))
         else:
-            self._wait_for_room(record)
+            self._wait_for_capacity(record)
 
     def put_many(self, records: Iterable[Given]) -> None:
-        """As `put` for each of them, in order, with less CPU per record. Takes from `records` as there is room.
+        """As `put` for each of them, in order, with less CPU per record. Takes from `records` as there is capacity.
 
         Args:
             records: Each as `put` takes it: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)`.
@@ -187,10 +187,10 @@ class BlockingProducer:
         self._thread.join()
 
     def _enter(self, records: Sequence[Record]) -> None:
-        if self._producer.engine.room.try_enter_all(uses_of(records)):
+        if self._producer.engine.capacity.try_acquire_all(usage_of(records)):
             self._hand_over(records)
         elif len(records) == 1:
-            self._wait_for_room(records[0])
+            self._wait_for_capacity(records[0])
         else:
             half = len(records) // 2
             self._enter(records[:half])
@@ -222,18 +222,18 @@ class BlockingProducer:
         why = f"the process ends, and this took longer than {seconds:g} s"
         self._soon(lambda: asyncio.get_running_loop().call_later(seconds, self._producer.engine.give_up, why))
 
-    def _wait_for_room(self, record: Record) -> None:
+    def _wait_for_capacity(self, record: Record) -> None:
         woken = threading.Event()
 
         def wake(_: Waiter) -> None:
             woken.set()
 
-        waiter = self._producer.engine.room.enter(record.shard, record.size, wake)
+        waiter = self._producer.engine.capacity.acquire(record.shard, record.size, wake)
         self._soon(self._producer.engine.press)
         try:
             woken.wait()
         except BaseException:
-            self._producer.engine.room.forget(waiter)
+            self._producer.engine.capacity.cancel(waiter)
             raise
         if not waiter.admitted:
             self._producer.engine.check()

@@ -1,6 +1,6 @@
-"""Carries records from the outbox to Kinesis: pumps, timers, flushes. Belongs to one event loop.
+"""Carries records from the accumulator to Kinesis: pumps, timers, flushes. Belongs to one event loop.
 
-The outbox decides, the room bounds, the service carries; this module connects them. What may be called from any thread
+The accumulator decides, the capacity bounds, the service carries; this module connects them. What may be called from any thread
 says so.
 """
 
@@ -15,12 +15,12 @@ from random import Random
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, StreamError, WriteError
+from kinesis_efo.producer.accumulator import RecordAccumulator, Settled
+from kinesis_efo.producer.capacity import Capacity, usage_of
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import Counts, ProducerMetrics
-from kinesis_efo.producer.outbox import Outbox, Settled
 from kinesis_efo.producer.record import Data, Epoch, Given, Record, SizeLimit, make_record
 from kinesis_efo.producer.request import Request
-from kinesis_efo.producer.room import Room, uses_of
 from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.service import Service
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 REFRESH_SECONDS = 1.0
 """The shard map is asked for at most this often: ListShards may be behind the answers that name a new shard."""
 _CHUNK_BYTES = 1 << 20
-"""Of records that are made and have no room yet; more only by the last one."""
+"""Of records that are made and wait for capacity; more only by the last one."""
 
 
 class Engine:
@@ -62,13 +62,13 @@ class Engine:
         self._settings = settings
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        # Half of the room is common to all shards; a record above that could wait for ever.
+        # Half of the capacity is common to all shards; a record above that could wait for ever.
         half = settings.max_outstanding_bytes // 2
         self._limit = SizeLimit(stream_limit)
         if half < stream_limit:
             self._limit = SizeLimit(half, "are half of 'max_outstanding_bytes'", "'max_outstanding_bytes'")
-        self._outbox = Outbox(stream, settings, shards, self._limit.bytes, random)
-        self.room = Room(
+        self._accumulator = RecordAccumulator(stream, settings, shards, self._limit.bytes, random)
+        self.capacity = Capacity(
             settings.max_outstanding_records, settings.max_outstanding_bytes, len(shards.open_shards), clock.monotonic
         )
         self._stall = StallWatch(settings.stall_warning, clock, self._loop, self._stalled_on)
@@ -98,7 +98,7 @@ class Engine:
         record = self._checked(*given)
         if record is not None:
             record.put_at = self._clock.monotonic()
-            record.shard = self._outbox.shards.shard_of(record.hash)
+            record.shard = self._accumulator.shards.shard_of(record.hash)
         return record
 
     def make_records(self, given: Iterable[Given]) -> Iterator[list[Record]]:
@@ -119,7 +119,7 @@ class Engine:
                             break
             except Exception as error:
                 refused = error
-            now, shard_of = self._clock.monotonic(), self._outbox.shards.shard_of
+            now, shard_of = self._clock.monotonic(), self._accumulator.shards.shard_of
             for record in made:
                 record.put_at = now
                 record.shard = shard_of(record.hash)
@@ -140,17 +140,17 @@ class Engine:
     @property
     def metrics(self) -> ProducerMetrics:
         """Counters and gauges, now."""
-        room = self.room
-        return self._counts.snapshot(room.records, room.bytes, room.waits, room.seconds_waited)
+        capacity = self.capacity
+        return self._counts.snapshot(capacity.records, capacity.bytes, capacity.waits, capacity.seconds_waited)
 
     # -- on the loop's thread --------------------------------------------------------------------------------------
 
     def accept(self, records: Sequence[Record]) -> None:
-        """Take records that have their room."""
+        """Take records that capacity was acquired for."""
         for record in records:
             record.epoch = self._epoch
         self._epoch.count += len(records)
-        self._outbox.add(records)
+        self._accumulator.add(records)
         self._unpumped_records += len(records)
         self._unpumped_bytes += sum([record.size for record in records])
         if self._timer is None:
@@ -162,16 +162,16 @@ class Engine:
             return
         self._unpumped_records = self._unpumped_bytes = 0
         eager = self._eager()
-        while self._outbox.in_flight < self._settings.max_in_flight:
-            request = self._outbox.next_request(self._clock.monotonic(), eager=eager)
+        while self._accumulator.in_flight < self._settings.max_in_flight:
+            request = self._accumulator.next_request(self._clock.monotonic(), eager=eager)
             if request is None:
                 break
             task = self._loop.create_task(self._send(request))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         self._disarm()
-        if self._outbox.in_flight < self._settings.max_in_flight:
-            due = self._outbox.due_at(eager=eager)
+        if self._accumulator.in_flight < self._settings.max_in_flight:
+            due = self._accumulator.due_at(eager=eager)
             if due is not None:
                 self._arm(due - self._clock.monotonic())
 
@@ -217,24 +217,24 @@ class Engine:
         self._stopped = True
         self._disarm()
         self._stall.stop()
-        self.room.close()
+        self.capacity.close()
         running = [*self._tasks, *([self._refreshing] if self._refreshing else [])]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        if self.room.records:
+        if self.capacity.records:
             log.warning(
                 "producer for %s closed with %d records (%d bytes) that were put and not acknowledged",
                 self._stream,
-                self.room.records,
-                self.room.bytes,
+                self.capacity.records,
+                self.capacity.bytes,
             )
         self._end_flushes(ProducerClosedError(f"the producer for {self._stream} is closed"))
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
     def _eager(self) -> bool:
-        return bool(self._flushes) or self.room.waiting
+        return bool(self._flushes) or self.capacity.waiting
 
     def _arm(self, delay: float) -> None:
         self._timer = self._loop.call_later(max(0.0, delay), self._on_timer)
@@ -254,14 +254,14 @@ class Engine:
             try:
                 results = await self._service.put_records(request.parcels)
             except Exception as error:
-                settled = self._outbox.fault(request, judge(error), self._clock.monotonic())
+                settled = self._accumulator.fault(request, judge(error), self._clock.monotonic())
             else:
                 # An aggregate counts only where readers take it, which the map of the answer tells, not of the prediction.
                 fell = {result.shard for result in results} if self._settings.aggregate else set()
-                unknown = not all(shard is None or self._outbox.shards.knows(shard) for shard in fell)
+                unknown = not all(shard is None or self._accumulator.shards.knows(shard) for shard in fell)
                 if unknown:
                     await self._refresh()
-                settled = self._outbox.settle(request, results, self._clock.monotonic())
+                settled = self._accumulator.settle(request, results, self._clock.monotonic())
                 settled.misrouted &= not unknown
             self._conclude(settled)
         except Exception as error:
@@ -295,7 +295,7 @@ class Engine:
         for epoch, leaving in Counter([record.epoch for record in records]).items():
             if epoch is not None:
                 epoch.count -= leaving
-        self.room.leave(uses_of(records))
+        self.capacity.release(usage_of(records))
 
     def _conclude_flushes(self) -> None:
         while self._flushes and not self._flushes[0][0].count:
@@ -318,16 +318,18 @@ class Engine:
             return
         failure.__cause__ = cause
         self._failure = failure
-        log.error("producer for %s failed with %d records outstanding: %s", self._stream, self.room.records, failure)
+        log.error(
+            "producer for %s failed with %d records outstanding: %s", self._stream, self.capacity.records, failure
+        )
         self._disarm()
         self._stall.stop()
-        self.room.close()
+        self.capacity.close()
         self._end_flushes(failure)
 
     async def _refresh(self) -> None:
         shards = ShardMap(await self._service.shards())
-        self._outbox.adopt(shards)
-        self.room.divide(len(shards.open_shards))
+        self._accumulator.adopt(shards)
+        self.capacity.divide(len(shards.open_shards))
 
     async def _refresh_later(self) -> None:
         try:
@@ -342,6 +344,6 @@ class Engine:
             self._refreshing = None
 
     def _stalled_on(self) -> str | None:
-        if not self._eager() or not self.room.records:
+        if not self._eager() or not self.capacity.records:
             return None
-        return f"producer for {self._stream}: {self.room.records} records ({self.room.bytes} bytes) are outstanding"
+        return f"producer for {self._stream}: {self.capacity.records} records ({self.capacity.bytes} bytes) are outstanding"

@@ -59,7 +59,7 @@ class ProducerMetrics:
     Attributes:
         outstanding_records: Put and not acknowledged yet.
         outstanding_bytes: The same in bytes.
-        backpressure_waits: How often a put had to wait for room.
+        backpressure_waits: How often a put had to wait for capacity.
         backpressure_seconds: How long they waited, in total.
         retries: Kinesis records sent again, by error code.
         requests: PutRecords calls made.
@@ -99,7 +99,7 @@ class Counts:
         self.latency = Latency()
 
     def snapshot(self, records: int, size: int, waits: int, seconds_waited: float) -> ProducerMetrics:
-        """A snapshot, with what the room knows."""
+        """A snapshot, with what the capacity knows."""
         return ProducerMetrics(
             outstanding_records=records,
             outstanding_bytes=size,

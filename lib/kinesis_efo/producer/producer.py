@@ -14,12 +14,12 @@ from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import KinesisEfoError, ProducerClosedError, StreamError
 from kinesis_efo.metrics import MetricsSettings, report
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.producer.capacity import Waiter, usage_of
 from kinesis_efo.producer.collector import producer_collector
 from kinesis_efo.producer.engine import Engine
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.record import Data, Given, Record
-from kinesis_efo.producer.room import Waiter, uses_of
 from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.service import Service, connect
 from kinesis_efo.producer.settings import ProducerSettings
@@ -170,16 +170,16 @@ class Producer:
         record = engine.make_record((data, partition_key, explicit_hash_key))
         if record is None:
             return
-        if engine.room.try_enter(record.shard, record.size):
+        if engine.capacity.try_acquire(record.shard, record.size):
             engine.accept((record,))
         else:
-            await _wait_for_room(engine, record)
+            await _wait_for_capacity(engine, record)
         if engine.pump_if_full():
             # A caller that only puts would keep the loop from sending.
             await asyncio.sleep(0)
 
     async def put_many(self, records: Iterable[Given]) -> None:
-        """As `put` for each of them, in order, with less CPU per record. Takes from `records` as there is room.
+        """As `put` for each of them, in order, with less CPU per record. Takes from `records` as there is capacity.
 
         Args:
             records: Each as `put` takes it: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)`.
@@ -225,17 +225,17 @@ class Producer:
 
 
 async def _enter(engine: Engine, records: Sequence[Record]) -> None:
-    if engine.room.try_enter_all(uses_of(records)):
+    if engine.capacity.try_acquire_all(usage_of(records)):
         engine.accept(records)
     elif len(records) == 1:
-        await _wait_for_room(engine, records[0])
+        await _wait_for_capacity(engine, records[0])
     else:
         half = len(records) // 2
         await _enter(engine, records[:half])
         await _enter(engine, records[half:])
 
 
-async def _wait_for_room(engine: Engine, record: Record) -> None:
+async def _wait_for_capacity(engine: Engine, record: Record) -> None:
     woken = asyncio.get_running_loop().create_future()
 
     def wake(waiter: Waiter) -> None:
@@ -245,13 +245,13 @@ async def _wait_for_room(engine: Engine, record: Record) -> None:
         if not woken.done():
             woken.set_result(None)
 
-    waiter = engine.room.enter(record.shard, record.size, wake)
+    waiter = engine.capacity.acquire(record.shard, record.size, wake)
     engine.press()
     try:
         await woken
     except asyncio.CancelledError:
         if not waiter.admitted:
-            engine.room.forget(waiter)
+            engine.capacity.cancel(waiter)
         raise
     if not waiter.admitted:
         engine.check()

@@ -48,7 +48,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
         size: Bytes of data and partition key: what Kinesis counts.
         hash: Place on the ring of hash keys, which decides on the shard.
         position: How many records were put before this one; names it in messages.
-        shard: Predicted when it was put; what it takes from the room is booked there.
+        shard: Predicted when it was put; what it takes from the capacity is booked there.
         put_at: Monotonic seconds.
         faulted_at: When it was first refused for another reason than throughput; None before.
     """

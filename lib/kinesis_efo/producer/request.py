@@ -1,4 +1,4 @@
-"""Cuts requests out of lanes: PutRecords takes 500 records and 10 MiB, partition keys counted. Pure."""
+"""Cuts requests out of queues: PutRecords takes 500 records and 10 MiB, partition keys counted. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kinesis_efo.producer.aggregation import Packer
-from kinesis_efo.producer.lane import Lane
 from kinesis_efo.producer.record import Parcel, Record
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS
+from kinesis_efo.producer.shard_queue import ShardQueue
 
 _ENTRY_OVERHEAD = 64  # framing of a record inside an aggregate, its hash key counted
 _AGGREGATE_OVERHEAD = 1_100  # magic, digest and the longest partition key
@@ -31,41 +31,41 @@ class Request:
     sent_at: float = 0.0
 
 
-def cut(lanes: Iterable[Lane], aggregate_bytes: int | None) -> Request:
-    """Take as much out of the lanes as one request holds, and at least one record.
+def cut(queues: Iterable[ShardQueue], aggregate_bytes: int | None) -> Request:
+    """Take as much out of the queues as one request holds, and at least one record.
 
     Args:
-        lanes: Those that may send, in the order in which they have their turn.
+        queues: Those that may send, in the order in which they have their turn.
         aggregate_bytes: Largest aggregate, or None for records as they are.
     """
     request = Request()
     bytes_left = MAX_REQUEST_BYTES
-    for lane in lanes:
-        parcels_left = min(lane.window, MAX_REQUEST_RECORDS - len(request.parcels))
+    for queue in queues:
+        parcels_left = min(queue.window, MAX_REQUEST_RECORDS - len(request.parcels))
         if parcels_left <= 0:
             break
         parcels: Sequence[Parcel]
         if aggregate_bytes is None:
-            parcels = records = lane.queue.take_first(parcels_left, bytes_left)
+            parcels = records = queue.records.take_first(parcels_left, bytes_left)
         else:
-            parcels, records = _packed(lane, parcels_left, bytes_left, aggregate_bytes, first=not request.parcels)
+            parcels, records = _packed(queue, parcels_left, bytes_left, aggregate_bytes, first=not request.parcels)
         if parcels:
             request.parcels += parcels
-            request.shards += [lane.shard] * len(parcels)
+            request.shards += [queue.shard] * len(parcels)
             request.records += records
             bytes_left -= sum([parcel.size for parcel in parcels])
-            lane.in_flight += 1
+            queue.in_flight += 1
     return request
 
 
 def _packed(
-    lane: Lane, parcels_left: int, bytes_left: int, aggregate_bytes: int, *, first: bool
+    queue: ShardQueue, parcels_left: int, bytes_left: int, aggregate_bytes: int, *, first: bool
 ) -> tuple[list[Parcel], list[Record]]:
     parcels: list[Parcel] = []
     taken: list[Record] = []
     packer = Packer(aggregate_bytes)
     bytes_left -= _AGGREGATE_OVERHEAD
-    for record in lane.queue.candidates():
+    for record in queue.records.candidates():
         cost = record.size + _ENTRY_OVERHEAD
         if cost > bytes_left and (taken or not first):
             break
@@ -87,5 +87,5 @@ def _packed(
         bytes_left -= cost
     if len(packer):
         parcels.append(packer.seal())
-    lane.queue.take(taken)
+    queue.records.take(taken)
     return parcels, taken

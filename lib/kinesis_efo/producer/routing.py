@@ -16,8 +16,8 @@ MAX_HASH = (1 << 128) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class ShardRange:
-    """A shard and its hash keys, both ends included.
+class HashRange:
+    """A shard's range of hash keys, both ends included.
 
     Attributes:
         open: Whether it still takes records.
@@ -39,7 +39,7 @@ class ShardMap:
         WriteError: None is open.
     """
 
-    def __init__(self, shards: Iterable[ShardRange]) -> None:
+    def __init__(self, shards: Iterable[HashRange]) -> None:
         self._all = {shard.id: shard for shard in shards}
         takers = sorted((shard for shard in self._all.values() if shard.open), key=lambda shard: shard.end)
         if not takers:

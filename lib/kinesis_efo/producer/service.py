@@ -26,10 +26,10 @@ from kinesis_efo import __version__
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.producer.accumulator import Result
 from kinesis_efo.producer.faults import judge
-from kinesis_efo.producer.outbox import Result
 from kinesis_efo.producer.record import Parcel
-from kinesis_efo.producer.routing import ShardRange
+from kinesis_efo.producer.routing import HashRange
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Service(Protocol):
         """One PutRecords, sent once: repeating is the producer's. One result per parcel, in order."""
         ...
 
-    async def shards(self) -> list[ShardRange]:
+    async def shards(self) -> list[HashRange]:
         """The stream's shards, closed ones included."""
         ...
 
@@ -120,8 +120,8 @@ class KinesisService:
             raise BrokenAnswerError(f"PutRecords answered {len(results)} results for {len(parcels)} records")
         return results
 
-    async def shards(self) -> list[ShardRange]:
-        shards: list[ShardRange] = []
+    async def shards(self) -> list[HashRange]:
+        shards: list[HashRange] = []
         asked: dict[str, Any] = self._stream
         while asked:
             page = await self._control.list_shards(**asked)
@@ -190,10 +190,10 @@ def region_of(stream: str, aws: AwsSettings) -> str:
     return str(region)
 
 
-def _shard(shard: dict[str, Any]) -> ShardRange:
+def _shard(shard: dict[str, Any]) -> HashRange:
     keys = shard["HashKeyRange"]
     still_open = "EndingSequenceNumber" not in shard["SequenceNumberRange"]
-    return ShardRange(shard["ShardId"], int(keys["StartingHashKey"]), int(keys["EndingHashKey"]), still_open)
+    return HashRange(shard["ShardId"], int(keys["StartingHashKey"]), int(keys["EndingHashKey"]), still_open)
 
 
 def _keep_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:

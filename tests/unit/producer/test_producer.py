@@ -565,7 +565,7 @@ class TestBlocking:
 
         opened.service.script = fail
         producer.put(b"x", "k")
-        # The second one waits for room, and the failure is what it gets; or it comes after it.
+        # The second one waits for capacity, and the failure is what it gets; or it comes after it.
         with pytest.raises(StreamNotFoundError):
             producer.put(b"x", "k")
         with pytest.raises(StreamNotFoundError):

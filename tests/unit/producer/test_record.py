@@ -17,7 +17,7 @@ from kinesis_efo.producer import ProducerSettings, RecordRefusedError, WriteErro
 from kinesis_efo.producer.faults import Healing, judge
 from kinesis_efo.producer.metrics import Latency
 from kinesis_efo.producer.record import SizeLimit, make_record
-from kinesis_efo.producer.routing import ShardMap, ShardRange
+from kinesis_efo.producer.routing import HashRange, ShardMap
 from kinesis_efo.producer.service import region_of
 from tests.support.write_model import even_shards
 
@@ -80,7 +80,7 @@ def test_a_record_goes_where_the_md5_of_its_key_or_its_hash_key_says() -> None:
 
 @given(st.integers(1, 50), st.integers(0, (1 << 128) - 1))
 def test_the_predicted_shard_is_the_open_one_that_covers_the_place(count: int, place: int) -> None:
-    closed = ShardRange("closed", 0, (1 << 128) - 1, open=False)
+    closed = HashRange("closed", 0, (1 << 128) - 1, open=False)
     shards = ShardMap([closed, *even_shards(count)])
     predicted = shards.shard_of(place)
     assert predicted != "closed"
@@ -92,7 +92,7 @@ def test_the_predicted_shard_is_the_open_one_that_covers_the_place(count: int, p
 
 def test_a_stream_without_an_open_shard_is_an_error() -> None:
     with pytest.raises(WriteError, match=r"no open shard; ListShards names \['a'\]"):
-        ShardMap([ShardRange("a", 0, 1, open=False)])
+        ShardMap([HashRange("a", 0, 1, open=False)])
 
 
 def test_all_wrong_settings_are_named_together() -> None:

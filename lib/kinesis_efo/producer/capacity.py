@@ -1,7 +1,7 @@
 """The bound on what is outstanding, shared fairly between shards. Thread-safe; waiting is up to the callers.
 
-Half of the room is set aside evenly for the shards, the other half is for whichever needs it. So a hot shard fills what
-is common and its own share, and there is always room for the others.
+Half of the capacity is set aside evenly for the shards, the other half is for whichever needs it. So a hot shard fills what
+is common and its own share, and there is always capacity for the others.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from kinesis_efo.producer.record import Record
 
 
 @dataclass(slots=True)
-class Use:
-    """Records and bytes of one shard in the room."""
+class Usage:
+    """Records and bytes of one shard that are outstanding."""
 
     records: int = 0
     bytes: int = 0
 
 
-def uses_of(records: Iterable[Record]) -> dict[str, Use]:
+def usage_of(records: Iterable[Record]) -> dict[str, Usage]:
     """What records take, by the shard they are booked on."""
     sizes: dict[str, list[int]] = defaultdict(list)
     for record in records:
         sizes[record.shard].append(record.size)
-    return {shard: Use(len(its_sizes), sum(its_sizes)) for shard, its_sizes in sizes.items()}
+    return {shard: Usage(len(its_sizes), sum(its_sizes)) for shard, its_sizes in sizes.items()}
 
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """A put that waits. `admitted` is set before `wake` is called; it stays False where the room was closed."""
+    """A put that waits. `admitted` is set before `wake` is called; it stays False where the capacity was closed."""
 
     shard: str
     size: int
@@ -42,25 +42,25 @@ class Waiter:
     admitted: bool = field(default=False)
 
 
-class Room:
+class Capacity:
     """Bounds records and bytes outstanding.
 
     Args:
         max_records: Records, in total.
         max_bytes: Bytes, in total. A record above half of it could wait for ever: the caller sees to that.
-        shards: How many shards share the room.
+        shards: How many shards share the capacity.
         monotonic: Seconds; passed in for tests.
     """
 
     def __init__(
         self, max_records: int, max_bytes: int, shards: int, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._max = Use(max_records, max_bytes)
+        self._max = Usage(max_records, max_bytes)
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._uses: dict[str, Use] = {}
-        self._total = Use()
-        self._beyond = Use()
+        self._usages: dict[str, Usage] = {}
+        self._total = Usage()
+        self._beyond = Usage()
         self._waiters: list[Waiter] = []
         self._closed = False
         self.waits = 0
@@ -79,7 +79,7 @@ class Room:
 
     @property
     def waiting(self) -> bool:
-        """Whether a put waits for room."""
+        """Whether a put waits for capacity."""
         return bool(self._waiters)
 
     @property
@@ -89,10 +89,10 @@ class Room:
             now = self._monotonic()
             return self._seconds_waited + sum(now - waiter.since for waiter in self._waiters)
 
-    def try_enter(self, shard: str, size: int) -> bool:
-        """Take room for a record if there is any now."""
+    def try_acquire(self, shard: str, size: int) -> bool:
+        """Take capacity for a record if there is any now."""
         with self._lock:
-            use, total = self._uses.get(shard), self._total
+            use, total = self._usages.get(shard), self._total
             # The way of most records: within the share, nobody waits, and nothing but sums changes.
             if (
                 use is not None
@@ -108,33 +108,33 @@ class Room:
                 total.records += 1
                 total.bytes += size
                 return True
-            if self._closed or not self._may_enter(shard, 1, size, self._waiters):
+            if self._closed or not self._may_acquire(shard, 1, size, self._waiters):
                 return False
             self._change(shard, 1, size)
             return True
 
-    def try_enter_all(self, uses: Mapping[str, Use]) -> bool:
-        """Take room for many records if there is room for all of them now, and nobody waits; else for none."""
+    def try_acquire_all(self, usages: Mapping[str, Usage]) -> bool:
+        """Take capacity for many records if there is capacity for all of them now, and nobody waits; else for none."""
         with self._lock:
             if self._closed or self._waiters:
                 return False
-            entered: list[tuple[str, Use]] = []
-            for shard, use in uses.items():
-                if not self._may_enter(shard, use.records, use.bytes, ()):
-                    for other, its_use in entered:
+            acquired: list[tuple[str, Usage]] = []
+            for shard, use in usages.items():
+                if not self._may_acquire(shard, use.records, use.bytes, ()):
+                    for other, its_use in acquired:
                         self._change(other, -its_use.records, -its_use.bytes)
                     return False
                 self._change(shard, use.records, use.bytes)
-                entered.append((shard, use))
+                acquired.append((shard, use))
             return True
 
-    def enter(self, shard: str, size: int, wake: Callable[[Waiter], None]) -> Waiter:
-        """Take room for a record, or queue for it.
+    def acquire(self, shard: str, size: int, wake: Callable[[Waiter], None]) -> Waiter:
+        """Take capacity for a record, or queue for it.
 
         Args:
             shard: Whose share is used first.
             size: Bytes.
-            wake: Called once, with the waiter, from any thread, when there is room or the room was closed.
+            wake: Called once, with the waiter, from any thread, when there is capacity or the capacity was closed.
 
         Returns:
             Whom to ask (`admitted`) once `wake` was called, which may be at once.
@@ -151,8 +151,8 @@ class Room:
             wake(waiter)
         return waiter
 
-    def forget(self, waiter: Waiter) -> None:
-        """Give up waiting; room that was granted meanwhile is given back."""
+    def cancel(self, waiter: Waiter) -> None:
+        """Give up waiting; capacity that was granted meanwhile is given back."""
         with self._lock:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
@@ -163,17 +163,17 @@ class Room:
         for other in woken:
             other.wake(other)
 
-    def leave(self, uses: Mapping[str, Use]) -> None:
-        """Give back what records took, by the shard they were booked on, and let others in."""
+    def release(self, usages: Mapping[str, Usage]) -> None:
+        """Give back what records took, by the shard they were booked on, and admit others."""
         with self._lock:
-            for shard, use in uses.items():
+            for shard, use in usages.items():
                 self._change(shard, -use.records, -use.bytes)
             woken = self._admit()
         for waiter in woken:
             waiter.wake(waiter)
 
     def divide(self, shards: int) -> None:
-        """Share the room between another number of shards."""
+        """Share the capacity between another number of shards."""
         with self._lock:
             self._divide(shards)
             woken = self._admit()
@@ -181,7 +181,7 @@ class Room:
             waiter.wake(waiter)
 
     def close(self) -> None:
-        """Let nobody in any more, and wake all who wait."""
+        """Admit nobody any more, and wake all who wait."""
         with self._lock:
             self._closed = True
             woken, self._waiters = self._waiters, []
@@ -194,24 +194,26 @@ class Room:
 
     def _divide(self, shards: int) -> None:
         parts = 2 * max(1, shards)
-        self._share = Use(self._max.records // parts, self._max.bytes // parts)
+        self._share = Usage(self._max.records // parts, self._max.bytes // parts)
         count = max(1, shards)
-        self._common = Use(self._max.records - count * self._share.records, self._max.bytes - count * self._share.bytes)
-        self._beyond = Use()
-        for use in self._uses.values():
+        self._common = Usage(
+            self._max.records - count * self._share.records, self._max.bytes - count * self._share.bytes
+        )
+        self._beyond = Usage()
+        for use in self._usages.values():
             self._beyond.records += max(0, use.records - self._share.records)
             self._beyond.bytes += max(0, use.bytes - self._share.bytes)
 
-    def _may_enter(self, shard: str, records: int, size: int, before: Collection[Waiter]) -> bool:
-        """Whether there is room for records of a shard, which `before` are ahead of.
+    def _may_acquire(self, shard: str, records: int, size: int, before: Collection[Waiter]) -> bool:
+        """Whether there is capacity for records of a shard, which `before` are ahead of.
 
-        Who waits for common room keeps it from those behind: a large record is not starved by small ones. A shard's own
+        Who waits for common capacity keeps it from those behind: a large record is not starved by small ones. A shard's own
         share is always its own; within a shard, order is kept.
         """
         total, most = self._total, self._max
         if total.records + records > most.records or total.bytes + size > most.bytes:
             return False
-        use, share = self._uses.get(shard, _NOTHING), self._share
+        use, share = self._usages.get(shard, _NOTHING), self._share
         beyond_records = max(0, use.records + records - max(use.records, share.records))
         beyond_bytes = max(0, use.bytes + size - max(use.bytes, share.bytes))
         if before:
@@ -221,9 +223,9 @@ class Room:
         )
 
     def _change(self, shard: str, records: int, size: int) -> None:
-        use = self._uses.get(shard)
+        use = self._usages.get(shard)
         if use is None:
-            use = self._uses[shard] = Use()
+            use = self._usages[shard] = Usage()
         share, beyond = self._share, self._beyond
         before_records, before_bytes = use.records - share.records, use.bytes - share.bytes
         use.records += records
@@ -236,7 +238,7 @@ class Room:
         if before_bytes > 0 or after_bytes > 0:
             beyond.bytes += max(0, after_bytes) - max(0, before_bytes)
         if not use.records:
-            del self._uses[shard]
+            del self._usages[shard]
 
     def _admit(self) -> list[Waiter]:
         if not self._waiters or self._closed:
@@ -248,7 +250,7 @@ class Room:
             if self._total.records >= self._max.records:
                 left += self._waiters[place:]
                 break
-            if not self._may_enter(waiter.shard, 1, waiter.size, left):
+            if not self._may_acquire(waiter.shard, 1, waiter.size, left):
                 left.append(waiter)
                 continue
             self._change(waiter.shard, 1, waiter.size)
@@ -259,4 +261,4 @@ class Room:
         return admitted
 
 
-_NOTHING = Use()
+_NOTHING = Usage()

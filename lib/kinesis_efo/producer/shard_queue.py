@@ -1,6 +1,6 @@
 """What waits for one shard, and how fast it is offered. No I/O, no clock: times are passed in.
 
-A lane that was throttled rests for a random time, sends one request at a time and halves or doubles how much it offers, so
+A queue that was throttled rests for a random time, sends one request at a time and halves or doubles how much it offers, so
 that it goes on at the shard's limit without sending everything again and again.
 """
 
@@ -57,7 +57,7 @@ class Backoff:
         self.until = 0.0
 
 
-class Queue(Protocol):
+class RecordOrder(Protocol):
     """Records that wait, in the order in which they may be sent."""
 
     bytes: int
@@ -197,7 +197,7 @@ class Failing:
     cause: str
 
 
-class Lane:
+class ShardQueue:
     """One shard's records and its pace.
 
     Args:
@@ -208,8 +208,8 @@ class Lane:
 
     def __init__(self, shard: str, settings: ProducerSettings, random: Random) -> None:
         self.shard = shard
-        # Aggregates are all or nothing, and one lane sends one at a time: they keep order by themselves.
-        self.queue: Queue = PerKey() if settings.ordered and not settings.aggregate else Fifo()
+        # Aggregates are all or nothing, and one queue sends one at a time: they keep order by themselves.
+        self.records: RecordOrder = PerKey() if settings.ordered and not settings.aggregate else Fifo()
         self.in_flight = 0
         self.failing: Failing | None = None
         self._ordered = settings.ordered
@@ -220,7 +220,7 @@ class Lane:
     def ready(self, now: float) -> bool:
         """Whether it has something that may be sent now."""
         alone = self._ordered or self.window < self._most
-        return len(self.queue) > 0 and self.backoff.until <= now and not (alone and self.in_flight)
+        return len(self.records) > 0 and self.backoff.until <= now and not (alone and self.in_flight)
 
     def slow_down(self, taken: int, sent_at: float, now: float) -> None:
         """After a throttled request, of which `taken` parcels were taken."""

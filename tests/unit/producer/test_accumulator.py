@@ -16,8 +16,8 @@ from kinesis_efo.errors import (
     RetriesExhaustedError,
     StreamNotFoundError,
 )
+from kinesis_efo.producer.accumulator import WRONG_SHARD, RecordAccumulator
 from kinesis_efo.producer.faults import Healing, judge_code
-from kinesis_efo.producer.outbox import WRONG_SHARD, Outbox
 from kinesis_efo.producer.record import Record, SizeLimit, make_record
 from kinesis_efo.producer.request import Request
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, ProducerSettings
@@ -26,8 +26,8 @@ from tests.support.write_model import THROTTLE, Answer, ModelStream, even_shards
 LIMIT = SizeLimit(10 << 20)
 
 
-def outbox_of(stream: ModelStream, seed: int = 1, **wanted: object) -> Outbox:
-    return Outbox("orders", ProducerSettings(**wanted), stream.map, 1 << 20, Random(seed))  # type: ignore[arg-type]
+def accumulator_of(stream: ModelStream, seed: int = 1, **wanted: object) -> RecordAccumulator:
+    return RecordAccumulator("orders", ProducerSettings(**wanted), stream.map, 1 << 20, Random(seed))  # type: ignore[arg-type]
 
 
 def record(position: int, key: str = "k", data: bytes = b"x", now: float = 0.0, hash_key: int | None = None) -> Record:
@@ -36,19 +36,19 @@ def record(position: int, key: str = "k", data: bytes = b"x", now: float = 0.0, 
     return made
 
 
-def send(outbox: Outbox, now: float = 0.0) -> Request:
-    request = outbox.next_request(now, eager=True)
+def send(accumulator: RecordAccumulator, now: float = 0.0) -> Request:
+    request = accumulator.next_request(now, eager=True)
     assert request is not None
     return request
 
 
 class Interleaving:
-    """Drives an outbox against the model, as the engine would, in an order that Hypothesis draws."""
+    """Drives an accumulator against the model, as the engine would, in an order that Hypothesis draws."""
 
     def __init__(self, data: st.DataObject, ordered: bool, aggregate: bool) -> None:
         self.data = data
         self.stream = ModelStream(even_shards(data.draw(st.integers(1, 4))))
-        self.outbox = outbox_of(self.stream, ordered=ordered, aggregate=aggregate, aggregate_bytes=1 << 10)
+        self.accumulator = accumulator_of(self.stream, ordered=ordered, aggregate=aggregate, aggregate_bytes=1 << 10)
         self.ordered = ordered
         self.aggregate = aggregate
         self.now = 0.0
@@ -66,10 +66,10 @@ class Interleaving:
         for _ in range(self.data.draw(st.integers(1, 4))):
             made = record(len(self.put), key, b"x" * self.data.draw(st.sampled_from([0, 10, 700])), self.now)
             self.put.append(made)
-            self.outbox.add([made])
+            self.accumulator.add([made])
 
     def do_send(self) -> None:
-        request = self.outbox.next_request(self.now, eager=self.data.draw(st.booleans()))
+        request = self.accumulator.next_request(self.now, eager=self.data.draw(st.booleans()))
         if request is None:
             return
         assert request.parcels
@@ -92,9 +92,9 @@ class Interleaving:
         return self.stream.store(parcel) if outcome == "ok" else Answer(code=outcome, message="busy")  # type: ignore[arg-type]
 
     def settle(self, request: Request, answers: list[Answer]) -> None:
-        if not all(self.outbox.shards.knows(answer.shard) for answer in answers if answer.shard):
-            self.outbox.adopt(self.stream.map)
-        settled = self.outbox.settle(request, answers, self.now)
+        if not all(self.accumulator.shards.knows(answer.shard) for answer in answers if answer.shard):
+            self.accumulator.adopt(self.stream.map)
+        settled = self.accumulator.settle(request, answers, self.now)
         assert settled.failure is None
         assert not settled.refused
         self.acknowledged.update(made.position for made in settled.acknowledged)
@@ -108,7 +108,7 @@ class Interleaving:
             self.answers_lost = True
             for parcel in request.parcels:
                 self.stream.store(parcel)
-        assert self.outbox.fault(request, judge_code("InternalFailure", "", 500), self.now).failure is None
+        assert self.accumulator.fault(request, judge_code("InternalFailure", "", 500), self.now).failure is None
 
     def do_wait(self) -> None:
         self.now += self.data.draw(st.sampled_from([0.01, 0.2, 3.0]))
@@ -118,16 +118,16 @@ class Interleaving:
 
     def drain(self) -> None:
         for _ in range(10_000):
-            if not self.in_flight and not self.outbox.pending:
+            if not self.in_flight and not self.accumulator.pending:
                 return
-            request = self.outbox.next_request(self.now, eager=True)
+            request = self.accumulator.next_request(self.now, eager=True)
             if request is not None:
                 self.in_flight.append(request)
             elif self.in_flight:
                 request = self.in_flight.pop(0)
                 self.settle(request, [self.stream.store(parcel) for parcel in request.parcels])
             else:
-                due = self.outbox.due_at(eager=True)
+                due = self.accumulator.due_at(eager=True)
                 assert due is not None, "records wait and nothing would ever send them"
                 self.now = max(self.now, due)
         raise AssertionError("records are sent for ever")
@@ -159,99 +159,99 @@ def test_whatever_happens_everything_is_acknowledged_once_and_really_there(
 
 def test_a_request_holds_500_records_and_10_mebibytes_with_keys_counted() -> None:
     stream = ModelStream(even_shards(3))
-    outbox = outbox_of(stream)
+    accumulator = accumulator_of(stream)
     for number in range(1_200):
-        outbox.add([record(number, str(number))])
-    assert [len(send(outbox).parcels) for _ in range(3)] == [500, 500, 200]
+        accumulator.add([record(number, str(number))])
+    assert [len(send(accumulator).parcels) for _ in range(3)] == [500, 500, 200]
 
     for number in range(12):
-        outbox.add([record(number, "k" * 24, b"x" * ((1 << 20) - 24))])
-    first, second = send(outbox), send(outbox)
+        accumulator.add([record(number, "k" * 24, b"x" * ((1 << 20) - 24))])
+    first, second = send(accumulator), send(accumulator)
     assert sum(parcel.size for parcel in first.parcels) == MAX_REQUEST_BYTES
     assert (len(first.parcels), len(second.parcels)) == (10, 2)
 
 
 def test_the_largest_possible_record_goes_alone() -> None:
     for aggregate in (False, True):
-        outbox = outbox_of(ModelStream(even_shards(1)), aggregate=aggregate)
+        accumulator = accumulator_of(ModelStream(even_shards(1)), aggregate=aggregate)
         for number in range(2):
-            outbox.add([record(number, "k", b"x" * ((10 << 20) - 1))])
-        assert [len(send(outbox).parcels) for _ in range(2)] == [1, 1]
+            accumulator.add([record(number, "k", b"x" * ((10 << 20) - 1))])
+        assert [len(send(accumulator).parcels) for _ in range(2)] == [1, 1]
 
 
 def test_a_request_waits_for_others_until_the_linger_is_over_or_it_is_full() -> None:
-    outbox = outbox_of(ModelStream(even_shards(2)), linger=0.1)
-    outbox.add([record(0, now=5.0)])
-    assert outbox.next_request(5.05, eager=False) is None
-    assert outbox.due_at(eager=False) == pytest.approx(5.1)
-    assert outbox.due_at(eager=True) == 5.0
-    assert outbox.next_request(5.1, eager=False) is not None
+    accumulator = accumulator_of(ModelStream(even_shards(2)), linger=0.1)
+    accumulator.add([record(0, now=5.0)])
+    assert accumulator.next_request(5.05, eager=False) is None
+    assert accumulator.due_at(eager=False) == pytest.approx(5.1)
+    assert accumulator.due_at(eager=True) == 5.0
+    assert accumulator.next_request(5.1, eager=False) is not None
     for number in range(499):
-        outbox.add([record(number, str(number), now=6.0)])
-    assert outbox.next_request(6.0, eager=False) is None
-    outbox.add([record(499, "499", now=6.0)])
-    assert outbox.next_request(6.0, eager=False) is not None
+        accumulator.add([record(number, str(number), now=6.0)])
+    assert accumulator.next_request(6.0, eager=False) is None
+    accumulator.add([record(499, "499", now=6.0)])
+    assert accumulator.next_request(6.0, eager=False) is not None
 
 
 def test_a_hot_shard_rests_and_the_others_go_on() -> None:
     stream = ModelStream(even_shards(2))
-    outbox = outbox_of(stream, backoff_base=1.0, backoff_max=1.0)
+    accumulator = accumulator_of(stream, backoff_base=1.0, backoff_max=1.0)
     hot, cold = (shard.id for shard in stream.ranges)
     for number in range(20):
-        outbox.add([record(number, hash_key=0)])
-    request = send(outbox)
-    settled = outbox.settle(request, [Answer(code=THROTTLE, message="slow down")] * 20, 0.0)
+        accumulator.add([record(number, hash_key=0)])
+    request = send(accumulator)
+    settled = accumulator.settle(request, [Answer(code=THROTTLE, message="slow down")] * 20, 0.0)
     assert settled.retried == {THROTTLE: 20}
     assert not settled.acknowledged
-    outbox.add([record(20, hash_key=(1 << 128) - 1)])
-    request = send(outbox, 1e-9)
+    accumulator.add([record(20, hash_key=(1 << 128) - 1)])
+    request = send(accumulator, 1e-9)
     assert request.shards == [cold]
-    assert outbox.next_request(1e-9, eager=True) is None
-    due = outbox.due_at(eager=True)
+    assert accumulator.next_request(1e-9, eager=True) is None
+    due = accumulator.due_at(eager=True)
     assert due is not None
     assert 0 < due <= 1.0
-    assert set(send(outbox, due).shards) == {hot}
+    assert set(send(accumulator, due).shards) == {hot}
 
 
 def test_only_what_was_refused_is_sent_again_and_in_order() -> None:
     stream = ModelStream(even_shards(1))
-    outbox = outbox_of(stream)
+    accumulator = accumulator_of(stream)
     for number in range(6):
-        outbox.add([record(number, str(number))])
-    request = send(outbox)
+        accumulator.add([record(number, str(number))])
+    request = send(accumulator)
     answers = [Answer(shard="shardId-000000000000") if number % 2 else Answer(code=THROTTLE) for number in range(6)]
-    assert [made.position for made in outbox.settle(request, answers, 0.0).acknowledged] == [1, 3, 5]
-    outbox.add([record(6, "6")])
-    assert [made.position for made in send(outbox, 10.0).records] == [0, 2, 4, 6]
+    assert [made.position for made in accumulator.settle(request, answers, 0.0).acknowledged] == [1, 3, 5]
+    accumulator.add([record(6, "6")])
+    assert [made.position for made in send(accumulator, 10.0).records] == [0, 2, 4, 6]
 
 
 def test_a_throttled_shard_is_offered_about_what_it_took_and_more_when_it_takes_all() -> None:
     stream = ModelStream(even_shards(1))
-    outbox = outbox_of(stream)
+    accumulator = accumulator_of(stream)
     for number in range(2_000):
-        outbox.add([record(number, str(number))])
+        accumulator.add([record(number, str(number))])
     shard = stream.ranges[0].id
-    outbox.settle(send(outbox), [Answer(shard=shard)] * 50 + [Answer(code=THROTTLE)] * 450, 0.0)
+    accumulator.settle(send(accumulator), [Answer(shard=shard)] * 50 + [Answer(code=THROTTLE)] * 450, 0.0)
     now, sizes = 0.0, []
     for _ in range(4):
         now += 10
-        request = send(outbox, now)
+        request = send(accumulator, now)
         if len(request.parcels) < 500:
-            assert outbox.next_request(now, eager=True) is None, "one request at a time while it recovers"
+            assert accumulator.next_request(now, eager=True) is None, "one request at a time while it recovers"
         sizes.append(len(request.parcels))
-        outbox.settle(request, [Answer(shard=shard)] * len(request.parcels), now)
+        accumulator.settle(request, [Answer(shard=shard)] * len(request.parcels), now)
     assert sizes == [100, 200, 400, 500]
 
 
 def test_backoff_is_full_jitter_between_zero_and_a_doubling_bound() -> None:
     waits: list[list[float]] = [[] for _ in range(6)]
     for seed in range(400):
-        outbox = outbox_of(ModelStream(even_shards(1)), seed, backoff_base=0.1, backoff_max=1.0)
-        outbox.add([record(0)])
+        accumulator = accumulator_of(ModelStream(even_shards(1)), seed, backoff_base=0.1, backoff_max=1.0)
+        accumulator.add([record(0)])
         now = 0.0
         for fault in range(6):
-            outbox.settle(send(outbox, now), [Answer(code=THROTTLE)], now)
-            due = outbox.due_at(eager=True)
+            accumulator.settle(send(accumulator, now), [Answer(code=THROTTLE)], now)
+            due = accumulator.due_at(eager=True)
             assert due is not None
             waits[fault].append(due - now)
             now = due
@@ -262,28 +262,28 @@ def test_backoff_is_full_jitter_between_zero_and_a_doubling_bound() -> None:
 
 
 def test_requests_that_fail_together_count_as_one_fault() -> None:
-    outbox = outbox_of(ModelStream(even_shards(1)), backoff_base=0.1, backoff_max=1_000 / 20)
+    accumulator = accumulator_of(ModelStream(even_shards(1)), backoff_base=0.1, backoff_max=1_000 / 20)
     for number in range(4_000):
-        outbox.add([record(number, str(number))])
-    together = [send(outbox) for _ in range(8)]
+        accumulator.add([record(number, str(number))])
+    together = [send(accumulator) for _ in range(8)]
     for request in together:
-        outbox.settle(request, [Answer(code=THROTTLE)] * 500, 0.001)
-    due = outbox.due_at(eager=True)
+        accumulator.settle(request, [Answer(code=THROTTLE)] * 500, 0.001)
+    due = accumulator.due_at(eager=True)
     assert due is not None
     assert due <= 0.001 + 0.1, "eight answers to one burst made it wait as after eight faults"
 
 
 def test_a_fault_of_the_whole_request_pauses_all_shards_and_is_borne() -> None:
-    outbox = outbox_of(ModelStream(even_shards(2)), backoff_base=1.0, backoff_max=1.0)
-    outbox.add([record(0, hash_key=0)])
-    settled = outbox.fault(send(outbox), judge_code("", "", 503), 0.0)
+    accumulator = accumulator_of(ModelStream(even_shards(2)), backoff_base=1.0, backoff_max=1.0)
+    accumulator.add([record(0, hash_key=0)])
+    settled = accumulator.fault(send(accumulator), judge_code("", "", 503), 0.0)
     assert settled.failure is None
     assert settled.retried == {"503": 1}
-    outbox.add([record(1, hash_key=1 << 127)])
-    assert outbox.next_request(1e-9, eager=True) is None
-    due = outbox.due_at(eager=True)
+    accumulator.add([record(1, hash_key=1 << 127)])
+    assert accumulator.next_request(1e-9, eager=True) is None
+    due = accumulator.due_at(eager=True)
     assert due is not None
-    assert {made.position for made in send(outbox, due).records} == {0, 1}
+    assert {made.position for made in send(accumulator, due).records} == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -297,13 +297,13 @@ def test_a_fault_of_the_whole_request_pauses_all_shards_and_is_borne() -> None:
 )
 def test_what_cannot_heal_fails_at_once(code: str, kind: type[Exception], words: str) -> None:
     for whole in (True, False):
-        outbox = outbox_of(ModelStream(even_shards(1)))
-        outbox.add([record(0, data=b"secret")])
-        request = send(outbox)
+        accumulator = accumulator_of(ModelStream(even_shards(1)))
+        accumulator.add([record(0, data=b"secret")])
+        request = send(accumulator)
         if whole:
-            failure = outbox.fault(request, judge_code(code, "no", 400), 0.0).failure
+            failure = accumulator.fault(request, judge_code(code, "no", 400), 0.0).failure
         else:
-            failure = outbox.settle(request, [Answer(code=code, message="no")], 0.0).failure
+            failure = accumulator.settle(request, [Answer(code=code, message="no")], 0.0).failure
         assert type(failure) is kind
         assert words in str(failure)
         assert "orders" in str(failure)
@@ -311,9 +311,9 @@ def test_what_cannot_heal_fails_at_once(code: str, kind: type[Exception], words:
 
 
 def test_a_record_that_kinesis_refuses_is_named_by_key_size_and_position_never_by_its_data() -> None:
-    outbox = outbox_of(ModelStream(even_shards(1)))
-    outbox.add([record(41, "customer-7", b"secret")])
-    settled = outbox.settle(send(outbox), [Answer(code="ValidationException", message="too large")], 0.0)
+    accumulator = accumulator_of(ModelStream(even_shards(1)))
+    accumulator.add([record(41, "customer-7", b"secret")])
+    settled = accumulator.settle(send(accumulator), [Answer(code="ValidationException", message="too large")], 0.0)
     assert settled.failure is None
     ((refused, error),) = settled.refused
     assert refused.position == 41
@@ -323,10 +323,10 @@ def test_a_record_that_kinesis_refuses_is_named_by_key_size_and_position_never_b
 
 
 def test_a_request_that_kinesis_refuses_names_its_largest_record() -> None:
-    outbox = outbox_of(ModelStream(even_shards(1)))
+    accumulator = accumulator_of(ModelStream(even_shards(1)))
     for number, data in enumerate((b"a", b"secret" * 9, b"b")):
-        outbox.add([record(number, f"key-{number}", data)])
-    failure = outbox.fault(send(outbox), judge_code("ValidationException", "too large", 400), 0.0).failure
+        accumulator.add([record(number, f"key-{number}", data)])
+    failure = accumulator.fault(send(accumulator), judge_code("ValidationException", "too large", 400), 0.0).failure
     assert isinstance(failure, RecordRefusedError)
     assert "3 records" in str(failure)
     assert "record 1 (partition key 'key-1', 59 bytes)" in str(failure)
@@ -334,32 +334,32 @@ def test_a_request_that_kinesis_refuses_names_its_largest_record() -> None:
 
 
 def test_expired_credentials_get_a_few_tries_in_a_row() -> None:
-    outbox = outbox_of(ModelStream(even_shards(1)))
+    accumulator = accumulator_of(ModelStream(even_shards(1)))
     fault = judge_code("ExpiredTokenException", "expired", 400)
     assert fault.healing is Healing.CREDENTIALS
     now = 0.0
     for healed in (True, False):
-        outbox.add([record(0, now=now)])
+        accumulator.add([record(0, now=now)])
         for _ in range(4):
             now += 10
-            assert outbox.fault(send(outbox, now), fault, now).failure is None
+            assert accumulator.fault(send(accumulator, now), fault, now).failure is None
         now += 10
-        request = send(outbox, now)
+        request = send(accumulator, now)
         if healed:
-            outbox.settle(request, [Answer(shard="shardId-000000000000")], now)
+            accumulator.settle(request, [Answer(shard="shardId-000000000000")], now)
         else:
-            failure = outbox.fault(request, fault, now).failure
+            failure = accumulator.fault(request, fault, now).failure
             assert isinstance(failure, AccessRefusedError)
             assert "renew the AWS credentials" in str(failure)
 
 
 def test_a_shard_without_progress_ends_in_an_error_with_the_first_cause() -> None:
-    outbox = outbox_of(ModelStream(even_shards(1)), retry_timeout=60)
-    outbox.add([record(0)])
+    accumulator = accumulator_of(ModelStream(even_shards(1)), retry_timeout=60)
+    accumulator.add([record(0)])
     now, failure, causes = 0.0, None, iter(["the first cause"] + ["later"] * 100)
     while failure is None:
         assert now <= 62 + 2
-        failure = outbox.settle(send(outbox, now), [Answer(code=THROTTLE, message=next(causes))], now).failure
+        failure = accumulator.settle(send(accumulator, now), [Answer(code=THROTTLE, message=next(causes))], now).failure
         now += 2
     assert isinstance(failure, RetriesExhaustedError)
     assert "the first cause" in str(failure)
@@ -367,38 +367,38 @@ def test_a_shard_without_progress_ends_in_an_error_with_the_first_cause() -> Non
 
 
 def test_a_shard_with_progress_is_never_given_up() -> None:
-    outbox = outbox_of(ModelStream(even_shards(1)), retry_timeout=60)
+    accumulator = accumulator_of(ModelStream(even_shards(1)), retry_timeout=60)
     for number in range(1_000):
-        outbox.add([record(number, str(number))])
+        accumulator.add([record(number, str(number))])
     now = 0.0
     for _ in range(100):
         now += 50
-        request = send(outbox, now)
+        request = send(accumulator, now)
         answers = [Answer(shard="shardId-000000000000")] + [Answer(code=THROTTLE)] * (len(request.parcels) - 1)
-        assert outbox.settle(request, answers, now).failure is None
+        assert accumulator.settle(request, answers, now).failure is None
 
 
 def test_progress_between_failures_starts_the_patience_again() -> None:
-    outbox = outbox_of(ModelStream(even_shards(1)), retry_timeout=60)
+    accumulator = accumulator_of(ModelStream(even_shards(1)), retry_timeout=60)
     now = 0.0
     for number in range(10):
-        outbox.add([record(number, now=now)])
+        accumulator.add([record(number, now=now)])
         for _ in range(2):
             now += 40
-            assert outbox.settle(send(outbox, now), [Answer(code=THROTTLE)], now).failure is None
+            assert accumulator.settle(send(accumulator, now), [Answer(code=THROTTLE)], now).failure is None
         now += 40
-        assert outbox.settle(send(outbox, now), [Answer(shard="shardId-000000000000")], now).acknowledged
+        assert accumulator.settle(send(accumulator, now), [Answer(shard="shardId-000000000000")], now).acknowledged
 
 
 def test_one_poisoned_record_is_given_up_by_itself() -> None:
-    outbox = outbox_of(ModelStream(even_shards(1)), retry_timeout=60)
-    outbox.add([record(0, "poison")])
+    accumulator = accumulator_of(ModelStream(even_shards(1)), retry_timeout=60)
+    accumulator.add([record(0, "poison")])
     now = 0.0
     for number in range(1, 1_000):
-        outbox.add([record(number, str(number))])
+        accumulator.add([record(number, str(number))])
         now += 5
-        request = send(outbox, now)
-        settled = outbox.settle(
+        request = send(accumulator, now)
+        settled = accumulator.settle(
             request,
             [
                 Answer(code="InternalFailure", message="x")
@@ -419,45 +419,45 @@ def test_one_poisoned_record_is_given_up_by_itself() -> None:
 
 def test_an_aggregate_in_a_shard_that_readers_drop_it_from_is_not_claimed() -> None:
     stream = ModelStream(even_shards(1))
-    outbox = outbox_of(stream, aggregate=True)
+    accumulator = accumulator_of(stream, aggregate=True)
     for number, place in enumerate((0, (1 << 128) - 1)):
-        outbox.add([record(number, f"k{number}", hash_key=place)])
-    request = send(outbox)
+        accumulator.add([record(number, f"k{number}", hash_key=place)])
+    request = send(accumulator)
     assert len(request.parcels) == 1
     stream.split(0)
     answer = stream.store(request.parcels[0])
-    outbox.adopt(stream.map)
-    settled = outbox.settle(request, [answer], 0.0)
+    accumulator.adopt(stream.map)
+    settled = accumulator.settle(request, [answer], 0.0)
     assert not settled.acknowledged
     assert settled.misrouted
     assert settled.retried == {WRONG_SHARD: 1}
-    again = send(outbox, 10.0)
+    again = send(accumulator, 10.0)
     assert len(again.parcels) == 2, "one for each child"
     assert set(again.shards) == set(stream.map.open_shards)
 
 
 def test_with_order_the_new_shard_map_waits_for_the_old_ones_answers() -> None:
     stream = ModelStream(even_shards(1))
-    outbox = outbox_of(stream, ordered=True)
-    outbox.add([record(0, "a")])
-    request = send(outbox)
-    outbox.add([record(1, "a")])
+    accumulator = accumulator_of(stream, ordered=True)
+    accumulator.add([record(0, "a")])
+    request = send(accumulator)
+    accumulator.add([record(1, "a")])
     stream.split(0)
-    outbox.adopt(stream.map)
-    assert outbox.next_request(0.0, eager=True) is None
-    outbox.settle(request, [Answer(code="InternalFailure")], 0.0)
-    assert [made.position for made in send(outbox, 10.0).records] == [0]
+    accumulator.adopt(stream.map)
+    assert accumulator.next_request(0.0, eager=True) is None
+    accumulator.settle(request, [Answer(code="InternalFailure")], 0.0)
+    assert [made.position for made in send(accumulator, 10.0).records] == [0]
 
 
 def test_records_that_were_routed_before_and_after_a_split_keep_their_order() -> None:
     stream = ModelStream(even_shards(1))
-    outbox = outbox_of(stream)
+    accumulator = accumulator_of(stream)
     (parent,) = stream.map.open_shards
     stream.split(0)
-    outbox.adopt(stream.map)
+    accumulator.adopt(stream.map)
     child = stream.map.shard_of(0)
     made = [record(number, f"k{number}", hash_key=0) for number in range(4)]
     for one, shard in zip(made, (child, parent, child, parent), strict=True):
         one.shard = shard
-    outbox.add(made)
-    assert [sent.position for sent in send(outbox).records] == [0, 1, 2, 3]
+    accumulator.add(made)
+    assert [sent.position for sent in send(accumulator).records] == [0, 1, 2, 3]

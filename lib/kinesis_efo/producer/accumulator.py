@@ -1,7 +1,7 @@
 """The producer's decisions: what to send next and when, and what an answer means. No I/O: times are passed in.
 
-Records wait in one lane per shard. Requests are cut across lanes; what an answer refuses goes back to the front of its
-lane. Nothing leaves but as acknowledged, as refused for good, or never: there is no age after which records vanish.
+Records wait in one queue per shard. Requests are cut across queues; what an answer refuses goes back to the front of its
+queue. Nothing leaves but as acknowledged, as refused for good, or never: there is no age after which records vanish.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Protocol
 
 from kinesis_efo.errors import RecordRefusedError, RetriesExhaustedError, StreamError
 from kinesis_efo.producer.faults import THROTTLED, Fault, Healing, judge_code
-from kinesis_efo.producer.lane import Backoff, Failing, Lane
 from kinesis_efo.producer.record import Parcel, Record
 from kinesis_efo.producer.request import Request, cut
 from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
+from kinesis_efo.producer.shard_queue import Backoff, Failing, ShardQueue
 
 WRONG_SHARD = "WrongShard"
 """Our own code: an aggregate fell into a shard that readers would not take all its records from."""
@@ -57,8 +57,8 @@ class Settled:
 
 
 @dataclass(slots=True)
-class _LaneNews:
-    """What one answer says about one lane."""
+class _QueueNews:
+    """What one answer says about one queue."""
 
     taken: int = 0
     throttled: bool = False
@@ -66,7 +66,7 @@ class _LaneNews:
     cause: str = ""
 
 
-class Outbox:
+class RecordAccumulator:
     """Records that were put and are not acknowledged.
 
     Args:
@@ -86,7 +86,7 @@ class Outbox:
         self._aggregate_bytes = min(settings.aggregate_bytes, max_record_bytes) if settings.aggregate else None
         self._map = shards
         self._next_map: ShardMap | None = None
-        self._lanes = {shard: Lane(shard, settings, random) for shard in shards.open_shards}
+        self._queues = {shard: ShardQueue(shard, settings, random) for shard in shards.open_shards}
         self._backoff = Backoff(settings, random)
         self._failing: Failing | None = None
         self._expired = 0
@@ -101,17 +101,17 @@ class Outbox:
     @property
     def pending(self) -> int:
         """Records that wait to be sent."""
-        return sum(len(lane.queue) for lane in self._lanes.values())
+        return sum(len(queue.records) for queue in self._queues.values())
 
     def add(self, records: Iterable[Record]) -> None:
         """Take records to be sent."""
-        by_lane: dict[str, list[Record]] = defaultdict(list)
+        by_shard: dict[str, list[Record]] = defaultdict(list)
         for record in records:
             # A shard's place on the ring never changes: where it is still open, the prediction holds.
-            shard = record.shard if record.shard in self._lanes else self._map.shard_of(record.hash)
-            by_lane[shard].append(record)
-        for shard, its_records in by_lane.items():
-            self._lanes[shard].queue.extend(its_records)
+            shard = record.shard if record.shard in self._queues else self._map.shard_of(record.hash)
+            by_shard[shard].append(record)
+        for shard, its_records in by_shard.items():
+            self._queues[shard].records.extend(its_records)
 
     def adopt(self, shards: ShardMap) -> None:
         """Route by another shard map. With order kept, once nothing is in flight: the old map's answers come first."""
@@ -127,7 +127,7 @@ class Outbox:
         """
         if self._backoff.until > now or self._next_map is not None:
             return None
-        ready = [lane for lane in self._lanes.values() if lane.ready(now)]
+        ready = [queue for queue in self._queues.values() if queue.ready(now)]
         if not ready or not (eager or self._worth_sending(ready, now)):
             return None
         self._turn = (self._turn + 1) % len(ready)
@@ -142,9 +142,9 @@ class Outbox:
             return None
         linger = 0.0 if eager else self._settings.linger
         times = [
-            max(lane.queue.oldest() + linger, lane.backoff.until)
-            for lane in self._lanes.values()
-            if lane.ready(lane.backoff.until)
+            max(queue.records.oldest() + linger, queue.backoff.until)
+            for queue in self._queues.values()
+            if queue.ready(queue.backoff.until)
         ]
         return max(min(times), self._backoff.until) if times else None
 
@@ -161,8 +161,8 @@ class Outbox:
                 news[shard].taken = taken
         else:
             self._sort_out(request, results, news, settled, now)
-        for shard, lane_news in news.items():
-            self._pace(shard, lane_news, request.sent_at, now, settled)
+        for shard, queue_news in news.items():
+            self._pace(shard, queue_news, request.sent_at, now, settled)
         return settled
 
     def fault(self, request: Request, fault: Fault, now: float) -> Settled:
@@ -171,8 +171,8 @@ class Outbox:
         settled = Settled()
         for parcel, shard in zip(request.parcels, request.shards, strict=True):
             news[shard].again += parcel.records
-        for shard, lane_news in news.items():
-            self._give_back(shard, lane_news.again)
+        for shard, queue_news in news.items():
+            self._give_back(shard, queue_news.again)
         self._expired = self._expired + 1 if fault.healing is Healing.CREDENTIALS else 0
         if fault.healing is Healing.NEVER or self._expired >= _EXPIRED_IN_A_ROW:
             settled.failure = self._fatal(fault, request)
@@ -186,24 +186,24 @@ class Outbox:
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def _worth_sending(self, ready: list[Lane], now: float) -> bool:
+    def _worth_sending(self, ready: list[ShardQueue], now: float) -> bool:
         records = size = 0
-        for lane in ready:
-            records += len(lane.queue)
-            size += lane.queue.bytes
-            if lane.queue.oldest() + self._settings.linger <= now:
+        for queue in ready:
+            records += len(queue.records)
+            size += queue.records.bytes
+            if queue.records.oldest() + self._settings.linger <= now:
                 return True
-        # Less than a full request where the room would not hold two: one is filled while the other is under way.
+        # Less than a full request where the capacity is not enough for two: one is filled while the other is under way.
         half = self._settings.max_outstanding_records // 2
         enough = half // 2 if self._settings.aggregate else min(MAX_REQUEST_RECORDS, half)
         return records >= max(1, enough) or size >= min(MAX_REQUEST_BYTES, self._settings.max_outstanding_bytes // 4)
 
-    def _land(self, request: Request) -> dict[str, _LaneNews]:
+    def _land(self, request: Request) -> dict[str, _QueueNews]:
         self.in_flight -= 1
-        news = {shard: _LaneNews() for shard in dict.fromkeys(request.shards)}
+        news = {shard: _QueueNews() for shard in dict.fromkeys(request.shards)}
         for shard in news:
-            if shard in self._lanes:
-                self._lanes[shard].in_flight -= 1
+            if shard in self._queues:
+                self._queues[shard].in_flight -= 1
         self._adopt_when_quiet()
         return news
 
@@ -211,39 +211,39 @@ class Outbox:
         if self._next_map is None or (self._settings.ordered and self.in_flight):
             return
         self._map, self._next_map = self._next_map, None
-        closed = [lane for shard, lane in self._lanes.items() if shard not in self._map.open_shards]
-        self._lanes = {
-            shard: self._lanes.get(shard) or Lane(shard, self._settings, self._random)
+        closed = [queue for shard, queue in self._queues.items() if shard not in self._map.open_shards]
+        self._queues = {
+            shard: self._queues.get(shard) or ShardQueue(shard, self._settings, self._random)
             for shard in self._map.open_shards
         }
-        for lane in closed:
-            self.add(lane.queue)
+        for queue in closed:
+            self.add(queue.records)
 
     def _give_back(self, shard: str, records: list[Record]) -> None:
-        lane = self._lanes.get(shard)
-        if lane is not None:
-            lane.queue.give_back(records)
+        queue = self._queues.get(shard)
+        if queue is not None:
+            queue.records.give_back(records)
             return
-        by_lane: dict[str, list[Record]] = {}
+        by_shard: dict[str, list[Record]] = {}
         for record in records:
-            by_lane.setdefault(self._map.shard_of(record.hash), []).append(record)
-        for target, its_records in by_lane.items():
-            self._lanes[target].queue.give_back(its_records)
+            by_shard.setdefault(self._map.shard_of(record.hash), []).append(record)
+        for target, its_records in by_shard.items():
+            self._queues[target].records.give_back(its_records)
 
     def _sort_out(
-        self, request: Request, results: Sequence[Result], news: dict[str, _LaneNews], settled: Settled, now: float
+        self, request: Request, results: Sequence[Result], news: dict[str, _QueueNews], settled: Settled, now: float
     ) -> None:
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
-            lane = news[shard]
+            queue_news = news[shard]
             if result.code is None and result.shard == shard:
-                lane.taken += 1
+                queue_news.taken += 1
                 settled.acknowledged += parcel.records
             elif result.code is None:
-                self._taken_elsewhere(parcel, shard, result.shard or shard, lane, settled)
+                self._taken_elsewhere(parcel, shard, result.shard or shard, queue_news, settled)
             else:
-                self._refused(parcel, judge_code(result.code, result.message or ""), lane, settled, now)
+                self._refused(parcel, judge_code(result.code, result.message or ""), queue_news, settled, now)
 
-    def _taken_elsewhere(self, parcel: Parcel, predicted: str, actual: str, news: _LaneNews, settled: Settled) -> None:
+    def _taken_elsewhere(self, parcel: Parcel, predicted: str, actual: str, news: _QueueNews, settled: Settled) -> None:
         settled.misrouted |= actual != predicted
         shards = self.shards
         if len(parcel.records) > 1 and not all(shards.covers(actual, record.hash) for record in parcel.records):
@@ -255,7 +255,7 @@ class Outbox:
         news.taken += 1
         settled.acknowledged += parcel.records
 
-    def _refused(self, parcel: Parcel, fault: Fault, news: _LaneNews, settled: Settled, now: float) -> None:
+    def _refused(self, parcel: Parcel, fault: Fault, news: _QueueNews, settled: Settled, now: float) -> None:
         if fault.healing is not Healing.RETRY:
             if fault.kind is not RecordRefusedError:
                 settled.failure = settled.failure or self._error(fault)
@@ -283,23 +283,23 @@ class Outbox:
             else:
                 news.again.append(record)
 
-    def _pace(self, shard: str, news: _LaneNews, sent_at: float, now: float, settled: Settled) -> None:
+    def _pace(self, shard: str, news: _QueueNews, sent_at: float, now: float, settled: Settled) -> None:
         self._give_back(shard, news.again)
-        lane = self._lanes.get(shard)
-        if lane is None:
+        queue = self._queues.get(shard)
+        if queue is None:
             return
         if news.taken:
-            lane.failing = None
+            queue.failing = None
         if news.throttled:
-            lane.slow_down(news.taken, sent_at, now)
+            queue.slow_down(news.taken, sent_at, now)
         elif news.again:
-            lane.backoff.extend(sent_at, now, progress=news.taken > 0)
+            queue.backoff.extend(sent_at, now, progress=news.taken > 0)
         else:
-            lane.speed_up(sent_at)
+            queue.speed_up(sent_at)
         if news.again and not news.taken:
-            lane.failing = lane.failing or Failing(now, news.cause)
-            if now - lane.failing.since > self._settings.retry_timeout and settled.failure is None:
-                settled.failure = self._given_up(f"every record for {shard}", lane.failing, now)
+            queue.failing = queue.failing or Failing(now, news.cause)
+            if now - queue.failing.since > self._settings.retry_timeout and settled.failure is None:
+                settled.failure = self._given_up(f"every record for {shard}", queue.failing, now)
 
     def _given_up(self, what: str, failing: Failing, now: float) -> StreamError:
         return RetriesExhaustedError(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.producer.room import Room, Use, Waiter
+from kinesis_efo.producer.capacity import Capacity, Usage, Waiter
 
 SHARDS = ["a", "b", "c"]
 
@@ -22,10 +22,10 @@ class Clock:
 
 
 class Driver:
-    """Enters and leaves, and keeps its own books."""
+    """Acquires and releases, and keeps its own books."""
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
+    def __init__(self, capacity: Capacity) -> None:
+        self.capacity = capacity
         self.inside: dict[str, list[int]] = defaultdict(list)
         self.woken: list[Waiter] = []
         self.waiting: dict[str, list[Waiter]] = defaultdict(list)
@@ -36,8 +36,8 @@ class Driver:
         self.inside[waiter.shard].append(waiter.size)
         self.woken.append(waiter)
 
-    def enter(self, shard: str, size: int) -> bool:
-        if self.room.try_enter(shard, size):
+    def acquire(self, shard: str, size: int) -> bool:
+        if self.capacity.try_acquire(shard, size):
             assert not self.waiting[shard], "went past one that waits"
             self.inside[shard].append(size)
             return True
@@ -49,38 +49,38 @@ class Driver:
             waiters[waiters.index(placeholder)] = waiter
             self.wake(waiter)
 
-        real = self.room.enter(shard, size, wake)
+        real = self.capacity.acquire(shard, size, wake)
         if not real.admitted:
             waiters[waiters.index(placeholder)] = real
             real.wake = self.wake
         return False
 
-    def leave(self, shard: str, place: int = 0) -> None:
+    def release(self, shard: str, place: int = 0) -> None:
         size = self.inside[shard].pop(place)
-        self.room.leave({shard: Use(1, size)})
+        self.capacity.release({shard: Usage(1, size)})
 
 
 @given(st.data(), st.integers(1, 12), st.integers(20, 200))
 def test_the_bounds_hold_and_everybody_gets_in_at_last(data: st.DataObject, most: int, most_bytes: int) -> None:
-    driver = Driver(Room(most, most_bytes, len(SHARDS)))
+    driver = Driver(Capacity(most, most_bytes, len(SHARDS)))
     for _ in range(data.draw(st.integers(0, 60))):
         shard = data.draw(st.sampled_from(SHARDS))
         if data.draw(st.booleans()):
-            driver.enter(shard, data.draw(st.integers(0, most_bytes // 2)))
+            driver.acquire(shard, data.draw(st.integers(0, most_bytes // 2)))
         elif driver.inside[shard]:
-            driver.leave(shard, data.draw(st.integers(0, len(driver.inside[shard]) - 1)))
+            driver.release(shard, data.draw(st.integers(0, len(driver.inside[shard]) - 1)))
         elif data.draw(st.booleans()):
-            driver.room.divide(data.draw(st.integers(1, 5)))
-        assert driver.room.records == sum(map(len, driver.inside.values())) <= most
-        assert driver.room.bytes == sum(map(sum, driver.inside.values())) <= most_bytes
+            driver.capacity.divide(data.draw(st.integers(1, 5)))
+        assert driver.capacity.records == sum(map(len, driver.inside.values())) <= most
+        assert driver.capacity.bytes == sum(map(sum, driver.inside.values())) <= most_bytes
     for _ in range(1_000):
         shard = next((shard for shard in SHARDS if driver.inside[shard]), None)
         if shard is None:
             break
-        driver.leave(shard)
+        driver.release(shard)
     assert not any(driver.waiting.values())
-    assert not driver.room.waiting
-    assert (driver.room.records, driver.room.bytes) == (0, 0)
+    assert not driver.capacity.waiting
+    assert (driver.capacity.records, driver.capacity.bytes) == (0, 0)
 
 
 @given(
@@ -90,95 +90,95 @@ def test_the_bounds_hold_and_everybody_gets_in_at_last(data: st.DataObject, most
 def test_many_get_in_together_exactly_where_they_would_one_after_the_other(
     inside: list[tuple[str, int]], many: list[tuple[str, int]]
 ) -> None:
-    together, apart = Room(20, 200, len(SHARDS)), Room(20, 200, len(SHARDS))
+    together, apart = Capacity(20, 200, len(SHARDS)), Capacity(20, 200, len(SHARDS))
     for shard, size in inside:
-        assert together.try_enter(shard, size) == apart.try_enter(shard, size)
+        assert together.try_acquire(shard, size) == apart.try_acquire(shard, size)
     before = together.records, together.bytes
-    uses: dict[str, Use] = {}
+    usages: dict[str, Usage] = {}
     for shard, size in many:
-        use = uses.setdefault(shard, Use())
+        use = usages.setdefault(shard, Usage())
         use.records += 1
         use.bytes += size
-    fits = all(apart.try_enter(shard, size) for shard, size in many)
-    assert together.try_enter_all(uses) == fits
+    fits = all(apart.try_acquire(shard, size) for shard, size in many)
+    assert together.try_acquire_all(usages) == fits
     assert (together.records, together.bytes) == ((apart.records, apart.bytes) if fits else before)
 
 
 def test_a_hot_shard_leaves_room_for_the_others() -> None:
-    driver = Driver(Room(100, 10_000, 2))
-    while driver.enter("hot", 1):
+    driver = Driver(Capacity(100, 10_000, 2))
+    while driver.acquire("hot", 1):
         pass
     assert len(driver.inside["hot"]) == 75
     for _ in range(25):
-        assert driver.enter("cold", 1)
-    assert not driver.enter("cold", 1)
+        assert driver.acquire("cold", 1)
+    assert not driver.acquire("cold", 1)
 
 
 def test_a_large_record_is_not_starved_by_small_ones() -> None:
-    driver = Driver(Room(1_000, 100, 2))
+    driver = Driver(Capacity(1_000, 100, 2))
     for _ in range(6):
-        assert driver.enter("a", 10)
-    assert not driver.enter("a", 50)
+        assert driver.acquire("a", 10)
+    assert not driver.acquire("a", 50)
     for _ in range(20):
-        if not driver.enter("b", 10):
+        if not driver.acquire("b", 10):
             break
-    assert sum(driver.inside["b"]) <= 30, "b used the common room that a waits for"
+    assert sum(driver.inside["b"]) <= 30, "b used the common capacity that a waits for"
     for _ in range(5):
-        driver.leave("a")
+        driver.release("a")
     assert [waiter.size for waiter in driver.woken][:1] == [50]
 
 
 def test_one_that_gives_up_waiting_lets_the_next_in() -> None:
-    room, woken = Room(1, 100, 1), []
-    assert room.try_enter("a", 1)
-    first = room.enter("a", 1, woken.append)
-    second = room.enter("a", 1, woken.append)
-    room.forget(first)
-    room.leave({"a": Use(1, 1)})
+    capacity, woken = Capacity(1, 100, 1), []
+    assert capacity.try_acquire("a", 1)
+    first = capacity.acquire("a", 1, woken.append)
+    second = capacity.acquire("a", 1, woken.append)
+    capacity.cancel(first)
+    capacity.release({"a": Usage(1, 1)})
     assert woken == [second]
-    assert room.records == 1
-    room.forget(second)
-    assert room.records == 0
+    assert capacity.records == 1
+    capacity.cancel(second)
+    assert capacity.records == 0
 
 
 def test_closing_wakes_all_and_lets_nobody_in() -> None:
-    room, woken = Room(1, 100, 1), []
-    assert room.try_enter("a", 1)
-    waiters = [room.enter("a", 1, woken.append) for _ in range(3)]
-    room.close()
+    capacity, woken = Capacity(1, 100, 1), []
+    assert capacity.try_acquire("a", 1)
+    waiters = [capacity.acquire("a", 1, woken.append) for _ in range(3)]
+    capacity.close()
     assert woken == waiters
     assert not any(waiter.admitted for waiter in waiters)
-    assert not room.try_enter("b", 1)
-    late = room.enter("b", 1, woken.append)
+    assert not capacity.try_acquire("b", 1)
+    late = capacity.acquire("b", 1, woken.append)
     assert woken[-1] is late
     assert not late.admitted
 
 
 def test_waits_and_the_time_they_took_are_counted_also_while_they_last() -> None:
     clock = Clock()
-    room = Room(1, 100, 1, clock)
-    assert room.try_enter("a", 1)
-    assert (room.waits, room.seconds_waited) == (0, 0)
-    room.enter("a", 1, lambda _: None)
+    capacity = Capacity(1, 100, 1, clock)
+    assert capacity.try_acquire("a", 1)
+    assert (capacity.waits, capacity.seconds_waited) == (0, 0)
+    capacity.acquire("a", 1, lambda _: None)
     clock.now = 2.0
-    assert (room.waits, room.seconds_waited) == (1, 2.0)
-    room.leave({"a": Use(1, 1)})
+    assert (capacity.waits, capacity.seconds_waited) == (1, 2.0)
+    capacity.release({"a": Usage(1, 1)})
     clock.now = 5.0
-    assert (room.waits, room.seconds_waited) == (1, 2.0)
+    assert (capacity.waits, capacity.seconds_waited) == (1, 2.0)
 
 
 @pytest.mark.parametrize("threads", [4])
 def test_threads_share_a_room_without_losing_count(threads: int) -> None:
-    room = Room(8, 1_000, 2)
+    capacity = Capacity(8, 1_000, 2)
 
     def work(shard: str) -> None:
         for _ in range(400):
-            if not room.try_enter(shard, 3):
+            if not capacity.try_acquire(shard, 3):
                 woken = threading.Event()
-                room.enter(shard, 3, lambda _, woken=woken: woken.set())  # type: ignore[misc]
+                capacity.acquire(shard, 3, lambda _, woken=woken: woken.set())  # type: ignore[misc]
                 assert woken.wait(20)
-            assert room.records <= 8
-            room.leave({shard: Use(1, 3)})
+            assert capacity.records <= 8
+            capacity.release({shard: Usage(1, 3)})
 
     workers = [threading.Thread(target=work, args=("ab"[number % 2],)) for number in range(threads)]
     for worker in workers:
@@ -186,4 +186,4 @@ def test_threads_share_a_room_without_losing_count(threads: int) -> None:
     for worker in workers:
         worker.join(30)
         assert not worker.is_alive()
-    assert (room.records, room.bytes, room.waiting) == (0, 0, False)
+    assert (capacity.records, capacity.bytes, capacity.waiting) == (0, 0, False)

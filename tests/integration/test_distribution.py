@@ -1,0 +1,160 @@
+"""What is published: a wheel and a source distribution, installed where nothing else is but what the wheel asks for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from packaging.requirements import Requirement
+
+from kinesis_efo.emr.packing import find_uv
+
+ROOT = Path(__file__).resolve().parents[2]
+ALL_MODULES = """
+import importlib, pkgutil
+import kinesis_efo
+for module in pkgutil.walk_packages(kinesis_efo.__path__, "kinesis_efo.", onerror=lambda name: None):
+    if not module.name.startswith(("kinesis_efo.spark", "kinesis_efo.local")):
+        importlib.import_module(module.name)
+"""
+FOUND_BY_SPARK = """
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+try:
+    spark.readStream.format("kinesis-efo").load()
+except AnalysisException as error:
+    print(error)
+spark.stop()
+"""
+
+
+def build(project: Path, directory: Path, *targets: str) -> Path:
+    """Build a project offline, with the build backend that is installed."""
+    command = [sys.executable, "-m", "hatchling", "build", "--directory", str(directory)]
+    subprocess.run([*command, *(f"--target={target}" for target in targets)], cwd=project, check=True, timeout=60)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT, tmp_path_factory.mktemp("dist"), "wheel", "sdist")
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (wheel,) = built.glob("*.whl")
+    return wheel
+
+
+class Environment:
+    """A virtual environment with the wheel, the distributions that it asks for, and no others."""
+
+    def __init__(self, directory: Path, wheel: Path) -> None:
+        venv.create(directory, symlinks=True)
+        self.bin = directory / "bin"
+        install = [
+            find_uv(),
+            "pip",
+            "install",
+            "--quiet",
+            "--offline",
+            "--no-deps",
+            "--python",
+            str(self.bin / "python"),
+        ]
+        subprocess.run([*install, str(wheel)], check=True, timeout=60)
+        (self._site,) = directory.glob("lib/python*/site-packages")
+        (metadata,) = self._site.glob("kinesis_efo-*.dist-info")
+        self._installed: set[tuple[str, frozenset[str]]] = set()
+        for text in Distribution.at(metadata).requires or ():
+            self.add(text)
+
+    def add(self, text: str, extra: str = "") -> None:
+        """Link a requirement, and what it asks for in turn, from the environment of the tests."""
+        requirement = Requirement(text)
+        wanted = (requirement.name, frozenset(requirement.extras))
+        if wanted in self._installed or not (
+            requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+        ):
+            return
+        self._installed.add(wanted)
+        found = distribution(requirement.name)
+        self._link(found)
+        for each in found.requires or ():
+            for asked in ("", *requirement.extras):
+                self.add(each, asked)
+
+    def _link(self, found: Distribution) -> None:
+        for file in found.files or ():
+            if file.parts[0] == "..":  # a program in bin/
+                continue
+            # A package belongs to one distribution and is linked whole; a namespace is shared.
+            top = Path(str(found.locate_file(file.parts[0])))
+            whole = (top / "__init__.py").exists()
+            target = self._site / (file.parts[0] if whole else file)
+            if not target.is_symlink():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(top if whole else str(found.locate_file(file)))
+
+    def run(self, *command: str) -> str:
+        """What a program of the environment prints, away from the repository and from what this process was given."""
+        given = {"PATH": os.defpath, "HOME": str(self._site), "PYSPARK_PYTHON": str(self.bin / "python")}
+        given |= {name: os.environ[name] for name in ("JAVA_HOME", "JAVA_TOOL_OPTIONS") if name in os.environ}
+        ran = subprocess.run(
+            [str(self.bin / command[0]), *command[1:]],
+            env=given,
+            cwd=self._site.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("clean"), wheel)
+
+
+def test_the_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
+    here = {str(path.relative_to(ROOT / "lib")) for path in (ROOT / "lib").rglob("*.py")}
+    names = set(ZipFile(wheel).namelist())
+    about = {name for name in names if ".dist-info/" in name}
+    assert names - about == here | {"kinesis_efo/py.typed"}
+    assert any(name.endswith("/licenses/LICENSE") for name in about)
+
+
+def test_the_source_distribution_builds_the_same_wheel(built: Path, wheel: Path, tmp_path: Path) -> None:
+    (source,) = built.glob("*.tar.gz")
+    with tarfile.open(source) as tar:
+        tar.extractall(tmp_path, filter="data")
+    (project,) = tmp_path.iterdir()
+    again = build(project, tmp_path / "dist", "wheel") / wheel.name
+    assert again.read_bytes() == wheel.read_bytes()
+
+
+def test_the_command_runs_where_only_the_wheel_is_installed(clean: Environment, wheel: Path) -> None:
+    assert "doctor" in clean.run("kinesis-efo", "--help")
+    assert clean.run("kinesis-efo", "--version").split() == ["kinesis-efo", wheel.name.split("-")[1]]
+
+
+def test_every_module_loads_with_what_the_wheel_asks_for(clean: Environment) -> None:
+    clean.run("python", "-c", ALL_MODULES)
+
+
+@pytest.mark.slow
+def test_spark_finds_the_source(wheel: Path, tmp_path: Path) -> None:
+    environment = Environment(tmp_path, wheel)
+    environment.add("pyspark")
+    assert "kinesis-efo needs option 'manifest'" in environment.run("python", "-c", FOUND_BY_SPARK)

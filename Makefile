@@ -17,7 +17,7 @@ TEST = -m pytest -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 # Java is looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
-.PHONY: help demo test lint synth bench soak docs fuzz java clean
+.PHONY: help demo test lint synth bench soak docs fuzz dist java clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -66,6 +66,11 @@ bench: $(VENV)/.full java
 # The tables in README.md and docs/ that come from the code.
 docs: $(VENV)/.full
 	$(PYTHON) -m scripts.docs
+
+# Wheel and source distribution.
+dist: $(VENV)/.full
+	@rm -f dist/*.whl dist/*.tar.gz
+	$(PYTHON) -m hatchling build --directory dist
 
 # Ten minutes over all targets; what breaks a promise is kept in tests/fuzz/corpus.
 fuzz: $(VENV)/.full

@@ -62,10 +62,11 @@ def test_identities_are_given_to_jobs_that_need_them_and_write_access_to_github_
     for path in WORKFLOWS:
         for name, job in document(path)["jobs"].items():
             permitted = job["permissions"]
-            uses_aws = any(step.get("uses") == "./.github/actions/terraform" for step in job["steps"])
-            assert (permitted.get("id-token") == "write") is uses_aws, name
-            if "pull-requests" in permitted and permitted["pull-requests"] == "write":
-                assert not uses_aws, "code of a pull request holds one key at a time"
+            used = {step.get("uses", "").partition("@")[0] for step in job["steps"]}
+            is_known = bool(used & {"./.github/actions/terraform", "pypa/gh-action-pypi-publish"})
+            assert (permitted.get("id-token") == "write") is is_known, name
+            if "write" in (permitted.get("pull-requests"), permitted.get("contents")):
+                assert not is_known, "code of a pull request holds one key at a time"
 
 
 def test_their_make_targets_exist() -> None:
@@ -102,3 +103,21 @@ def test_credentials_last_as_long_as_a_deployment_may_take_and_no_longer_than_th
     job = document(ROOT / ".github" / "workflows" / "deploy.yml")["jobs"]["deploy"]
     (seconds,) = [step["with"]["seconds"] for step in job["steps"] if step.get("uses") == "./.github/actions/terraform"]
     assert int(seconds) == job["timeout-minutes"] * 60 == SESSION_SECONDS
+
+
+def test_what_is_published_was_built_and_tested_from_a_tag_by_jobs_that_hold_no_key() -> None:
+    release = document(ROOT / ".github" / "workflows" / "release.yml")
+    assert release[True] == {"push": {"tags": ["v*"]}}  # type: ignore[index]
+    publish = release["jobs"]["publish"]
+    assert publish["environment"] == "pypi"
+    assert not any("run" in step for step in publish["steps"]), "no code of ours runs where the key is"
+    assert not any("with" in step and "password" in step["with"] for step in publish["steps"]), "trusted publishing"
+    for name in publish["needs"]:
+        assert release["jobs"][name]["permissions"] == {"contents": "read"}
+    steps = {name: [step.get("run", "") for step in job["steps"]] for name, job in release["jobs"].items()}
+    assert {"make lint", "make test"} <= set(steps["test"])
+    built, checked = (
+        next(number for number, run in enumerate(steps["build"]) if text in run)
+        for text in ("make dist", "scripts.release")
+    )
+    assert built < checked

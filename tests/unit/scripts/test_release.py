@@ -1,0 +1,95 @@
+"""What may be released, and what not."""
+
+from __future__ import annotations
+
+from email.message import Message
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from scripts.release import CHANGELOG as OURS
+from scripts.release import NotReleasable, main, notes
+
+CHANGELOG = """\
+# Changelog
+
+## [Unreleased]
+
+## [1.2.0] - 2027-01-31
+
+### Added
+
+- Much.
+
+## [1.1.0]
+
+- Nobody said when.
+
+## [1.0.0] - 2026-12-24
+
+## [0.9.0] - 2026-11-11
+
+- Something.
+"""
+
+
+def built(version: str, *urls: str) -> Message:
+    message = Message()
+    message["Version"] = version
+    for url in urls:
+        message["Project-URL"] = url
+    return message
+
+
+def test_the_notes_are_those_of_the_version_alone() -> None:
+    ready = built("1.2.0", "Changelog, https://example.org/c", "Repository, https://example.org/r")
+    assert notes("v1.2.0", ready, CHANGELOG) == "### Added\n\n- Much."
+
+
+@pytest.mark.parametrize(
+    ("tag", "version", "url", "reasons"),
+    [
+        ("v1.2.1", "1.2.0", "Repository, https://example.org/r", ["is not the version that was built: tag v1.2.0"]),
+        ("1.2.0", "1.2.0", "Repository, https://example.org/r", ["is not the version that was built: tag v1.2.0"]),
+        ("v1.1.0", "1.1.0", "Repository, https://example.org/r", ["nothing under '## [1.1.0] - <date>'"]),
+        ("v1.0.0", "1.0.0", "Repository, https://example.org/r", ["nothing under '## [1.0.0] - <date>'"]),
+        ("v1x2.0", "1x2.0", "Repository, https://example.org/r", ["nothing under '## [1x2.0] - <date>'"]),
+        ("v1.2.0", "1.2.0", "Homepage, https://example.org/h", ["add Repository to [project.urls]"]),
+        ("v3.0.0", "2.0.0", "Homepage, https://example.org/h", ["tag v2.0.0", "[2.0.0]", "add Repository"]),
+    ],
+)
+def test_what_is_not_ready_is_refused_with_every_reason(tag: str, version: str, url: str, reasons: list[str]) -> None:
+    with pytest.raises(NotReleasable) as refused:
+        notes(tag, built(version, url), CHANGELOG)
+    said = str(refused.value).splitlines()
+    assert len(said) == len(reasons)
+    assert all(reason in line for reason, line in zip(reasons, said, strict=True))
+
+
+def distributions(directory: Path, *versions: str) -> None:
+    for version in versions:
+        with ZipFile(directory / f"kinesis_efo-{version}-py3-none-any.whl", "w") as wheel:
+            about = f"Version: {version}\nProject-URL: Repository, https://example.org/r\n\nText"
+            wheel.writestr(f"kinesis_efo-{version}.dist-info/METADATA", about)
+        (directory / f"kinesis_efo-{version}.tar.gz").touch()
+
+
+def test_the_command_prints_notes_or_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changelog = tmp_path / "CHANGELOG.md"
+    changelog.write_text(CHANGELOG)
+    assert main(["v1.2.0", str(tmp_path)], changelog) == 1
+    assert "it holds neither" in capsys.readouterr().err
+    distributions(tmp_path, "1.2.0")
+    assert main(["v1.2.0", str(tmp_path)], changelog) == 0
+    assert capsys.readouterr().out == "### Added\n\n- Much.\n"
+    distributions(tmp_path, "1.3.0")
+    assert main(["v1.2.0", str(tmp_path)], changelog) == 1
+    assert "kinesis_efo-1.2.0.tar.gz, kinesis_efo-1.3.0-py3-none-any.whl" in capsys.readouterr().err
+
+
+def test_the_changelog_has_what_is_not_released_on_top_and_versions_in_their_order() -> None:
+    headings = [line for line in OURS.read_text().splitlines() if line.startswith("## ")]
+    assert headings[0] == "## [Unreleased]"
+    versions = [tuple(map(int, heading.split("[")[1].split("]")[0].split("."))) for heading in headings[1:]]
+    assert versions == sorted(versions, reverse=True)

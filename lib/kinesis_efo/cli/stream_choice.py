@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.aws import SyncClients
+from kinesis_efo.aws_errors import Cause, cause_of, describe
 from kinesis_efo.cli import arguments
 from kinesis_efo.errors import ConfigurationError, StreamError, StreamNotFoundError
-from kinesis_efo.kinesis.faults import Verdict, classify, describe
 from kinesis_efo.manifest import Manifest, StreamRef, arn_faults
 from kinesis_efo.options import AwsSettings
 
@@ -78,7 +78,7 @@ def _look_up(aws: AwsSettings, name: str, manifest: Manifest | None) -> str:
         with closing(SyncClients(aws, region).client("kinesis")) as client:
             return str(client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"])
     except (ClientError, BotoCoreError) as error:
-        if classify(error).verdict is Verdict.MISSING:
+        if cause_of(error) is Cause.MISSING:
             known = f"; the manifest {manifest.source} has {', '.join(sorted(manifest.streams))}" if manifest else ""
             raise StreamNotFoundError(f"there is no stream {name!r} in this account and region{known}") from error
         raise StreamError(

@@ -9,6 +9,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from kinesis_efo.aws_errors import code_of
 from kinesis_efo.emr.packing import Archive
 from kinesis_efo.errors import ConfigurationError, PackagingError, PlatformError
 
@@ -95,7 +96,7 @@ class Store:
             self._client.head_object(Bucket=self._bucket, Key=self._prefix + key)
         except ClientError as error:
             # Without s3:ListBucket, what is missing is forbidden: it is put then, and that shows what is allowed.
-            if error.response["Error"]["Code"] in ("404", "NoSuchKey", "NotFound", "403", "AccessDenied"):
+            if code_of(error) in ("404", "NoSuchKey", "NotFound", "403", "AccessDenied"):
                 return False
             raise self._refusal("look at", key, error) from error
         except BotoCoreError as error:

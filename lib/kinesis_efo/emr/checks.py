@@ -8,6 +8,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from kinesis_efo.aws_errors import Cause, cause_of
 from kinesis_efo.emr.packing import Platform as Built
 from kinesis_efo.emr.target import Kind, Site, Target
 from kinesis_efo.errors import LeaseError
@@ -26,7 +27,7 @@ def consumer_faults(manifest: Manifest, kinesis: Any) -> Iterator[str]:
         try:
             answer = kinesis.describe_stream_consumer(ConsumerARN=stream.consumer_arn)
         except ClientError as error:
-            if error.response["Error"]["Code"] == "ResourceNotFoundException":
+            if cause_of(error) is Cause.MISSING:
                 yield (
                     f"consumer {stream.consumer_arn} of stream {stream.name!r} does not exist (any more); the manifest "
                     f"{manifest.source} names it: deploy the environment"

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from botocore.exceptions import BotoCoreError, ClientError
 
+from kinesis_efo.aws_errors import code_of
 from kinesis_efo.errors import ConfigurationError
 
 SCHEMA_VERSION: Final = 1
@@ -76,7 +77,7 @@ def load_deployment(environment: str, application: str, ssm: Any) -> Deployment:
     try:
         text = ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]
     except ClientError as error:
-        if error.response["Error"]["Code"] == "ParameterNotFound":
+        if code_of(error) == "ParameterNotFound":
             raise ConfigurationError(
                 f"there is no parameter {name} in {ssm.meta.region_name}: does the environment file of {environment!r} have "
                 f"'emr' and an application {application!r}, and was it deployed, to this account and region? "

@@ -9,6 +9,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from kinesis_efo.aws_errors import Cause, cause_of, code_of
 from kinesis_efo.emr.job import Job
 from kinesis_efo.emr.target import Run, Site, State, Target
 from kinesis_efo.errors import PlatformError
@@ -67,11 +68,12 @@ class Platform(ABC):
         try:
             yield
         except ClientError as error:
-            code = error.response["Error"]["Code"]
             hint = ""
-            if code in ("AccessDeniedException", "AccessDenied"):
+            if cause_of(error) is Cause.DENIED:
                 hint = "; the caller needs the permission that EMR names, and iam:PassRole for the job's role"
-            elif code in ("ResourceNotFoundException", "InvalidRequestException") and action.startswith("look at"):
+            elif code_of(error) in ("ResourceNotFoundException", "InvalidRequestException") and action.startswith(
+                "look at"
+            ):
                 hint = "; is it in this account and region?"
             raise PlatformError(f"cannot {action} ({self.target}): {error}{hint}") from error
         except BotoCoreError as error:

@@ -1,7 +1,4 @@
-"""What an error of SubscribeToShard or GetRecords means: the design's error table as one pure classification.
-
-Relies on the exceptions of botocore and aiohttp, which are what the transport raises.
-"""
+"""What a reader does about an error of SubscribeToShard or GetRecords, and what it tells the user when that was in vain."""
 
 from __future__ import annotations
 
@@ -9,32 +6,12 @@ import re
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from aiohttp import ClientError as HttpError
-from botocore.eventstream import ParserError
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    CredentialRetrievalError,
-    EventStreamError,
-    HTTPClientError,
-    MetadataRetrievalError,
-    NoAuthTokenError,
-    NoCredentialsError,
-    ParamValidationError,
-    PartialCredentialsError,
-    ProfileNotFound,
-    SSOError,
-    TokenRetrievalError,
-)
-from botocore.exceptions import (
-    ConnectionError as BotoConnectionError,
-)
-from botocore.parsers import ResponseParserError
+from botocore.exceptions import ClientError, EventStreamError
 
+from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe, key_remedy, message_of
 from kinesis_efo.errors import (
     AccessRefusedError,
     ConsumerTakenOverError,
-    FrameError,
     InvalidRequestError,
     KeyUnusableError,
     RetriesExhaustedError,
@@ -88,61 +65,19 @@ class Fault(NamedTuple):
         return describe(self.error)
 
 
-_KEY_REMEDIES: Final = {
-    "KMSDisabledException": "enable the key",
-    "KMSInvalidStateException": "bring the key back to state Enabled (it may be pending deletion)",
-    "KMSAccessDeniedException": "allow the role kms:Decrypt on the key, in its policy and in the key's",
-    "KMSNotFoundException": "restore the key or the grant, or set the stream to another key",
-    "KMSOptInRequired": "activate AWS KMS for the account that owns the key",
+_VERDICTS: Final = {
+    Cause.PASSING: Verdict.RETRY,
+    Cause.CREDENTIALS_UNREACHABLE: Verdict.RETRY,
+    # A writer fails at once instead. A reader loses nothing by waiting, and goes on where a key or its policy is mended.
+    Cause.KEY: Verdict.KEY,
+    Cause.EXPIRED: Verdict.EXPIRED,
+    Cause.MISSING: Verdict.MISSING,
+    Cause.DENIED: Verdict.REFUSED,
+    Cause.UNRECOGNIZED: Verdict.REFUSED,
+    Cause.NO_CREDENTIALS: Verdict.REFUSED,
+    Cause.INVALID: Verdict.INVALID,
+    Cause.UNSENT: Verdict.INVALID,
 }
-
-_BY_CODE: Final = {
-    **dict.fromkeys(_KEY_REMEDIES, Verdict.KEY),
-    "KMSThrottlingException": Verdict.RETRY,
-    "ResourceNotFoundException": Verdict.MISSING,
-    **dict.fromkeys(
-        (
-            "AccessDenied",
-            "AccessDeniedException",
-            "AuthFailure",
-            "IncompleteSignature",
-            "InvalidClientTokenId",
-            "InvalidSignatureException",
-            "MissingAuthenticationToken",
-            "MissingAuthenticationTokenException",
-            "NotAuthorized",
-            "OptInRequired",
-            "SignatureDoesNotMatch",
-            "UnauthorizedOperation",
-            "UnrecognizedClientException",
-        ),
-        Verdict.REFUSED,
-    ),
-    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "RequestExpired"), Verdict.EXPIRED),
-    **dict.fromkeys(
-        (
-            "InvalidAction",
-            "InvalidArgumentException",
-            "SerializationException",
-            "UnknownOperationException",
-            "ValidationError",
-            "ValidationException",
-        ),
-        Verdict.INVALID,
-    ),
-}
-
-# In the order in which they are tried: what is more special first.
-_BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Verdict], ...]] = (
-    ((CredentialRetrievalError, MetadataRetrievalError), Verdict.RETRY),
-    (
-        (NoCredentialsError, PartialCredentialsError, ProfileNotFound, SSOError, TokenRetrievalError, NoAuthTokenError),
-        Verdict.REFUSED,
-    ),
-    ((HTTPClientError, BotoConnectionError, ResponseParserError, ParserError), Verdict.RETRY),
-    ((HttpError, OSError, EOFError, FrameError), Verdict.RETRY),
-    ((ParamValidationError, ValueError, BotoCoreError), Verdict.INVALID),
-)
 
 
 def classify(error: Exception) -> Fault:
@@ -151,37 +86,22 @@ def classify(error: Exception) -> Fault:
     >>> classify(TimeoutError("no event for 35 s")).verdict.name
     'RETRY'
     """
-    if isinstance(error, ClientError):
-        code = str(error.response.get("Error", {}).get("Code", ""))
-        return Fault(_of_service(error, code), code or "ClientError", error)
-    code = type(error).__name__
-    for kinds, verdict in _BY_TYPE:
-        if isinstance(error, kinds):
-            return Fault(verdict, code, error)
-    return Fault(Verdict.UNEXPECTED, code, error)
+    return Fault(_verdict(error), code_of(error) or type(error).__name__, error)
 
 
-def _of_service(error: ClientError, code: str) -> Verdict:
-    if code == "ResourceInUseException":
+def _verdict(error: Exception) -> Verdict:
+    cause = cause_of(error)
+    if cause is Cause.IN_USE:
         if isinstance(error, EventStreamError):
             return Verdict.TAKEN_OVER
         # Kinesis has one code for both. "Consumer ... is not in ACTIVE status." is the other message; a text that is new to
         # us is taken for that one, since its way out leads through the first's.
-        return Verdict.TOO_SOON if "another active subscription" in _message(error).lower() else Verdict.NOT_ACTIVE
-    if code in _BY_CODE:
-        return _BY_CODE[code]
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    # Throttling has half a dozen names, and whatever else is unknown may pass: retries are bounded.
-    return Verdict.REFUSED if status in (401, 403) and "Throttl" not in code else Verdict.RETRY
-
-
-def describe(error: Exception) -> str:
-    """One line on an error: its code or type, and what it says."""
-    if isinstance(error, ClientError):
-        return f"{error.response.get('Error', {}).get('Code', '')}: {_message(error)}"
-    if isinstance(error, FrameError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return Verdict.TOO_SOON if "another active subscription" in message_of(error).lower() else Verdict.NOT_ACTIVE
+    if cause is Cause.UNKNOWN:
+        # An answer with a code that is new to us may pass, and to ask again does no harm: retries are bounded. Whatever else is
+        # unknown is a bug, and should be seen.
+        return Verdict.RETRY if isinstance(error, ClientError) else Verdict.UNEXPECTED
+    return _VERDICTS[cause]
 
 
 def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, first: Exception | None = None) -> StreamError:
@@ -205,9 +125,8 @@ def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, first: Ex
                 "that was deleted and created again, is the usual cause: check that checkpoint and ARN belong together"
             )
         case Verdict.KEY:
-            remedy = _KEY_REMEDIES.get(fault.code, "check the key")
             return KeyUnusableError(f"{where} cannot be read: the stream is encrypted with {_key(error)}, which cannot be used: "
-                                    f"{describe(error)}. To go on, {remedy}")  # fmt: skip
+                                    f"{describe(error)}. To go on, {key_remedy(fault.code, 'Decrypt')}")  # fmt: skip
         case Verdict.TAKEN_OVER | Verdict.TOO_SOON:
             return ConsumerTakenOverError(
                 f"{where}: consumer {stream.consumer_arn} is read by someone else: {describe(error)}. Every application "
@@ -257,17 +176,13 @@ def _access_remedy(fault: Fault, stream: StreamRef) -> str:
         return "Give the process AWS credentials, or set kinesis-efo option 'roleArn'"
     operation = _operation(error, stream)
     action = f"{'sts' if operation.startswith('AssumeRole') else 'kinesis'}:{operation}"
-    if "AccessDenied" not in fault.code and "Unauthorized" not in fault.code:
+    if cause_of(error) is not Cause.DENIED:
         return f"AWS did not accept the credentials that {action} was signed with: check keys, region and the machine's clock"
-    who = re.search(r"arn:[\w-]+:(?:sts|iam)::\d+:[\w+=,.@/-]+", _message(error))
+    who = re.search(r"arn:[\w-]+:(?:sts|iam)::\d+:[\w+=,.@/-]+", message_of(error))
     declared = "; infra/ does so where the application has `polling: true`" if stream.polled else ""
     return f"Allow {action} on it to {who[0] if who else 'the role this process runs as'}{declared}"
 
 
 def _key(error: Exception) -> str:
-    key = re.search(r"arn:[\w-]+:kms:[\w:/-]+", _message(error))
+    key = re.search(r"arn:[\w-]+:kms:[\w:/-]+", message_of(error))
     return f"key {key[0]}" if key else "a KMS key"
-
-
-def _message(error: Exception) -> str:
-    return str(error.response.get("Error", {}).get("Message", "")) if isinstance(error, ClientError) else str(error)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
+from kinesis_efo.aws_errors import code_of
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.events import Answer, Event, read_answer
 from kinesis_efo.kinesis.recovery import Limits
@@ -127,7 +128,7 @@ class PollingTransport:
                 events = await self._open(stream, shard_id, since)
             except ClientError as error:
                 # Our clock is fast: what it calls the past is the future to Kinesis.
-                if _code(error) != "InvalidArgumentException":
+                if code_of(error) != "InvalidArgumentException":
                     raise
             else:
                 if (last := await _last(events)) is not None:
@@ -209,7 +210,7 @@ class PolledEvents:
                 StreamARN=self._stream_arn, ShardIterator=self._iterator, Limit=limit
             )
         except ClientError as error:
-            if _code(error) != "ExpiredIteratorException":
+            if code_of(error) != "ExpiredIteratorException":
                 raise
             return
         self.received += len(response[_BODY])
@@ -237,7 +238,3 @@ def _take_body(response_dict: dict[str, Any], customized_response_dict: dict[str
     if response_dict["status_code"] < 300:
         customized_response_dict[_BODY] = response_dict["body"]
         response_dict["body"] = b"{}"
-
-
-def _code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))

@@ -14,10 +14,11 @@ from typing import Final
 
 from botocore.exceptions import ClientError
 
+from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
 from kinesis_efo.kinesis.backoff import Backoff, jitter
-from kinesis_efo.kinesis.faults import Fault, Verdict, classify, describe, fatal, replaced
+from kinesis_efo.kinesis.faults import Fault, Verdict, classify, fatal, replaced
 from kinesis_efo.kinesis.topology import ShardLister
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
+from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, SystemClock, within
 from kinesis_efo.errors import DataLossError, FrameError
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
-from kinesis_efo.kinesis.faults import classify, describe
+from kinesis_efo.kinesis.faults import classify
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, Recovery
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.topology import ShardLister

@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 from botocore.exceptions import ClientError
 
+from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import AccessRefusedError, KinesisEfoError, StreamNotFoundError, SubscriptionError
-from kinesis_efo.kinesis.faults import Verdict, classify, describe
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.transport import as_time
 from kinesis_efo.manifest import StreamRef
@@ -81,7 +81,7 @@ class Topology:
         try:
             return await self._list(stream_arn, {"Type": "AT_TIMESTAMP", "Timestamp": time}) or None
         except ClientError as error:
-            if error.response.get("Error", {}).get("Code") != "InvalidArgumentException":
+            if code_of(error) != "InvalidArgumentException":
                 raise
         # Kinesis says the same of a time before retention and of one in the future, which "now" is where our clock is fast.
         if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
@@ -142,16 +142,16 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
     except KinesisEfoError:
         raise
     except Exception as error:
-        match classify(error).verdict:
-            case Verdict.MISSING:
-                raise StreamNotFoundError(
-                    f"{where} does not exist (any more): {describe(error)}. Was it deployed to this account and region?"
-                ) from error
-            case Verdict.REFUSED | Verdict.EXPIRED:
-                raise AccessRefusedError(
-                    f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "
-                    f"The role needs kinesis:{getattr(error, 'operation_name', 'ListShards')} on it, and valid credentials"
-                ) from error
+        cause = cause_of(error)
+        if cause is Cause.MISSING:
+            raise StreamNotFoundError(
+                f"{where} does not exist (any more): {describe(error)}. Was it deployed to this account and region?"
+            ) from error
+        if cause.refused or cause is Cause.EXPIRED:
+            raise AccessRefusedError(
+                f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "
+                f"The role needs kinesis:{getattr(error, 'operation_name', 'ListShards')} on it, and valid credentials"
+            ) from error
         raise SubscriptionError(
             f"{where}: its shards or its retention cannot be asked for: {describe(error)}"
         ) from error

@@ -8,43 +8,16 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Final, Protocol
 
-import aiohttp
 from aiobotocore.config import AioConfig
-from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError, HTTPClientError
-from botocore.exceptions import ConnectionError as BotoConnectionError
-from botocore.parsers import ResponseParserError
+from botocore.exceptions import BotoCoreError, ClientError
 
+from kinesis_efo.aws_errors import Cause, cause_of, code_of
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.leases.row import KCL_TRANSIENT, Item, Lease
 from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan, Written
 
-_PASSING: Final = frozenset(
-    {
-        "InternalServerError",
-        "InternalFailure",
-        "LimitExceededException",
-        "ProvisionedThroughputExceededException",
-        "ReplicatedWriteConflictException",
-        "RequestLimitExceeded",
-        "RequestTimeout",
-        "RequestTimeoutException",
-        "ResourceInUseException",
-        "ServiceUnavailable",
-        "ThrottlingException",
-        "Throttling",
-        "TransactionInProgressException",
-        "TransactionConflictException",
-    }
-)
-_UNREACHABLE: Final = (
-    HTTPClientError,
-    BotoConnectionError,  # refused, unresolved, timed out: none of these is an HTTPClientError
-    CredentialRetrievalError,
-    ResponseParserError,
-    OSError,
-    aiohttp.ClientError,
-)
-_DENIED: Final = frozenset({"AccessDeniedException", "AccessDenied", "UnauthorizedOperation"})
+_FOR_NOW: Final = (Cause.PASSING, Cause.IN_USE, Cause.CREDENTIALS_UNREACHABLE)
+"""What may be over when the next try comes. Codes that are new to us are not taken for it: the run ends, and says what it met."""
 
 
 class DynamoDbClient(Protocol):
@@ -191,24 +164,21 @@ class LeaseTable(LeaseStore):
         """Wait for a call and translate its failure; the refusal of a condition passes as it is."""
         try:
             return await call
-        except ClientError as error:
-            code = error.response["Error"]["Code"]
-            if code == "ConditionalCheckFailedException":
+        except Exception as error:
+            if code_of(error) == "ConditionalCheckFailedException":
                 raise
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            if code in _PASSING or status >= 500:
-                raise TableUnavailableError(f"{self.label}: {action} failed for now: {error}") from error
-            raise self._fatal(action, code, error) from error
-        except _UNREACHABLE as error:
-            reason = str(error) or type(error).__name__
-            raise TableUnavailableError(f"{self.label}: {action} failed for now: {reason}") from error
-        except BotoCoreError as error:
-            raise LeaseTableError(f"{self.label}: {action} failed: {error}; {self._remedy}") from error
+            cause = cause_of(error)
+            if cause in _FOR_NOW:
+                reason = str(error) or type(error).__name__
+                raise TableUnavailableError(f"{self.label}: {action} failed for now: {reason}") from error
+            if isinstance(error, ClientError | BotoCoreError):
+                raise self._fatal(action, cause, error) from error
+            raise
 
-    def _fatal(self, action: str, code: str, error: ClientError) -> LeaseTableError:
-        if code == "ResourceNotFoundException":
+    def _fatal(self, action: str, cause: Cause, error: Exception) -> LeaseTableError:
+        if cause is Cause.MISSING:
             return LeaseTableError(f"{self.label} does not exist; {self._remedy}")
-        if code in _DENIED:
+        if cause is Cause.DENIED:
             return LeaseTableError(
                 f"not allowed: dynamodb:{action} on {self._arn_pattern} ({self.label}): {error}; "
                 "attach the runtime policy of the application to the role that runs the query"

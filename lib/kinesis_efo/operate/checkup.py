@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
+from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import Finding, Unsure, Wrong, finding
@@ -126,13 +127,10 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
 
 
 def _dry_run(error: ClientError, ref: StreamRef) -> str:
-    code = error.response["Error"]["Code"]
-    if code == "DryRunOperationException":
+    if code_of(error) == "DryRunOperationException":
         return "allowed (dry run)"
-    if code == "ResourceInUseException":
-        raise Unsure(
-            f"{code}: {error.response['Error']['Message']}", "somebody reads with this consumer just now"
-        ) from error
+    if cause_of(error) is Cause.IN_USE:
+        raise Unsure(describe(error), "somebody reads with this consumer just now") from error
     raise _if_missing(error, f"{ref.consumer_arn} does not exist (any more)", "deploy again, and restart the query")
 
 
@@ -229,7 +227,7 @@ def consumer_name(ref: StreamRef) -> str:
 
 def _if_missing(error: ClientError, detail: str, fix: str) -> Exception:
     """What to raise for an error: our own where the resource does not exist, else the error itself."""
-    return Wrong(detail, fix) if error.response["Error"]["Code"] == "ResourceNotFoundException" else error
+    return Wrong(detail, fix) if cause_of(error) is Cause.MISSING else error
 
 
 def _encryption(summary: dict[str, Any]) -> str:

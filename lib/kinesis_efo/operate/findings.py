@@ -1,7 +1,4 @@
-"""What a check found: passed, failed or unknown, and the fix. Turns what goes wrong while checking into one of these.
-
-Relies on the classification of AWS errors that subscriptions use.
-"""
+"""What a check found: passed, failed or unknown, and the fix. Turns what goes wrong while checking into one of these."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from enum import Enum
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from kinesis_efo.aws_errors import Cause, cause_of, describe
 from kinesis_efo.errors import ConfigurationError, LeaseTableError, TableUnavailableError
-from kinesis_efo.kinesis.faults import Verdict, classify, describe
 
 
 class Status(Enum):
@@ -86,17 +83,17 @@ async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bo
 
 
 def _of_client(subject: str, error: Exception, action: str, needed: bool) -> Finding:
-    verdict = classify(error).verdict
-    if verdict is Verdict.REFUSED and needed:
+    cause = cause_of(error)
+    if cause.refused and needed:
         fix = f"allow {action} to the role, or check as the job itself with --role-arn"
         return Finding(subject, Status.FAILED, describe(error), fix)
-    if verdict is Verdict.REFUSED:
+    if cause.refused:
         fix = f"allow {action} to yourself if you want to know; a query does not need it"
         return Finding(subject, Status.UNKNOWN, describe(error), fix)
-    if verdict is Verdict.MISSING:
+    if cause is Cause.MISSING:
         return Finding(subject, Status.FAILED, describe(error), "deploy it, to this account and region")
-    if verdict is Verdict.EXPIRED:
+    if cause is Cause.EXPIRED:
         return Finding(subject, Status.FAILED, describe(error), "renew the credentials: log in again")
-    if verdict is Verdict.INVALID:
+    if cause in (Cause.INVALID, Cause.UNSENT):
         return Finding(subject, Status.FAILED, describe(error), f"correct what was asked of {action}")
     return Finding(subject, Status.UNKNOWN, describe(error), "try again; if it stays so, look at the network path")

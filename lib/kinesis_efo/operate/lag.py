@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from kinesis_efo.aws_errors import cause_of, describe
 from kinesis_efo.clock import Clock
-from kinesis_efo.kinesis.faults import Verdict, classify, describe
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.kinesis.topology import SKEW_SECONDS
@@ -204,7 +204,7 @@ async def measured(
                     arn = manifest.streams[row.key.stream].stream_arn
                     found = await backlog(kinesis, clock, arn, row.key.shard, row.position, count)
                 except (ClientError, BotoCoreError, OSError) as error:
-                    if classify(error).verdict is Verdict.REFUSED:
+                    if cause_of(error).refused:
                         refused.set()
                     reasons[_reason(error)] = None
                 else:
@@ -284,7 +284,7 @@ def _read_until(shard_id: str, lease: Lease, now: float) -> float | None:
 
 
 def _reason(error: Exception) -> str:
-    if classify(error).verdict is Verdict.REFUSED:
+    if cause_of(error).refused:
         return (
             f"what is unread could not be measured, only bounded: {describe(error)}. "
             "Allow kinesis:GetShardIterator and kinesis:GetRecords to yourself"

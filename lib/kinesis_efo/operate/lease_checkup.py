@@ -9,6 +9,7 @@ from typing import Final
 
 from botocore.exceptions import ClientError
 
+from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest
@@ -74,15 +75,15 @@ async def lease_writes(clients: Clients, manifest: Manifest) -> Finding:
             try:
                 await write(**there, **request)
             except ClientError as error:
-                code = error.response["Error"]["Code"]
-                if code == "ResourceNotFoundException":
+                cause = cause_of(error)
+                if cause is Cause.MISSING:
                     raise Wrong(
                         f"lease table {manifest.lease_table} does not exist", "deploy the application's stack"
                     ) from error
-                if "AccessDenied" in code:
+                if cause is Cause.DENIED:
                     fix = f"attach the application's policy to the role: it allows dynamodb:{action} and the use of the key"
-                    raise Wrong(f"{code}: {error.response['Error']['Message']}", fix) from error
-                if code != "ConditionalCheckFailedException":
+                    raise Wrong(describe(error), fix) from error
+                if code_of(error) != "ConditionalCheckFailedException":
                     raise
         return "rows may be created, changed and deleted"
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
+from kinesis_efo.aws_errors import THROUGHPUT_EXCEEDED
 from kinesis_efo.errors import RecordRefusedError, RetriesExhaustedError, StreamError
-from kinesis_efo.producer.faults import THROTTLED, Fault, Healing, judge_code
+from kinesis_efo.producer.faults import Retry, WriteFault, judge_result
 from kinesis_efo.producer.record import Parcel, Record
 from kinesis_efo.producer.request import Request, cut
 from kinesis_efo.producer.routing import ShardMap
@@ -165,7 +166,7 @@ class RecordAccumulator:
             self._pace(shard, queue_news, request.sent_at, now, settled)
         return settled
 
-    def fault(self, request: Request, fault: Fault, now: float) -> Settled:
+    def fault(self, request: Request, fault: WriteFault, now: float) -> Settled:
         """Take in that a request failed as a whole. It may have been carried out: sent again, it may write twice."""
         news = self._land(request)
         settled = Settled()
@@ -173,8 +174,8 @@ class RecordAccumulator:
             news[shard].again += parcel.records
         for shard, queue_news in news.items():
             self._give_back(shard, queue_news.again)
-        self._expired = self._expired + 1 if fault.healing is Healing.CREDENTIALS else 0
-        if fault.healing is Healing.NEVER or self._expired >= _EXPIRED_IN_A_ROW:
+        self._expired = self._expired + 1 if fault.retry is Retry.BRIEFLY else 0
+        if fault.retry is Retry.NO or self._expired >= _EXPIRED_IN_A_ROW:
             settled.failure = self._fatal(fault, request)
             return settled
         settled.retried[fault.code] = len(request.parcels)
@@ -241,7 +242,7 @@ class RecordAccumulator:
             elif result.code is None:
                 self._taken_elsewhere(parcel, shard, result.shard or shard, queue_news, settled)
             else:
-                self._refused(parcel, judge_code(result.code, result.message or ""), queue_news, settled, now)
+                self._refused(parcel, judge_result(result.code, result.message or ""), queue_news, settled, now)
 
     def _taken_elsewhere(self, parcel: Parcel, predicted: str, actual: str, news: _QueueNews, settled: Settled) -> None:
         settled.misrouted |= actual != predicted
@@ -255,8 +256,8 @@ class RecordAccumulator:
         news.taken += 1
         settled.acknowledged += parcel.records
 
-    def _refused(self, parcel: Parcel, fault: Fault, news: _QueueNews, settled: Settled, now: float) -> None:
-        if fault.healing is not Healing.RETRY:
+    def _refused(self, parcel: Parcel, fault: WriteFault, news: _QueueNews, settled: Settled, now: float) -> None:
+        if fault.retry is not Retry.YES:
             if fault.kind is not RecordRefusedError:
                 settled.failure = settled.failure or self._error(fault)
                 news.again += parcel.records
@@ -268,7 +269,7 @@ class RecordAccumulator:
             return
         settled.retried[fault.code] += 1
         news.cause = news.cause or fault.text
-        if fault.code == THROTTLED:
+        if fault.code == THROUGHPUT_EXCEEDED:
             news.throttled = True
             news.again += parcel.records
             return
@@ -307,7 +308,7 @@ class RecordAccumulator:
             f"{self._settings.retry_timeout:g} s), beginning with {failing.cause}"
         )
 
-    def _fatal(self, fault: Fault, request: Request) -> StreamError:
+    def _fatal(self, fault: WriteFault, request: Request) -> StreamError:
         if fault.kind is not RecordRefusedError:
             return self._error(fault)
         largest = max(request.records, key=lambda record: record.size)
@@ -315,6 +316,6 @@ class RecordAccumulator:
             f"stream {self._stream} refuses a request of {len(request.records)} records, the largest of them {largest.describe()}: {fault.text}"
         )
 
-    def _error(self, fault: Fault) -> StreamError:
+    def _error(self, fault: WriteFault) -> StreamError:
         remedy = f". To do: {fault.remedy}" if fault.remedy else ""
         return fault.kind(f"stream {self._stream} cannot be written to: {fault.text}{remedy}")

@@ -24,10 +24,10 @@ from pybase64 import b64encode
 
 from kinesis_efo import __version__
 from kinesis_efo.aws import AsyncClients
-from kinesis_efo.errors import AccessRefusedError, ConfigurationError
+from kinesis_efo.aws_errors import Cause, cause_of, describe
+from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.accumulator import Result
-from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.record import Parcel
 from kinesis_efo.producer.routing import HashRange
 
@@ -133,10 +133,9 @@ class KinesisService:
         try:
             answer = await self._control.describe_stream_summary(**self._stream)
         except Exception as error:
-            fault = judge(error)
-            if fault.kind is not AccessRefusedError:
+            if cause_of(error) is not Cause.DENIED:
                 raise
-            log.info("no permission kinesis:DescribeStreamSummary (%s): taking records of up to 1 MiB", fault.text)
+            log.info("no permission kinesis:DescribeStreamSummary (%s): taking records of up to 1 MiB", describe(error))
             return DEFAULT_RECORD_BYTES
         kibibytes = answer["StreamDescriptionSummary"].get("MaxRecordSizeInKiB")
         return int(kibibytes) << 10 if kibibytes else DEFAULT_RECORD_BYTES

@@ -11,8 +11,9 @@ import pytest
 from botocore.eventstream import ChecksumMismatch, InvalidPayloadLength
 from botocore.parsers import ResponseParserError
 
+from kinesis_efo.aws_errors import describe
 from kinesis_efo.errors import AccessRefusedError, FrameError, RetriesExhaustedError
-from kinesis_efo.kinesis.faults import Verdict, classify, describe, fatal
+from kinesis_efo.kinesis.faults import Verdict, classify, fatal
 from kinesis_efo.manifest import StreamRef
 from tests.support.transports import broken_off, refused
 

@@ -17,10 +17,11 @@ from kinesis_efo.errors import (
     StreamNotFoundError,
 )
 from kinesis_efo.producer.accumulator import WRONG_SHARD, RecordAccumulator
-from kinesis_efo.producer.faults import Healing, judge_code
+from kinesis_efo.producer.faults import Retry, judge
 from kinesis_efo.producer.record import Record, SizeLimit, make_record
 from kinesis_efo.producer.request import Request
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, ProducerSettings
+from tests.support.transports import refused
 from tests.support.write_model import THROTTLE, Answer, ModelStream, even_shards
 
 LIMIT = SizeLimit(10 << 20)
@@ -108,7 +109,7 @@ class Interleaving:
             self.answers_lost = True
             for parcel in request.parcels:
                 self.stream.store(parcel)
-        assert self.accumulator.fault(request, judge_code("InternalFailure", "", 500), self.now).failure is None
+        assert self.accumulator.fault(request, judge(refused("InternalFailure", "", 500)), self.now).failure is None
 
     def do_wait(self) -> None:
         self.now += self.data.draw(st.sampled_from([0.01, 0.2, 3.0]))
@@ -276,7 +277,7 @@ def test_requests_that_fail_together_count_as_one_fault() -> None:
 def test_a_fault_of_the_whole_request_pauses_all_shards_and_is_borne() -> None:
     accumulator = accumulator_of(ModelStream(even_shards(2)), backoff_base=1.0, backoff_max=1.0)
     accumulator.add([record(0, hash_key=0)])
-    settled = accumulator.fault(send(accumulator), judge_code("", "", 503), 0.0)
+    settled = accumulator.fault(send(accumulator), judge(refused("", "", 503)), 0.0)
     assert settled.failure is None
     assert settled.retried == {"503": 1}
     accumulator.add([record(1, hash_key=1 << 127)])
@@ -291,7 +292,7 @@ def test_a_fault_of_the_whole_request_pauses_all_shards_and_is_borne() -> None:
     [
         ("AccessDeniedException", AccessRefusedError, "kinesis:PutRecords"),
         ("ResourceNotFoundException", StreamNotFoundError, "deployed"),
-        ("KMSDisabledException", KeyUnusableError, "enable the stream's KMS key"),
+        ("KMSDisabledException", KeyUnusableError, "enable the key"),
         ("KMSAccessDeniedException", KeyUnusableError, "kms:GenerateDataKey"),
     ],
 )
@@ -301,7 +302,7 @@ def test_what_cannot_heal_fails_at_once(code: str, kind: type[Exception], words:
         accumulator.add([record(0, data=b"secret")])
         request = send(accumulator)
         if whole:
-            failure = accumulator.fault(request, judge_code(code, "no", 400), 0.0).failure
+            failure = accumulator.fault(request, judge(refused(code, "no", 400)), 0.0).failure
         else:
             failure = accumulator.settle(request, [Answer(code=code, message="no")], 0.0).failure
         assert type(failure) is kind
@@ -326,7 +327,7 @@ def test_a_request_that_kinesis_refuses_names_its_largest_record() -> None:
     accumulator = accumulator_of(ModelStream(even_shards(1)))
     for number, data in enumerate((b"a", b"secret" * 9, b"b")):
         accumulator.add([record(number, f"key-{number}", data)])
-    failure = accumulator.fault(send(accumulator), judge_code("ValidationException", "too large", 400), 0.0).failure
+    failure = accumulator.fault(send(accumulator), judge(refused("ValidationException", "too large", 400)), 0.0).failure
     assert isinstance(failure, RecordRefusedError)
     assert "3 records" in str(failure)
     assert "record 1 (partition key 'key-1', 59 bytes)" in str(failure)
@@ -335,8 +336,8 @@ def test_a_request_that_kinesis_refuses_names_its_largest_record() -> None:
 
 def test_expired_credentials_get_a_few_tries_in_a_row() -> None:
     accumulator = accumulator_of(ModelStream(even_shards(1)))
-    fault = judge_code("ExpiredTokenException", "expired", 400)
-    assert fault.healing is Healing.CREDENTIALS
+    fault = judge(refused("ExpiredTokenException", "expired", 400))
+    assert fault.retry is Retry.BRIEFLY
     now = 0.0
     for healed in (True, False):
         accumulator.add([record(0, now=now)])

@@ -7,18 +7,19 @@ from hashlib import md5
 
 import aiohttp
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
+from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError, OptionsError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import ProducerSettings, RecordRefusedError, WriteError
-from kinesis_efo.producer.faults import Healing, judge
+from kinesis_efo.producer.faults import Retry, judge
 from kinesis_efo.producer.metrics import Latency
 from kinesis_efo.producer.record import SizeLimit, make_record
 from kinesis_efo.producer.routing import HashRange, ShardMap
 from kinesis_efo.producer.service import region_of
+from tests.support.transports import refused
 from tests.support.write_model import even_shards
 
 MIB = 1 << 20
@@ -104,36 +105,29 @@ def test_all_wrong_settings_are_named_together() -> None:
         ProducerSettings(backoff_base=3)
 
 
-def client_error(code: str, status: int = 400) -> ClientError:
-    return ClientError(
-        {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore[typeddict-item]
-        "PutRecords",
-    )
-
-
 @pytest.mark.parametrize(
-    ("error", "healing"),
+    ("error", "retry"),
     [
-        (client_error("ProvisionedThroughputExceededException"), Healing.RETRY),
-        (client_error("LimitExceededException"), Healing.RETRY),
-        (client_error("KMSThrottlingException"), Healing.RETRY),
-        (client_error("InternalFailure", 500), Healing.RETRY),
-        (client_error("WhatEver", 502), Healing.RETRY),
-        (client_error("WhatEver", 429), Healing.RETRY),
-        (client_error("WhatEver", 400), Healing.NEVER),
-        (client_error("ExpiredTokenException"), Healing.CREDENTIALS),
-        (client_error("UnrecognizedClientException"), Healing.NEVER),
-        (client_error("ResourceNotFoundException"), Healing.NEVER),
-        (aiohttp.ClientPayloadError("cut"), Healing.RETRY),
-        (EndpointConnectionError(endpoint_url="http://x"), Healing.RETRY),
-        (ConnectionResetError("rst"), Healing.RETRY),
-        (TimeoutError(), Healing.RETRY),
-        (NoCredentialsError(), Healing.NEVER),
-        (ZeroDivisionError("a bug"), Healing.NEVER),
+        (refused("ProvisionedThroughputExceededException"), Retry.YES),
+        (refused("LimitExceededException"), Retry.YES),
+        (refused("KMSThrottlingException"), Retry.YES),
+        (refused("InternalFailure", status=500), Retry.YES),
+        (refused("WhatEver", status=502), Retry.YES),
+        (refused("WhatEver", status=429), Retry.YES),
+        (refused("WhatEver", status=400), Retry.NO),
+        (refused("ExpiredTokenException"), Retry.BRIEFLY),
+        (refused("UnrecognizedClientException"), Retry.NO),
+        (refused("ResourceNotFoundException"), Retry.NO),
+        (aiohttp.ClientPayloadError("cut"), Retry.YES),
+        (EndpointConnectionError(endpoint_url="http://x"), Retry.YES),
+        (ConnectionResetError("rst"), Retry.YES),
+        (TimeoutError(), Retry.YES),
+        (NoCredentialsError(), Retry.NO),
+        (ZeroDivisionError("a bug"), Retry.NO),
     ],
 )
-def test_faults_are_judged_by_what_helps(error: Exception, healing: Healing) -> None:
-    assert judge(error).healing is healing
+def test_faults_are_judged_by_what_helps(error: Exception, retry: Retry) -> None:
+    assert judge(error).retry is retry
 
 
 def test_where_to_write_is_checked_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,205 @@
+"""What an error of AWS or of its SDK means: one table of codes, one of exceptions, for all who call AWS.
+
+What to do about a cause is the caller's policy: readers, writers and the lease table differ. The codes are those of the API
+references of Kinesis and DynamoDB, of their pages "Common Errors", and of botocore's own lists of what may be retried.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final
+
+import aiohttp
+from botocore.eventstream import ParserError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    MetadataRetrievalError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+from botocore.exceptions import (
+    ConnectionError as BotoConnectionError,
+)
+from botocore.parsers import ResponseParserError
+
+from kinesis_efo.errors import FrameError
+
+THROUGHPUT_EXCEEDED: Final = "ProvisionedThroughputExceededException"
+
+
+class Cause(Enum):
+    """Why a call failed."""
+
+    PASSING = auto()
+    """Throttling, a fault of the service, or of the connection: the same call may succeed later."""
+    DENIED = auto()
+    """No policy allows it, or one forbids it."""
+    UNRECOGNIZED = auto()
+    """AWS does not accept the credentials or the signature."""
+    NO_CREDENTIALS = auto()
+    """There is nothing to sign with."""
+    CREDENTIALS_UNREACHABLE = auto()
+    """Where the credentials come from does not answer."""
+    EXPIRED = auto()
+    """The credentials have expired."""
+    KEY = auto()
+    """The KMS key cannot be used."""
+    MISSING = auto()
+    """What was asked for does not exist."""
+    IN_USE = auto()
+    """What was asked for is being created, changed or used by someone else."""
+    INVALID = auto()
+    """The service calls the request invalid."""
+    UNSENT = auto()
+    """The SDK refused to send the request: a parameter or its configuration is wrong."""
+    UNKNOWN = auto()
+    """None of these tables knows it."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether credentials or policies stand in the way, and time does not heal it."""
+        return self in (Cause.DENIED, Cause.UNRECOGNIZED, Cause.NO_CREDENTIALS)
+
+
+_KEY_REMEDIES: Final = {
+    "KMSAccessDeniedException": "allow the role kms:{action} on the key, in its policy and in the key's",
+    "KMSDisabledException": "enable the key",
+    "KMSInvalidStateException": "bring the key back to state Enabled (it may be pending deletion)",
+    "KMSNotFoundException": "restore the key or the grant, or set the stream to another key",
+    "KMSOptInRequired": "activate AWS KMS for the account that owns the key",
+}
+
+_BY_CODE: Final = {
+    **dict.fromkeys(
+        (
+            "BandwidthLimitExceeded",
+            "InternalFailure",
+            "InternalFailureException",
+            "InternalServerError",
+            "KMSThrottlingException",
+            "LimitExceededException",
+            THROUGHPUT_EXCEEDED,
+            "ReplicatedWriteConflictException",
+            "RequestLimitExceeded",
+            "RequestThrottled",
+            "RequestTimeout",
+            "RequestTimeoutException",
+            "ServiceUnavailable",
+            "ServiceUnavailableException",
+            "SlowDown",
+            "Throttling",
+            "ThrottlingException",
+            "TooManyRequestsException",
+            "TransactionConflictException",
+            "TransactionInProgressException",
+        ),
+        Cause.PASSING,
+    ),
+    **dict.fromkeys(
+        ("AccessDenied", "AccessDeniedException", "NotAuthorized", "UnauthorizedOperation"),
+        Cause.DENIED,
+    ),
+    **dict.fromkeys(
+        (
+            "AuthFailure",
+            "IncompleteSignature",
+            "InvalidClientTokenId",
+            "InvalidSignatureException",
+            "MissingAuthenticationToken",
+            "MissingAuthenticationTokenException",
+            "OptInRequired",
+            "SignatureDoesNotMatch",
+            "UnrecognizedClientException",
+        ),
+        Cause.UNRECOGNIZED,
+    ),
+    **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "RequestExpired"), Cause.EXPIRED),
+    **dict.fromkeys(_KEY_REMEDIES, Cause.KEY),
+    "ResourceNotFoundException": Cause.MISSING,
+    "ResourceInUseException": Cause.IN_USE,
+    **dict.fromkeys(
+        (
+            "InvalidAction",
+            "InvalidArgumentException",
+            "SerializationException",
+            "UnknownOperationException",
+            "ValidationError",
+            "ValidationException",
+        ),
+        Cause.INVALID,
+    ),
+}
+
+# In the order in which they are tried: what is more special first.
+_BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
+    ((CredentialRetrievalError, MetadataRetrievalError), Cause.CREDENTIALS_UNREACHABLE),
+    (
+        (NoCredentialsError, PartialCredentialsError, ProfileNotFound, SSOError, TokenRetrievalError, NoAuthTokenError),
+        Cause.NO_CREDENTIALS,
+    ),
+    # botocore's ConnectionError (refused, unresolved, timed out) is neither an HTTPClientError nor an OSError.
+    ((HTTPClientError, BotoConnectionError, ResponseParserError, ParserError), Cause.PASSING),
+    ((aiohttp.ClientError, OSError, EOFError, FrameError), Cause.PASSING),
+    ((ParamValidationError, ValueError, BotoCoreError), Cause.UNSENT),
+)
+
+
+def cause_of(error: Exception) -> Cause:
+    """Why a call failed.
+
+    >>> cause_of(TimeoutError("no event for 35 s")).name
+    'PASSING'
+    """
+    if isinstance(error, ClientError):
+        return cause_of_code(code_of(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return next((cause for kinds, cause in _BY_TYPE if isinstance(error, kinds)), Cause.UNKNOWN)
+
+
+def cause_of_code(code: str, status: int = 0) -> Cause:
+    """What an error code means; with the HTTP status of the answer, where the code concerns all of it.
+
+    >>> cause_of_code("ThrottledSomehow", 400).name
+    'PASSING'
+    """
+    if code in _BY_CODE:
+        return _BY_CODE[code]
+    if "Throttl" in code or status == 429 or status >= 500:
+        return Cause.PASSING
+    return Cause.UNRECOGNIZED if status in (401, 403) else Cause.UNKNOWN
+
+
+def code_of(error: Exception) -> str:
+    """The service's error code; empty where the service did not answer, or named none."""
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def message_of(error: Exception) -> str:
+    """What the service says about an error; the exception's own text where the service did not answer."""
+    return str(error.response.get("Error", {}).get("Message", "")) if isinstance(error, ClientError) else str(error)
+
+
+def describe(error: Exception) -> str:
+    """One line on an error: its code or type, and what it says."""
+    if isinstance(error, ClientError):
+        return f"{code_of(error)}: {message_of(error)}"
+    if isinstance(error, FrameError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def key_remedy(code: str, action: str) -> str:
+    """What helps where a key cannot be used, as an imperative.
+
+    Args:
+        code: An error code of `Cause.KEY`.
+        action: What KMS is asked for: `Decrypt` or `GenerateDataKey`.
+    """
+    return _KEY_REMEDIES[code].format(action=action)

@@ -1,0 +1,92 @@
+"""What errors of AWS mean, and what readers, writers and the lease table each make of the same cause."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import botocore.exceptions as boto
+import pytest
+from botocore.retries.standard import ThrottledRetryableChecker, TransientRetryableChecker
+
+from kinesis_efo.aws_errors import Cause, cause_of, cause_of_code, code_of, describe, key_remedy, message_of
+from kinesis_efo.errors import LeaseTableError, TableUnavailableError
+from kinesis_efo.kinesis.faults import Verdict, classify
+from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.producer.faults import Retry, judge
+from tests.support.transports import refused
+
+POLICIES: list[tuple[Cause, Exception, Verdict, Retry, type[Exception]]] = [
+    (Cause.PASSING, refused("ThrottlingException"), Verdict.RETRY, Retry.YES, TableUnavailableError),
+    (Cause.PASSING, refused("SomethingNew", status=500), Verdict.RETRY, Retry.YES, TableUnavailableError),
+    (Cause.PASSING, refused("SomethingNew", status=429), Verdict.RETRY, Retry.YES, TableUnavailableError),
+    (Cause.PASSING, refused("SomethingThrottled", status=403), Verdict.RETRY, Retry.YES, TableUnavailableError),
+    (Cause.PASSING, TimeoutError(), Verdict.RETRY, Retry.YES, TableUnavailableError),
+    (Cause.DENIED, refused("AccessDeniedException"), Verdict.REFUSED, Retry.NO, LeaseTableError),
+    (Cause.UNRECOGNIZED, refused("SignatureDoesNotMatch"), Verdict.REFUSED, Retry.NO, LeaseTableError),
+    (Cause.UNRECOGNIZED, refused("SomethingNew", status=403), Verdict.REFUSED, Retry.NO, LeaseTableError),
+    (Cause.NO_CREDENTIALS, boto.NoCredentialsError(), Verdict.REFUSED, Retry.NO, LeaseTableError),
+    (
+        Cause.CREDENTIALS_UNREACHABLE,
+        boto.CredentialRetrievalError(provider="x", error_msg="y"),
+        Verdict.RETRY,
+        Retry.BRIEFLY,
+        TableUnavailableError,
+    ),
+    (Cause.EXPIRED, refused("ExpiredTokenException"), Verdict.EXPIRED, Retry.BRIEFLY, LeaseTableError),
+    (Cause.KEY, refused("KMSDisabledException"), Verdict.KEY, Retry.NO, LeaseTableError),
+    (Cause.MISSING, refused("ResourceNotFoundException"), Verdict.MISSING, Retry.NO, LeaseTableError),
+    (Cause.IN_USE, refused("ResourceInUseException"), Verdict.NOT_ACTIVE, Retry.YES, TableUnavailableError),
+    (Cause.INVALID, refused("ValidationException"), Verdict.INVALID, Retry.NO, LeaseTableError),
+    (Cause.UNSENT, boto.NoRegionError(), Verdict.INVALID, Retry.NO, LeaseTableError),
+    (Cause.UNKNOWN, refused("SomethingNew"), Verdict.RETRY, Retry.NO, LeaseTableError),
+    (Cause.UNKNOWN, ZeroDivisionError("a bug"), Verdict.UNEXPECTED, Retry.NO, ZeroDivisionError),
+]
+
+
+@pytest.mark.parametrize(("cause", "error", "verdict", "retry", "raised"), POLICIES, ids=repr)
+def test_what_each_caller_does_about_a_cause(
+    cause: Cause, error: Exception, verdict: Verdict, retry: Retry, raised: type[Exception]
+) -> None:
+    class Refusing:
+        meta = SimpleNamespace(region_name="eu-west-1")
+
+        async def describe_table(self, **_: Any) -> None:
+            raise error
+
+    assert cause_of(error) is cause
+    assert classify(error).verdict is verdict
+    assert judge(error).retry is retry
+    with pytest.raises(raised) as caught:
+        asyncio.run(LeaseTable(Refusing(), "leases", declared_by="x").check())  # type: ignore[arg-type]
+    assert type(caught.value) is raised
+
+
+def test_no_cause_is_left_out_here() -> None:
+    assert {cause for cause, *_ in POLICIES} == set(Cause)
+
+
+def test_what_botocore_takes_for_passing_we_do_too() -> None:
+    codes = {*ThrottledRetryableChecker._THROTTLED_ERROR_CODES, *TransientRetryableChecker._TRANSIENT_ERROR_CODES}
+    assert {code for code in codes if cause_of_code(code, 400) is not Cause.PASSING} == {"PriorRequestNotComplete"}, (
+        "Route 53's, and none of ours"
+    )
+
+
+def test_errors_of_the_service_are_told_apart_from_the_sdks() -> None:
+    assert (code_of(refused("A", "b")), message_of(refused("A", "b")), describe(refused("A", "b"))) == (
+        "A",
+        "b",
+        "A: b",
+    )
+    assert (code_of(ValueError("v")), message_of(ValueError("v")), describe(ValueError("v"))) == (
+        "",
+        "v",
+        "ValueError: v",
+    )
+
+
+def test_the_remedy_for_a_key_names_what_it_is_needed_for() -> None:
+    assert key_remedy("KMSAccessDeniedException", "Decrypt").startswith("allow the role kms:Decrypt on the key")
+    assert key_remedy("KMSDisabledException", "Decrypt") == "enable the key"

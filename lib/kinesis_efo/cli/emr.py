@@ -20,7 +20,7 @@ from kinesis_efo.emr.following import stop as stop_run
 from kinesis_efo.emr.job import lease_timeout
 from kinesis_efo.emr.packing import Archive, Platform, read_archive
 from kinesis_efo.emr.packing import package as build
-from kinesis_efo.emr.submission import Wish, ensure, make_room, plan, refusals, same
+from kinesis_efo.emr.submission import JobRequest, ensure, make_room, plan, refusals, same
 from kinesis_efo.emr.submission import submit as submit_job
 from kinesis_efo.emr.target import Kind, Run
 from kinesis_efo.errors import ConfigurationError, SubmissionRefusedError
@@ -149,7 +149,7 @@ def submit(
                 architecture or (deployed.architecture if deployed else None),
             )
         )
-        wish = Wish(
+        request = JobRequest(
             manifest=context.manifest,
             location=context.location,
             archive=archive_artifact(packed),
@@ -165,7 +165,7 @@ def submit(
         try:
             data = asyncio.run(
                 _submit(
-                    context, wish, SystemClock(), replace=replace, if_changed=if_changed, grace=grace, dry_run=dry_run,
+                    context, request, SystemClock(), replace=replace, if_changed=if_changed, grace=grace, dry_run=dry_run,
                     follow=follow, patience=patience,
                 )
             )  # fmt: skip
@@ -183,7 +183,7 @@ def submit(
 
 async def _submit(
     context: Context,
-    wish: Wish,
+    request: JobRequest,
     clock: Clock,
     *,
     replace: bool,
@@ -194,18 +194,18 @@ async def _submit(
     patience: float,
 ) -> dict[str, Any]:
     platform, store = context.platform, context.store
-    known = platform.runs(wish.name)
-    live = platform.live(wish.name)
-    job = plan(wish, context.target.kind, store, known)
-    data: dict[str, Any] = {"target": str(context.target), "application": wish.manifest.application}
-    data |= {"fingerprint": job.fingerprint, "archive": wish.archive.digest, "program": wish.program.digest}
+    known = platform.runs(request.name)
+    live = platform.live(request.name)
+    job = plan(request, context.target.kind, store, known)
+    data: dict[str, Any] = {"target": str(context.target), "application": request.manifest.application}
+    data |= {"fingerprint": job.fingerprint, "archive": request.archive.digest, "program": request.program.digest}
     if if_changed and (unchanged := same(live, job)):
         return {**data, "submitted": False, "replaced": [], "run": _run_data(unchanged)}
     async with context.leases() as leases:
         replacing = bool(live) and (replace or if_changed)
         ensure(
             await refusals(
-                wish, platform, platform.site(), live,
+                request, platform, platform.site(), live,
                 kinesis=context.client("kinesis"), leases=leases, clock=clock, replacing=replacing,
             )
         )  # fmt: skip
@@ -216,9 +216,9 @@ async def _submit(
             output.remark(f"stopping {', '.join(run.id for run in live)}")
             replaced = await make_room(
                 live, platform, leases, clock, _report,
-                grace=grace, lease_seconds=lease_timeout(wish.arguments), mark=context.mark,
+                grace=grace, lease_seconds=lease_timeout(request.arguments), mark=context.mark,
             )  # fmt: skip
-    identifier = submit_job(job, platform, store, wish, output.remark)
+    identifier = submit_job(job, platform, store, request, output.remark)
     output.remark(f"submitted {identifier} to {platform.target}")
     run = await until_running(platform, identifier, clock, _report, patience) if follow else platform.run(identifier)
     return {**data, "submitted": True, "replaced": [each.id for each in replaced], "run": _run_data(run)}

@@ -29,7 +29,7 @@ from kinesis_efo.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class JobRequest:
     """What a user wants to run.
 
     Attributes:
@@ -64,11 +64,11 @@ class Wish:
         return job_name(self.manifest.environment, self.manifest.application)
 
 
-def plan(wish: Wish, kind: Kind, store: Store, previous: Sequence[Run]) -> Job:
-    """The job that a wish comes to.
+def plan(request: JobRequest, kind: Kind, store: Store, previous: Sequence[Run]) -> Job:
+    """The job that a request comes to.
 
     Args:
-        wish: The wish.
+        request: What the user wants to run.
         kind: Where it runs.
         store: Where its files will be.
         previous: Runs of the application before, newest first. The next run is named after the last one: submitted twice, it is one
@@ -77,43 +77,43 @@ def plan(wish: Wish, kind: Kind, store: Store, previous: Sequence[Run]) -> Job:
     Raises:
         ConfigurationError: A setting cannot be passed on, or the role is missing.
     """
-    if kind is not Kind.CLUSTER and not wish.role_arn:
+    if kind is not Kind.CLUSTER and not request.role_arn:
         raise ConfigurationError(f"--execution-role is missing: a job on {kind} runs with a role of its own")
-    if not wish.location.startswith(("ssm://", "s3://")):
+    if not request.location.startswith(("ssm://", "s3://")):
         raise ConfigurationError(
-            f"--manifest must be ssm:///name or s3://bucket/key, which the job can read as well; got {wish.location!r}"
+            f"--manifest must be ssm:///name or s3://bucket/key, which the job can read as well; got {request.location!r}"
         )
-    arguments = list(wish.arguments)
+    arguments = list(request.arguments)
     if not any(each == "--manifest" or each.startswith("--manifest=") for each in arguments):
-        arguments = ["--manifest", wish.location, *arguments]
-    archive = store.uri(wish.archive.key)
-    settings = spark_settings(kind, archive, arguments, wish.spark)
-    streams = {name: [each.stream_arn, each.consumer_arn] for name, each in wish.manifest.streams.items()}
+        arguments = ["--manifest", request.location, *arguments]
+    archive = store.uri(request.archive.key)
+    settings = spark_settings(kind, archive, arguments, request.spark)
+    streams = {name: [each.stream_arn, each.consumer_arn] for name, each in request.manifest.streams.items()}
     fingerprint = digest(
-        wish.name, archive, wish.program.digest, arguments, settings, wish.role_arn, wish.release_label, wish.logs,
-        wish.logs_key_arn, wish.manifest.lease_table, streams,
+        request.name, archive, request.program.digest, arguments, settings, request.role_arn, request.release_label, request.logs,
+        request.logs_key_arn, request.manifest.lease_table, streams,
     )  # fmt: skip
     token = digest(fingerprint, previous[0].id if previous else "")[:32]
     settings[FINGERPRINT_SETTING] = fingerprint
     if kind is not Kind.SERVERLESS:
-        settings[MARKER_SETTING] = store.uri(f"stops/{wish.name}/{token}")
+        settings[MARKER_SETTING] = store.uri(f"stops/{request.name}/{token}")
     return Job(
-        name=wish.name,
+        name=request.name,
         archive=archive,
-        program=store.uri(wish.program.key),
+        program=store.uri(request.program.key),
         arguments=arguments,
         spark=settings,
-        role_arn=wish.role_arn,
-        release_label=wish.release_label,
-        logs=wish.logs,
-        logs_key_arn=wish.logs_key_arn,
+        role_arn=request.role_arn,
+        release_label=request.release_label,
+        logs=request.logs,
+        logs_key_arn=request.logs_key_arn,
         fingerprint=fingerprint,
         token=token,
     )
 
 
 async def refusals(
-    wish: Wish,
+    request: JobRequest,
     platform: Platform,
     site: Site,
     live: Sequence[Run],
@@ -126,7 +126,7 @@ async def refusals(
     """Why a job would not work, as sentences; empty where nothing is known against it.
 
     Args:
-        wish: The job.
+        request: The job.
         platform: Where it would run.
         site: What EMR says about that.
         live: Runs of the same application that have not ended.
@@ -137,9 +137,9 @@ async def refusals(
     """
     reasons = [
         *site.faults,
-        *checks.release_faults(platform.target, site, wish.release_label),
-        *checks.architecture_faults(platform.target, site, wish.built),
-        *checks.consumer_faults(wish.manifest, kinesis),
+        *checks.release_faults(platform.target, site, request.release_label),
+        *checks.architecture_faults(platform.target, site, request.built),
+        *checks.consumer_faults(request.manifest, kinesis),
     ]
     table = await checks.table_faults(leases)
     reasons += table
@@ -147,11 +147,11 @@ async def refusals(
         told = ", ".join(f"{run.id} ({run.told})" for run in live)
         if live:
             reasons.append(
-                f"application {wish.manifest.application!r} runs already on {platform.target}: {told}; stop it, or say --replace"
+                f"application {request.manifest.application!r} runs already on {platform.target}: {told}; stop it, or say --replace"
             )
-        elif not table and (owners := await living_owners(leases, clock, lease_timeout(wish.arguments))):
+        elif not table and (owners := await living_owners(leases, clock, lease_timeout(request.arguments))):
             reasons.append(
-                f"application {wish.manifest.application!r} is read by {', '.join(sorted(owners))}, which renews its leases in "
+                f"application {request.manifest.application!r} is read by {', '.join(sorted(owners))}, which renews its leases in "
                 f"{leases.label} and is no run on {platform.target}: stop it where it runs"
             )
     return reasons
@@ -195,14 +195,14 @@ async def make_room(
     return ended
 
 
-def submit(job: Job, platform: Platform, store: Store, wish: Wish, told: Callable[[str], None]) -> str:
+def submit(job: Job, platform: Platform, store: Store, request: JobRequest, told: Callable[[str], None]) -> str:
     """Upload what is not there yet, and submit a job.
 
     Args:
         job: The job.
         platform: Where it runs.
         store: Where its files go.
-        wish: What the job came from.
+        request: What the job came from.
         told: Told what is done.
 
     Returns:
@@ -211,7 +211,7 @@ def submit(job: Job, platform: Platform, store: Store, wish: Wish, told: Callabl
     Raises:
         PlatformError: S3 or EMR refuses.
     """
-    for artifact in (wish.archive, wish.program):
+    for artifact in (request.archive, request.program):
         size = artifact.path.stat().st_size / 1e6
         done = "uploaded" if store.upload(artifact) else "is there already:"
         told(f"{done} {store.uri(artifact.key)} ({size:.1f} MB)")

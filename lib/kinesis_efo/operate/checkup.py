@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.access import Clients
-from kinesis_efo.operate.findings import Finding, Unsure, Wrong, finding
+from kinesis_efo.operate.findings import CheckFailed, CheckUnknown, Finding, finding
 
 CONSUMER_QUOTA: Final = 20
 """Consumers per stream, unless AWS raised it (Kinesis Data Streams, "Quotas and limits")."""
@@ -37,7 +37,7 @@ async def stream(clients: Clients, ref: StreamRef) -> Finding:
         found = answer["StreamDescriptionSummary"]
         status = found["StreamStatus"]
         if status not in ("ACTIVE", "UPDATING"):
-            raise Wrong(
+            raise CheckFailed(
                 f"{ref.stream_arn} is {status}", "wait until it is ACTIVE" if status == "CREATING" else "deploy it"
             )
         shards, hours = found["OpenShardCount"], found["RetentionPeriodHours"]
@@ -61,7 +61,7 @@ async def consumer(clients: Clients, ref: StreamRef) -> Finding:
             ) from error
         status = answer["ConsumerDescription"]["ConsumerStatus"]
         if status != "ACTIVE":
-            raise Wrong(
+            raise CheckFailed(
                 f"{ref.consumer_arn} is {status}", "wait until it is ACTIVE" if status == "CREATING" else "deploy it"
             )
         return f"ACTIVE, {ref.stream_name}, consumer {consumer_name(ref)}"
@@ -81,7 +81,9 @@ async def shards(clients: Clients, ref: StreamRef) -> Finding:
                 error, f"{ref.stream_arn} does not exist", "deploy it, to this account and region"
             ) from error
         if not answer["Shards"]:
-            raise Wrong("the stream has no shards", "look at the stream: it was just created, or is being deleted")
+            raise CheckFailed(
+                "the stream has no shards", "look at the stream: it was just created, or is being deleted"
+            )
         return "can be listed"
 
     return await finding(f"shards of {ref.name}", look(), action="kinesis:ListShards")
@@ -101,10 +103,10 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
         kinesis = await clients.client("kinesis")
         shape = kinesis.meta.service_model.operation_model("SubscribeToShard").input_shape
         if "DryRun" not in shape.members:
-            raise Unsure("this botocore knows no dry run of SubscribeToShard", "upgrade boto3 and aiobotocore")
+            raise CheckUnknown("this botocore knows no dry run of SubscribeToShard", "upgrade boto3 and aiobotocore")
         if owners and not anyway:
             # AWS does not say whether a dry run counts against the one call per second and shard of a live query.
-            raise Unsure(
+            raise CheckUnknown(
                 f"not tried: {min(owners)} reads the stream, which proves as much",
                 "to try all the same, say --subscribe-anyway",
             )
@@ -119,7 +121,7 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
         except ClientError as error:
             return _dry_run(error, ref)
         answer["EventStream"].close()
-        raise Unsure(
+        raise CheckUnknown(
             "the endpoint knows no dry run: a subscription was opened, and closed at once", "use AWS' endpoint"
         )
 
@@ -130,7 +132,7 @@ def _dry_run(error: ClientError, ref: StreamRef) -> str:
     if code_of(error) == "DryRunOperationException":
         return "allowed (dry run)"
     if cause_of(error) is Cause.IN_USE:
-        raise Unsure(describe(error), "somebody reads with this consumer just now") from error
+        raise CheckUnknown(describe(error), "somebody reads with this consumer just now") from error
     raise _if_missing(error, f"{ref.consumer_arn} does not exist (any more)", "deploy again, and restart the query")
 
 
@@ -170,7 +172,7 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
                 break
             request["NextToken"] = token
         if len(names) >= CONSUMER_QUOTA:
-            raise Unsure(
+            raise CheckUnknown(
                 f"{len(names)} consumers: {CONSUMER_QUOTA} is the quota unless AWS raised it",
                 "before you declare another, remove one that nobody reads with, or have the quota raised",
             )
@@ -207,11 +209,11 @@ async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Fin
         )
         values = answer["MetricDataResults"][0]["Values"]
         if not values:
-            raise Unsure(
+            raise CheckUnknown(
                 "CloudWatch has no figures of the last hour", "none is needed unless a query runs; then look again"
             )
         if refused := round(sum(values)):
-            raise Wrong(
+            raise CheckFailed(
                 f"{refused} subscriptions refused in the last hour",
                 "find who else reads with this consumer: every application needs one of its own",
             )
@@ -227,7 +229,7 @@ def consumer_name(ref: StreamRef) -> str:
 
 def _if_missing(error: ClientError, detail: str, fix: str) -> Exception:
     """What to raise for an error: our own where the resource does not exist, else the error itself."""
-    return Wrong(detail, fix) if cause_of(error) is Cause.MISSING else error
+    return CheckFailed(detail, fix) if cause_of(error) is Cause.MISSING else error
 
 
 def _encryption(summary: dict[str, Any]) -> str:

@@ -37,15 +37,15 @@ class Finding:
     fix: str = ""
 
 
-class Wrong(Exception):
-    """What was checked is not as it should be.
+class NotPassed(Exception):
+    """A check did not pass.
 
     Args:
         detail: What was found.
         fix: What to do.
     """
 
-    status = Status.FAILED
+    status: Status
 
     def __init__(self, detail: str, fix: str) -> None:
         super().__init__(detail)
@@ -53,8 +53,14 @@ class Wrong(Exception):
         self.fix = fix
 
 
-class Unsure(Wrong):
-    """It cannot be told whether what was checked is as it should be. Arguments as `Wrong`."""
+class CheckFailed(NotPassed):
+    """What was checked is not as it should be."""
+
+    status = Status.FAILED
+
+
+class CheckUnknown(NotPassed):
+    """It cannot be told whether what was checked is as it should be."""
 
     status = Status.UNKNOWN
 
@@ -64,14 +70,14 @@ async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bo
 
     Args:
         subject: What is checked.
-        work: The check; its result says what was found. Raises `Wrong` or `Unsure`, or whatever AWS' clients raise.
+        work: The check; its result says what was found. Raises `CheckFailed` or `CheckUnknown`, or whatever AWS' clients raise.
         action: The permission it takes, such as `kinesis:ListShards`.
         needed: Whether a query needs that permission; where only the check does, a refusal leaves the answer open.
     """
     try:
         return Finding(subject, Status.PASSED, await work)
-    except Wrong as wrong:
-        return Finding(subject, wrong.status, wrong.detail, wrong.fix)
+    except NotPassed as outcome:
+        return Finding(subject, outcome.status, outcome.detail, outcome.fix)
     except LeaseTableError as error:
         return Finding(subject, Status.FAILED, str(error), "deploy the application's stack; its policy is the job's")
     except TableUnavailableError as error:

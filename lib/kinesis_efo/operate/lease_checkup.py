@@ -14,7 +14,7 @@ from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.operate.access import Clients
-from kinesis_efo.operate.findings import Finding, Wrong, finding
+from kinesis_efo.operate.findings import CheckFailed, Finding, finding
 
 PROBE_KEY: Final = "kinesis-efo-doctor"
 """Lease key of the writes that must not happen: no shard has it, and each write asks for it to exist."""
@@ -52,7 +52,7 @@ async def lease_table(clients: Clients, manifest: Manifest) -> Finding:
         await table.check()
         scan = await table.scan()
         if scan.unreadable:
-            raise Wrong("; ".join(list(scan.unreadable.values())[:3]), "correct or delete the rows")
+            raise CheckFailed("; ".join(list(scan.unreadable.values())[:3]), "correct or delete the rows")
         owned = sum(lease.owner is not None for lease in scan.leases.values())
         return f"{manifest.lease_table}: ACTIVE, key leaseKey (S), {len(scan.leases)} rows, {owned} owned"
 
@@ -77,12 +77,12 @@ async def lease_writes(clients: Clients, manifest: Manifest) -> Finding:
             except ClientError as error:
                 cause = cause_of(error)
                 if cause is Cause.MISSING:
-                    raise Wrong(
+                    raise CheckFailed(
                         f"lease table {manifest.lease_table} does not exist", "deploy the application's stack"
                     ) from error
                 if cause is Cause.DENIED:
                     fix = f"attach the application's policy to the role: it allows dynamodb:{action} and the use of the key"
-                    raise Wrong(describe(error), fix) from error
+                    raise CheckFailed(describe(error), fix) from error
                 if code_of(error) != "ConditionalCheckFailedException":
                     raise
         return "rows may be created, changed and deleted"

@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.operate.access import Clients
-from kinesis_efo.operate.findings import Finding, Status, Unsure, Wrong, finding
+from kinesis_efo.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding
 
 MOST_SKEW: Final = 5.0
 """Seconds. AWS refuses signatures from 300 s on; but a query that starts at LATEST starts at this machine's time."""
@@ -64,12 +64,12 @@ async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
 
     async def compare() -> str:
         if "date" not in headers:
-            raise Unsure("AWS did not tell the time", "see what is wrong with the endpoint first")
+            raise CheckUnknown("AWS did not tell the time", "see what is wrong with the endpoint first")
         skew = clock.time() - times[-1] / 2 - parsedate_to_datetime(headers["date"]).timestamp()
         # The header has whole seconds, cut off.
         off = max(0.0, -skew, skew - 1)
         if off > MOST_SKEW:
-            raise Wrong(
+            raise CheckFailed(
                 f"this machine's clock is {off:.0f} s {'ahead of' if skew > 0 else 'behind'} AWS",
                 "synchronize it (chrony, NTP): AWS refuses signatures from 300 s on, and LATEST means this machine's time",
             )

@@ -101,8 +101,8 @@ class Writing:
             return producers.finish()
 
 
-class Shelf:
-    """Producers that wait in a Python worker for its next task: opening one costs calls that AWS limits per account.
+class ProducerPool:
+    """Open producers that wait in a Python worker for its next task: opening one costs calls that AWS limits per account.
 
     Args:
         seconds: Older ones are closed: a stream's limits may have changed.
@@ -137,7 +137,7 @@ class Shelf:
             self._kept.popitem()[1][0].abort()
 
 
-_shelf = Shelf()
+_pool = ProducerPool()
 
 
 @dataclass
@@ -192,7 +192,7 @@ class Producers:
             written.bytes += metrics.bytes_written - used.before.bytes_written
             written.refused += metrics.records_refused - used.before.records_refused
         for used in self._in_use.values():
-            _shelf.keep(used.target, self._options, used.producer, used.opened)
+            _pool.keep(used.target, self._options, used.producer, used.opened)
         self._in_use.clear()
         return written
 
@@ -218,7 +218,7 @@ class Producers:
             )
         target = wanted if arns is None else arns[wanted]
         if target not in self._in_use:
-            producer, opened = _shelf.take(target, self._options)
+            producer, opened = _pool.take(target, self._options)
             self._in_use[target] = _InUse(target, producer, opened, producer.metrics)
         self._by_name[name] = self._in_use[target].producer
         return self._by_name[name]

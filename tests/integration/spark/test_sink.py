@@ -21,7 +21,7 @@ from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.producer import RecordRefusedError, StreamNotFoundError
 from kinesis_efo.spark.facade import register
-from kinesis_efo.spark.sink import KinesisBatchWriter, Shelf, Written
+from kinesis_efo.spark.sink import KinesisBatchWriter, ProducerPool, Written
 from tests.support.world import World
 
 MakeWorld = Callable[..., World]
@@ -201,11 +201,11 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
     with LocalAws(settings=Settings(read_limit=False, write_limit=True)) as running:
         for name, value in running.environment.items():
             monkeypatch.setenv(name, value)
-        shelf = Shelf()
-        monkeypatch.setattr("kinesis_efo.spark.sink._shelf", shelf)
+        pool = ProducerPool()
+        monkeypatch.setattr("kinesis_efo.spark.sink._pool", pool)
         running.client("kinesis").create_stream(StreamName="orders", ShardCount=1)
         yield running
-        shelf.clear()
+        pool.clear()
 
 
 def task(schema: StructType = DATA, **options: str) -> KinesisBatchWriter:

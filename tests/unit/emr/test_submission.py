@@ -1,4 +1,4 @@
-"""What a wish comes to, and what is held against it."""
+"""What a request comes to, and what is held against it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinesis_efo.emr.artifacts import Artifact, Store
 from kinesis_efo.emr.checks import release_faults
 from kinesis_efo.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job
 from kinesis_efo.emr.packing import Platform
-from kinesis_efo.emr.submission import Wish, plan, same
+from kinesis_efo.emr.submission import JobRequest, plan, same
 from kinesis_efo.emr.target import Kind, Run, Site, State, Target
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -24,7 +24,7 @@ MANIFEST = Manifest(
     application="lake", environment="dev", region="eu-west-1", lease_table="leases", source="ssm:///m",
     streams={"orders": StreamRef("orders", "dev-orders", STREAM, f"{STREAM}/consumer/lake:1")}, stream_names={"orders": "dev-orders"},
 )  # fmt: skip
-WISH = Wish(
+REQUEST = JobRequest(
     manifest=MANIFEST,
     location="ssm:///m",
     archive=Artifact(Path("a.tar.gz"), "environments/0a/environment.tar.gz", "0a"),
@@ -34,26 +34,28 @@ WISH = Wish(
     role_arn="arn:aws:iam::111122223333:role/lake",
 )
 STORE = Store(None, "s3://artifacts/jobs/")
-BEFORE = Run("r1", WISH.name, State.FAILED, "FAILED", datetime(2026, 1, 1, tzinfo=UTC))
+BEFORE = Run("r1", REQUEST.name, State.FAILED, "FAILED", datetime(2026, 1, 1, tzinfo=UTC))
 
 
-def job(wish: Wish = WISH, kind: Kind = Kind.EKS, *previous: Run) -> Job:
-    return plan(wish, kind, STORE, previous)
+def job(request: JobRequest = REQUEST, kind: Kind = Kind.EKS, *previous: Run) -> Job:
+    return plan(request, kind, STORE, previous)
 
 
-CHANGES: list[Callable[[Wish], Wish]] = [
-    lambda wish: replace(wish, archive=replace(wish.archive, key="environments/0c/environment.tar.gz", digest="0c")),
-    lambda wish: replace(wish, program=replace(wish.program, digest="0c")),
-    lambda wish: replace(wish, arguments=["--output", "s3://lake2"]),
-    lambda wish: replace(wish, arguments=["s3://lake", "--output"]),
-    lambda wish: replace(wish, spark={"spark.executor.instances": "3"}),
-    lambda wish: replace(wish, role_arn="arn:aws:iam::111122223333:role/other"),
-    lambda wish: replace(wish, release_label="emr-spark-8.1.0-latest"),
-    lambda wish: replace(wish, logs="s3://logs"),
-    lambda wish: replace(wish, location="ssm:///other"),
-    lambda wish: replace(wish, manifest=replace(MANIFEST, lease_table="other")),
-    lambda wish: replace(
-        wish,
+CHANGES: list[Callable[[JobRequest], JobRequest]] = [
+    lambda request: replace(
+        request, archive=replace(request.archive, key="environments/0c/environment.tar.gz", digest="0c")
+    ),
+    lambda request: replace(request, program=replace(request.program, digest="0c")),
+    lambda request: replace(request, arguments=["--output", "s3://lake2"]),
+    lambda request: replace(request, arguments=["s3://lake", "--output"]),
+    lambda request: replace(request, spark={"spark.executor.instances": "3"}),
+    lambda request: replace(request, role_arn="arn:aws:iam::111122223333:role/other"),
+    lambda request: replace(request, release_label="emr-spark-8.1.0-latest"),
+    lambda request: replace(request, logs="s3://logs"),
+    lambda request: replace(request, location="ssm:///other"),
+    lambda request: replace(request, manifest=replace(MANIFEST, lease_table="other")),
+    lambda request: replace(
+        request,
         manifest=replace(
             MANIFEST, streams={"orders": replace(MANIFEST.streams["orders"], consumer_arn=f"{STREAM}/consumer/lake:2")}
         ),
@@ -62,14 +64,14 @@ CHANGES: list[Callable[[Wish], Wish]] = [
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_whatever_makes_another_job_has_another_fingerprint(change: Callable[[Wish], Wish]) -> None:
-    assert job(change(WISH)).fingerprint != job().fingerprint
-    assert job(change(WISH)).token != job().token
+def test_whatever_makes_another_job_has_another_fingerprint(change: Callable[[JobRequest], JobRequest]) -> None:
+    assert job(change(REQUEST)).fingerprint != job().fingerprint
+    assert job(change(REQUEST)).token != job().token
 
 
 def test_the_same_job_is_the_same_run_until_there_was_one() -> None:
     assert job() == job()
-    again = job(WISH, Kind.EKS, BEFORE)
+    again = job(REQUEST, Kind.EKS, BEFORE)
     assert again.fingerprint == job().fingerprint
     assert again.token != job().token
     assert again.spark[MARKER_SETTING] != job().spark[MARKER_SETTING], "an old marker stops no new run"
@@ -77,7 +79,7 @@ def test_the_same_job_is_the_same_run_until_there_was_one() -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_it_carries_its_fingerprint_and_a_marker_where_emr_grants_no_time(kind: Kind) -> None:
-    made = job(WISH, kind)
+    made = job(REQUEST, kind)
     assert made.spark[FINGERPRINT_SETTING] == made.fingerprint
     marker = f"s3://artifacts/jobs/stops/kinesis-efo-dev-lake/{made.token}"
     assert made.spark.get(MARKER_SETTING) == (None if kind is Kind.SERVERLESS else marker)
@@ -85,14 +87,14 @@ def test_it_carries_its_fingerprint_and_a_marker_where_emr_grants_no_time(kind: 
 
 @pytest.mark.parametrize("given", [["--manifest", "s3://b/m"], ["--manifest=s3://b/m"]])
 def test_a_manifest_among_the_arguments_is_left_alone(given: list[str]) -> None:
-    assert job(replace(WISH, arguments=given)).arguments == given
+    assert job(replace(REQUEST, arguments=given)).arguments == given
     assert list(job().arguments) == ["--manifest", "ssm:///m", "--output", "s3://lake"]
 
 
 def test_only_a_cluster_has_a_role_to_run_with() -> None:
-    assert job(replace(WISH, role_arn=None), Kind.CLUSTER).role_arn is None
+    assert job(replace(REQUEST, role_arn=None), Kind.CLUSTER).role_arn is None
     with pytest.raises(ConfigurationError, match="--execution-role is missing: a job on eks"):
-        job(replace(WISH, role_arn=None))
+        job(replace(REQUEST, role_arn=None))
 
 
 def test_a_live_run_is_the_same_by_its_fingerprint_only() -> None:

@@ -82,7 +82,7 @@ class Distance(NoFaults):
     """Every PutRecords takes its time."""
 
     async def before(self, request: Request) -> None:
-        """See `Faults`."""
+        """See `FaultInjection`."""
         if request.operation == "PutRecords":
             await asyncio.sleep(ANSWER_SECONDS)
 

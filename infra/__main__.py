@@ -57,11 +57,11 @@ def _bootstrap(options: argparse.Namespace) -> None:
     import boto3
 
     from infra.app import synthesize_bootstrap
-    from infra.bootstrap import bootstrap
+    from infra.apply_bootstrap import apply_bootstrap
 
     (environment,) = load_environments(options.directory, [options.environment])
     s3 = boto3.client("s3", region_name=environment.state_region or environment.region)
-    bootstrap(environment, synthesize_bootstrap([environment], options.out), s3, approve=options.yes)
+    apply_bootstrap(environment, synthesize_bootstrap([environment], options.out), s3, approve=options.yes)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,6 +11,8 @@ PIPELINE_PATH = "/kinesis-efo-pipeline/"
 """IAM path of the pipeline's own roles and policies."""
 GITHUB_ISSUER = "token.actions.githubusercontent.com"
 """Who vouches for GitHub's workflows."""
+ENVIRONMENTS, PROGRAMS, STOPS, LOGS = "environments/", "programs/", "stops/", "logs/"
+"""Prefixes in the bucket of artifacts, as the library writes them."""
 
 
 def partition(region: str) -> str:

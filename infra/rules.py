@@ -1,4 +1,4 @@
-"""Rules that span entries of an environment file, or several files. Pure; relies on `settings`, `names`, `documents`.
+"""Rules that span entries of an environment file, or several files. Pure; relies on `settings`, `names`, `iam`, `literals`.
 
 Each rule looks only at entries that are valid by themselves, so that one fault never produces a second, misleading one.
 """
@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from infra import documents, names, permissions
+from infra import iam, literals, names, permissions
 from infra.errors import Fault
 from infra.settings import (
     AdoptedStream,
@@ -282,7 +282,7 @@ def _same_region(path: str, arn: str, head: Head) -> Iterator[Fault]:
 def _sizes(environment: Environment) -> Iterator[Fault]:
     if environment.pipeline is not None:
         for statements in permissions.policies(environment).values():
-            characters = len(documents.policy_json(statements))
+            characters = len(iam.policy_json(statements))
             if characters > _POLICY_CHARACTERS:
                 rule = (
                     f"what it may do must fit managed policies ({_POLICY_CHARACTERS} characters); give streams, tables and roles "
@@ -293,16 +293,16 @@ def _sizes(environment: Environment) -> Iterator[Fault]:
     for key, application in environment.applications.items():
         if isinstance(application.access, OtherAccount):
             continue
-        texts = {"manifest": documents.literal_manifest(environment, key)}
+        texts = {"manifest": literals.literal_manifest(environment, key)}
         if environment.emr is not None:
-            texts["job"] = documents.literal_deployment(environment, key)
+            texts["job"] = literals.literal_deployment(environment, key)
         for what, text in texts.items():
             if (size := len(text.encode())) > limit:
                 standard = environment.manifest_tier == "standard"
                 hint = "say manifest_tier: advanced" if standard else "split the application"
                 rule = f"its {what} must fit the {environment.manifest_tier} parameter tier ({limit} bytes); {hint}"
                 yield Fault(f"applications.{key}", f"{size} bytes", rule)
-        characters = len(documents.literal_policy(environment, key).json())
+        characters = len(literals.literal_policy(environment, key).json())
         if characters > _POLICY_CHARACTERS:
             rule = f"its policy must fit a managed policy ({_POLICY_CHARACTERS} characters); split the application"
             yield Fault(f"applications.{key}", f"{characters} characters", rule)
@@ -378,7 +378,7 @@ def warnings(environment: Environment) -> Iterable[str]:
             if isinstance(stream, AdoptedStream):
                 yield (
                     f"streams.{key}: {reader}, but the policy of an adopted stream is its owner's: its owner must allow "
-                    f"{', '.join(documents.READ_STREAM)} to those principals"
+                    f"{', '.join(iam.READ_STREAM)} to those principals"
                 )
             if stream.key not in ("own", "aws-managed", None):
                 yield f"streams.{key}: {reader}: the policy of key {stream.key} must allow them kms:Decrypt"

@@ -22,7 +22,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra import documents, names
+from infra import manifest, names
 from infra.errors import UpError
 from infra.load import load_environments
 from infra.settings import AdoptedStream, Application, Environment, OtherAccount, OwnStream
@@ -179,7 +179,7 @@ class _Boto3:
             references = {each: self._consumer(each, key) for each in application.streams}
             if not isinstance(application.access, OtherAccount):
                 table = names.lease_table_name(environment, key)
-                document = documents.manifest(
+                document = manifest.manifest(
                     environment, key, table_name=table, table_arn=self._table(table), streams=references
                 )
                 self._parameter(names.parameter_name(environment, key), document)
@@ -212,7 +212,7 @@ class _Boto3:
         summary: dict[str, Any] = self._kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
         return summary
 
-    def _consumer(self, key: str, application: str) -> documents.StreamRef:
+    def _consumer(self, key: str, application: str) -> manifest.StreamRef:
         stream = names.stream_name(self._environment, key)
         arn = self._summary(stream)["StreamARN"]
         name = names.application_name(application, self._environment.applications[application])
@@ -226,7 +226,7 @@ class _Boto3:
 
         problem = f"consumer {name} of stream {stream} does not become ACTIVE"
         self._wait.until(lambda: description()["ConsumerStatus"] == "ACTIVE", problem)
-        return documents.StreamRef(stream, arn, description()["ConsumerARN"])
+        return manifest.StreamRef(stream, arn, description()["ConsumerARN"])
 
     def _table(self, name: str) -> str:
         with _already_there():
@@ -256,13 +256,13 @@ class _Boto3:
             if isinstance(application.access, OtherAccount):
                 continue
             job = environment.job(key)
-            document = documents.deployment(
+            document = manifest.deployment(
                 environment,
                 key,
                 bucket=bucket,
                 key_arn=None,
                 target=job.target if job else None,
-                role_arn=documents.runtime_role(application.access, names.role_arn(environment, key)),
+                role_arn=manifest.runtime_role(application.access, names.role_arn(environment, key)),
             )
             self._parameter(names.deployment_parameter_name(environment, key), document)
 

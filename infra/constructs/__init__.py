@@ -6,7 +6,7 @@ from infra.constructs.bucket import PrivateBucket
 from infra.constructs.dashboard import Dashboard
 from infra.constructs.jobs import Jobs
 from infra.constructs.key import CustomerKey
-from infra.constructs.manifest import Manifest
+from infra.constructs.manifest_parameter import ManifestParameter
 from infra.constructs.stream import FanOutStream
 from infra.constructs.table import LeaseTable
 
@@ -17,7 +17,7 @@ __all__ = [
     "FanOutStream",
     "Jobs",
     "LeaseTable",
-    "Manifest",
+    "ManifestParameter",
     "PrivateBucket",
     "ReaderAccess",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from infra import documents, names
+from infra import iam, names
 from infra.cdk import Construct, IamInstanceProfile, IamPolicy, IamRole, IamRolePolicyAttachment
 from infra.constructs.base import policy_document, put
 from infra.settings import Eks, EmrEc2, EmrServerless, Environment, RoleAccess
@@ -26,7 +26,7 @@ class ReaderAccess(Construct):
         scope: Construct,
         environment: Environment,
         application: str,
-        policy: documents.Policy,
+        policy: iam.Policy,
         serverless_arn: str | None = None,
     ) -> None:
         super().__init__(scope, f"access-{application}")
@@ -83,38 +83,38 @@ class ReaderAccess(Construct):
         """The role that applies may only make roles that are bounded."""
         return names.boundary_arn(self._environment) if self._environment.pipeline else None
 
-    def _trust(self, access: RoleAccess) -> documents.Statement:
+    def _trust(self, access: RoleAccess) -> iam.Statement:
         environment = self._environment
         match access:
             case EmrEc2():
                 service = f"ec2.{names.dns_suffix(environment.region)}"
-                return documents.Statement("EmrOnEc2", ("sts:AssumeRole",), (), principals={"Service": (service,)})
+                return iam.Statement("EmrOnEc2", ("sts:AssumeRole",), (), principals={"Service": (service,)})
             case EmrServerless():
                 source = names.arn(environment, "emr-serverless", f"/applications/{access.application_id or '*'}")
                 if self._serverless_arn and not access.application_id:
                     source = self._serverless_arn
-                return documents.Statement(
+                return iam.Statement(
                     "EmrServerless",
                     ("sts:AssumeRole",),
                     (),
                     principals={"Service": ("emr-serverless.amazonaws.com",)},
                     # Against the confused deputy: only jobs of this account's applications.
                     conditions=(
-                        documents.Condition("StringEquals", "aws:SourceAccount", (environment.account_id,)),
-                        documents.Condition("ArnLike", "aws:SourceArn", (source,)),
+                        iam.Condition("StringEquals", "aws:SourceAccount", (environment.account_id,)),
+                        iam.Condition("ArnLike", "aws:SourceArn", (source,)),
                     ),
                 )
             case Eks():
                 issuer = access.oidc_provider_arn.partition("oidc-provider/")[2]
                 subject = f"system:serviceaccount:{access.namespace}:{access.service_account}"
                 test = "StringLike" if "*" in subject else "StringEquals"
-                return documents.Statement(
+                return iam.Statement(
                     "ServiceAccount",
                     ("sts:AssumeRoleWithWebIdentity",),
                     (),
                     principals={"Federated": (access.oidc_provider_arn,)},
                     conditions=(
-                        documents.Condition("StringEquals", f"{issuer}:aud", ("sts.amazonaws.com",)),
-                        documents.Condition(test, f"{issuer}:sub", (subject,)),
+                        iam.Condition("StringEquals", f"{issuer}:aud", ("sts.amazonaws.com",)),
+                        iam.Condition(test, f"{issuer}:sub", (subject,)),
                     ),
                 )

@@ -14,7 +14,7 @@ from infra.cdk import (
     TerraformResource,
     TerraformResourceLifecycle,
 )
-from infra.documents import Statement
+from infra.iam import Statement
 from infra.names import Place
 from infra.settings import Environment
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from infra import documents, names
+from infra import iam, names
 from infra.cdk import (
     Construct,
     S3Bucket,
@@ -81,7 +81,7 @@ class PrivateBucket(Construct):
             ),
             place,
         )
-        document = policy_document(self, f"{place.now}_bucket", [documents.tls_only(self._arn)])
+        document = policy_document(self, f"{place.now}_bucket", [iam.tls_only(self._arn)])
         put(S3BucketPolicy(self, "policy", bucket=bucket.id, policy=document.json), place)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra import documents, names
+from infra import iam, manifest, names
 from infra.cdk import (
     Construct,
     EmrserverlessApplication,
@@ -42,7 +42,7 @@ class Jobs(Construct):
             names.ARTIFACTS,
             name=names.artifacts_bucket(environment),
             key_arn=key_arn,
-            expire_days={documents.LOGS: self._settings.log_days, documents.STOPS: _STOPS_DAYS},
+            expire_days={names.LOGS: self._settings.log_days, names.STOPS: _STOPS_DAYS},
             noncurrent_days=_NONCURRENT_DAYS,
         )
         self._serverless = self._application(self._settings.serverless) if self._settings.serverless else None
@@ -62,7 +62,7 @@ class Jobs(Construct):
         """Name of the bucket."""
         return self._bucket.name
 
-    def grant_run(self, policy: documents.Policy, application: str) -> None:
+    def grant_run(self, policy: iam.Policy, application: str) -> None:
         """Let the runtime of an application load its archive and program, see that it should stop, and write logs."""
         name = names.application_name(application, self._environment.applications[application])
         policy.use_artifacts(self._bucket.arn, self._environment.environment, name, self._key_arn)
@@ -80,13 +80,13 @@ class Jobs(Construct):
         target = job.target if job else None
         if target is None and isinstance(settings.access, EmrServerless) and not settings.access.application_id:
             target = f"serverless:{self._serverless.id}" if self._serverless else None
-        document = documents.deployment(
+        document = manifest.deployment(
             environment,
             application,
             bucket=self._bucket.name,
             key_arn=self._key_arn,
             target=target,
-            role_arn=documents.runtime_role(settings.access, access.role_arn),
+            role_arn=manifest.runtime_role(settings.access, access.role_arn),
         )
         name = names.deployment_parameter_name(environment, application)
         parameter = SsmParameter(

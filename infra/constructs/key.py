@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from infra import documents, names
+from infra import iam, names
 from infra.cdk import Construct, KmsAlias, KmsKey, TerraformResourceLifecycle
 from infra.constructs.base import keep, put
 from infra.settings import Environment
@@ -36,9 +36,9 @@ class CustomerKey(Construct):
     ) -> None:
         super().__init__(scope, "key")
         root = f"arn:{names.partition(environment.region)}:iam::{environment.account_id}:root"
-        statements = [documents.Statement("Account", ("kms:*",), ("*",), principals={"AWS": (root,)})]
+        statements = [iam.Statement("Account", ("kms:*",), ("*",), principals={"AWS": (root,)})]
         if foreign_readers:
-            statements.append(documents.decrypt_through(environment.region, "kinesis", principals=foreign_readers))
+            statements.append(iam.decrypt_through(environment.region, "kinesis", principals=foreign_readers))
         # Not a data source: in a key's policy the resource * is the key itself, which linters take for all keys.
         key = KmsKey(
             self,
@@ -46,7 +46,7 @@ class CustomerKey(Construct):
             description=description,
             enable_key_rotation=True,
             deletion_window_in_days=30,
-            policy=documents.policy_json(statements),
+            policy=iam.policy_json(statements),
             lifecycle=lifecycle or keep(environment),
         )
         put(key, place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from infra import documents, names
+from infra import iam, names
 from infra.cdk import (
     Construct,
     KinesisResourcePolicy,
@@ -64,7 +64,7 @@ class FanOutStream(Construct):
         """ARN of each consumer, by the key of its application."""
         return MappingProxyType(self._consumers)
 
-    def grant_read(self, policy: documents.Policy, application: str) -> None:
+    def grant_read(self, policy: iam.Policy, application: str) -> None:
         """Let a runtime read the stream through an application's consumer, and decrypt it.
 
         Args:
@@ -74,7 +74,7 @@ class FanOutStream(Construct):
         polling = self._environment.applications[application].polling
         policy.read_stream(self.arn, self._consumers[application], self.key_arn, polling=polling)
 
-    def grant_write(self, policy: documents.Policy) -> None:
+    def grant_write(self, policy: iam.Policy) -> None:
         """Let a runtime put records into the stream, and encrypt them."""
         policy.write_stream(self.arn, self.key_arn)
 
@@ -139,13 +139,11 @@ class FanOutStream(Construct):
         on_stream = []
         for name, (principals, polling) in self._foreign().items():
             place = self._consumer_place(name)
-            self._resource_policy(
-                place, self._consumers[name], [documents.share_consumer(self._consumers[name], principals)]
-            )
-            on_stream.append(documents.share_stream(name, self._arn, principals, polling=polling))
+            self._resource_policy(place, self._consumers[name], [iam.share_consumer(self._consumers[name], principals)])
+            on_stream.append(iam.share_stream(name, self._arn, principals, polling=polling))
         if on_stream and isinstance(self._settings, OwnStream):
             self._resource_policy(self._place, self._arn, on_stream)
 
-    def _resource_policy(self, place: names.Place, arn: str, statements: Sequence[documents.Statement]) -> None:
+    def _resource_policy(self, place: names.Place, arn: str, statements: Sequence[iam.Statement]) -> None:
         document = policy_document(self, f"{place.now}_shared", statements)
         put(KinesisResourcePolicy(self, f"policy-{place.now}", resource_arn=arn, policy=document.json), place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra import documents, names
+from infra import iam, names
 from infra.cdk import (
     Construct,
     DynamodbTable,
@@ -56,6 +56,6 @@ class LeaseTable(Construct):
         """ARN of the table."""
         return self._arn
 
-    def grant_read_write(self, policy: documents.Policy) -> None:
+    def grant_read_write(self, policy: iam.Policy) -> None:
         """Let a runtime keep its leases in the table."""
         policy.read_write_leases(self.arn, self._key_arn)

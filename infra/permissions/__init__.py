@@ -1,4 +1,4 @@
-"""What the pipeline's two roles may do, and the most that a role they create may do. Pure; relies on `names` and `documents`.
+"""What the pipeline's two roles may do, and the most that a role they create may do. Pure; relies on `names` and `iam`.
 
 Everything is bound to what carries the environment's name (or a name that its file gives), to keys that carry its tags, and to its
 own state. Actions are those that Terraform's AWS provider calls for the resources that are declared here, per the Service
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from infra.documents import Statement
+from infra.iam import Statement
 from infra.permissions.applying import change_access, change_data
 from infra.permissions.bounding import boundary, trust
 from infra.permissions.planning import read

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra import documents
-from infra.documents import Condition, Statement
+from infra import iam
+from infra.iam import Condition, Statement
 from infra.permissions.scope import Scope, tagged
 from infra.settings import Environment
 
@@ -20,7 +20,7 @@ def change_data(environment: Environment) -> list[Statement]:
             "EncryptState",
             ("kms:GenerateDataKey",),
             scope.state_keys,
-            conditions=documents.through(environment.state_region or environment.region, "s3"),
+            conditions=iam.through(environment.state_region or environment.region, "s3"),
         ),
         Statement(
             "WriteStreams",
@@ -168,7 +168,7 @@ def change_access(environment: Environment) -> list[Statement]:
             "UseKeys",
             ("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey"),
             scope.keys,
-            conditions=(*documents.through(environment.region, "dynamodb", "kinesis", "ssm"), *mine),
+            conditions=(*iam.through(environment.region, "dynamodb", "kinesis", "ssm"), *mine),
         ),
         *(
             [
@@ -176,7 +176,7 @@ def change_access(environment: Environment) -> list[Statement]:
                     "UseGivenKeys",
                     ("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey"),
                     scope.given_keys,
-                    conditions=documents.through(environment.region, "dynamodb", "kinesis", "ssm"),
+                    conditions=iam.through(environment.region, "dynamodb", "kinesis", "ssm"),
                 )
             ]
             if scope.given_keys

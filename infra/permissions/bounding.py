@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra import documents, names
-from infra.documents import Condition, Statement
+from infra import iam, names
+from infra.iam import Condition, Statement
 from infra.permissions.scope import Scope
 from infra.settings import Environment
 
@@ -16,12 +16,10 @@ def boundary(environment: Environment) -> list[Statement]:
     return [
         Statement(
             "Streams",
-            tuple(
-                sorted({*documents.READ_STREAM, *documents.POLL_STREAM, *documents.SUBSCRIBE, *documents.WRITE_STREAM})
-            ),
+            tuple(sorted({*iam.READ_STREAM, *iam.POLL_STREAM, *iam.SUBSCRIBE, *iam.WRITE_STREAM})),
             (f"{arn}:kinesis:{region}:*:stream/*",),
         ),
-        Statement("Leases", documents.LEASES, (f"{arn}:dynamodb:{region}:{account}:table/*",)),
+        Statement("Leases", iam.LEASES, (f"{arn}:dynamodb:{region}:{account}:table/*",)),
         Statement("Manifest", ("ssm:GetParameter",), scope.parameters),
         Statement("Keys", ("kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKey"), (f"{arn}:kms:*:*:key/*",)),
         Statement(
@@ -58,7 +56,7 @@ def boundary(environment: Environment) -> list[Statement]:
             (f"{arn}:logs:{region}:{account}:log-group:*",),
         ),
         Statement("Metrics", ("cloudwatch:PutMetricData",), ("*",)),
-        Statement("NeverRegisterConsumers", documents.REGISTRATION, ("*",), effect="Deny"),
+        Statement("NeverRegisterConsumers", iam.REGISTRATION, ("*",), effect="Deny"),
     ]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra import documents, names
-from infra.documents import Statement
+from infra import iam, names
+from infra.iam import Statement
 from infra.permissions.scope import Scope, tagged
 from infra.settings import Environment
 
@@ -16,7 +16,7 @@ def read(environment: Environment) -> list[Statement]:
     return [
         Statement("ReadState", ("s3:GetObject",), scope.state + scope.record),
         Statement("FindState", ("s3:ListBucket",), scope.bucket),
-        Statement("DecryptState", ("kms:Decrypt",), scope.state_keys, conditions=documents.through(state_region, "s3")),
+        Statement("DecryptState", ("kms:Decrypt",), scope.state_keys, conditions=iam.through(state_region, "s3")),
         Statement(
             "ReadStreams",
             (
@@ -50,7 +50,7 @@ def read(environment: Environment) -> list[Statement]:
             "DecryptManifests",
             ("kms:Decrypt",),
             scope.keys,
-            conditions=(*documents.through(environment.region, "ssm"), *mine),
+            conditions=(*iam.through(environment.region, "ssm"), *mine),
         ),
         *(
             [
@@ -58,7 +58,7 @@ def read(environment: Environment) -> list[Statement]:
                     "DecryptWithGivenKeys",
                     ("kms:Decrypt",),
                     scope.given_keys,
-                    conditions=documents.through(environment.region, "ssm"),
+                    conditions=iam.through(environment.region, "ssm"),
                 )
             ]
             if scope.given_keys

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infra import documents, names
-from infra.documents import Condition, Statement
+from infra import iam, names
+from infra.iam import Condition, Statement
 from infra.permissions.scope import Scope, tagged
 from infra.settings import Environment
 
@@ -58,7 +58,7 @@ def run_jobs(environment: Environment) -> list[Statement]:
             "EncryptArtifacts",
             ("kms:Decrypt", "kms:GenerateDataKey"),
             scope.keys,
-            conditions=(*documents.through(environment.region, "s3"), *mine),
+            conditions=(*iam.through(environment.region, "s3"), *mine),
         ),
         Statement(
             "CreateApplications",
@@ -99,7 +99,7 @@ def run_jobs(environment: Environment) -> list[Statement]:
             "DecryptBacklog",
             ("kms:Decrypt",),
             scope.keys,
-            conditions=(*documents.through(environment.region, "dynamodb", "kinesis"), *mine),
+            conditions=(*iam.through(environment.region, "dynamodb", "kinesis"), *mine),
         ),
         Statement("SeeMetrics", ("cloudwatch:GetMetricData",), ("*",)),
     ]

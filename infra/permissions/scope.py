@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from infra import names
-from infra.documents import Condition
+from infra.iam import Condition
 from infra.settings import Environment, OwnStream, RoleAccess
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from infra import names
+from infra.checkov_gate import scan_plans
 from infra.errors import PipelineError, StalePlanError
-from infra.gate import scan_plans
 from infra.pipeline.bundle import (
     CONFIGURATION,
     PLAN,

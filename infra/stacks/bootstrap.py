@@ -1,6 +1,6 @@
 """What a pipeline needs before it can run: the state bucket, GitHub's OIDC provider, and a role each for planning and applying.
 
-A person with administrator's rights applies it once per environment (see `infra.bootstrap`); the pipeline cannot change it.
+A person with administrator's rights applies it once per environment (see `infra.apply_bootstrap`); the pipeline cannot change it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from infra.cdk import (
 )
 from infra.constructs import CustomerKey, PrivateBucket
 from infra.constructs.base import policy_document, put
-from infra.documents import Statement
+from infra.iam import Statement
 from infra.settings import Environment
 from infra.stacks.base import deploy_to_aws
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra import documents, names
+from infra import iam, names
 from infra.cdk import (
     App,
     AwsProvider,
@@ -12,7 +12,16 @@ from infra.cdk import (
     TerraformOutput,
     TerraformStack,
 )
-from infra.constructs import Alarms, CustomerKey, Dashboard, FanOutStream, Jobs, LeaseTable, Manifest, ReaderAccess
+from infra.constructs import (
+    Alarms,
+    CustomerKey,
+    Dashboard,
+    FanOutStream,
+    Jobs,
+    LeaseTable,
+    ManifestParameter,
+    ReaderAccess,
+)
 from infra.settings import Environment, OtherAccount
 from infra.stacks.base import default_tags, deploy_to_aws
 
@@ -64,9 +73,9 @@ class StreamingStack(TerraformStack):
         application = environment.applications[key]
         consumed = {each: self._streams[each] for each in application.streams}
         table = LeaseTable(self, environment, key, key_arn)
-        manifest = Manifest(self, environment, key, table=table, streams=consumed, key_arn=key_arn)
+        manifest = ManifestParameter(self, environment, key, table=table, streams=consumed, key_arn=key_arn)
         self._alarms.watch_table(key, table)
-        policy = documents.Policy(environment.region)
+        policy = iam.Policy(environment.region)
         for stream in consumed.values():
             stream.grant_read(policy, key)
         for each in application.writes:

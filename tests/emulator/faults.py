@@ -9,7 +9,7 @@ from typing import Any
 
 from kinesis_efo.local import AwsError, Close, Finish, NoFaults, Pause, Request, Reset
 from kinesis_efo.local.consumers import Subscription
-from kinesis_efo.local.faults import Step
+from kinesis_efo.local.fault_injection import Step
 from kinesis_efo.local.tokens import open_token
 from kinesis_efo.local.wire import event_frame, exception_frame
 from tests.emulator.script import BROKEN, SLOW, Fault

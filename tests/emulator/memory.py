@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 from kinesis_efo.kinesis import polling
 from kinesis_efo.kinesis.transport import _BODY
 from kinesis_efo.local import AwsError, NoFaults, Request, Settings
-from kinesis_efo.local.faults import Faults
+from kinesis_efo.local.fault_injection import FaultInjection
 from kinesis_efo.local.sequence import Ticks
 from kinesis_efo.local.server import OPERATIONS
 from kinesis_efo.local.state import Clock, Kinesis
@@ -39,7 +39,7 @@ class MemoryKinesis:
         faults: What goes wrong.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, faults: Faults | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Clock, faults: FaultInjection | None = None) -> None:
         self.state = Kinesis(settings, settings.region, clock, Ticks())
         self.faults = faults or NoFaults()
 

@@ -11,7 +11,7 @@ from typing import Any
 from aws_kinesis_agg.aggregator import RecordAggregator
 
 from kinesis_efo.local import Settings
-from kinesis_efo.local.faults import Faults
+from kinesis_efo.local.fault_injection import FaultInjection
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Offset
 from tests.emulator.memory import MemoryKinesis
@@ -53,7 +53,7 @@ class Scene:
         random: Random | None = None,
         *,
         shards: int = 1,
-        faults: Faults | None = None,
+        faults: FaultInjection | None = None,
         settings: dict[str, Any] | None = None,
         max_record_kib: int = 1024,
         **application: Any,

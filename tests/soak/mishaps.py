@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from kinesis_efo.local import AwsError, NoFaults, Request
-from kinesis_efo.local.faults import Step
+from kinesis_efo.local.fault_injection import Step
 from tests.emulator.faults import changed
 from tests.emulator.script import BROKEN, EXCEPTIONS, Fault
 
@@ -83,7 +83,7 @@ class Mishaps(NoFaults):
         return kind
 
     async def before(self, request: Request) -> None:
-        """See `Faults`."""
+        """See `FaultInjection`."""
         if request.operation == "UpdateItem" and self._clock() < self._out_until:
             raise AwsError(THROTTLED, "soak")
         if request.operation not in KINDS or (kind := self._strikes(request.operation)) is None:
@@ -96,7 +96,7 @@ class Mishaps(NoFaults):
         raise AwsError(kind, _TAKEN if kind == "ResourceInUseException" else "soak", _STATUS.get(kind, 400))
 
     def frame(self, subscription: Any, frame: bytes) -> Iterable[Step]:
-        """See `Faults`."""
+        """See `FaultInjection`."""
         if not subscription.events or (kind := self._strikes(FRAME)) is None:
             return (frame,)
         if kind in EXCEPTIONS:

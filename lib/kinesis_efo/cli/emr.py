@@ -18,7 +18,7 @@ from kinesis_efo.emr.coordination import until_free
 from kinesis_efo.emr.following import Stopped, until_running
 from kinesis_efo.emr.following import stop as stop_run
 from kinesis_efo.emr.job import lease_timeout
-from kinesis_efo.emr.packing import Archive, Platform, read_archive
+from kinesis_efo.emr.packing import Archive, PythonPlatform, read_archive
 from kinesis_efo.emr.packing import package as build
 from kinesis_efo.emr.submission import JobRequest, ensure, make_room, plan, refusals, same
 from kinesis_efo.emr.submission import submit as submit_job
@@ -291,7 +291,7 @@ def status(
 
 
 def _build(project: Path, out: Path, python: str | None, architecture: str | None) -> Archive:
-    platform = Platform(python or "3.11", architecture or "x86_64")  # type: ignore[arg-type]  # checked by Platform
+    platform = PythonPlatform(python or "3.11", architecture or "x86_64")  # type: ignore[arg-type]  # checked by PythonPlatform
     output.remark(f"packing {project.resolve().name} for Python {platform.python} on {platform.architecture}")
     return build(project, out, platform)
 

@@ -9,7 +9,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.aws_errors import Cause, cause_of
-from kinesis_efo.emr.packing import Platform as Built
+from kinesis_efo.emr.packing import PythonPlatform
 from kinesis_efo.emr.target import Kind, Site, Target
 from kinesis_efo.errors import LeaseError
 from kinesis_efo.leases.store import LeaseStore
@@ -71,7 +71,7 @@ def release_faults(target: Target, site: Site, release_label: str) -> Iterator[s
         yield f"{target} is of {what}, but kinesis-efo needs Spark 4: take emr-spark-8.0.0 or newer"
 
 
-def architecture_faults(target: Target, site: Site, built: Built) -> Iterator[str]:
+def architecture_faults(target: Target, site: Site, built: PythonPlatform) -> Iterator[str]:
     """An archive for other processors than the target has, as a sentence."""
     if site.architecture and site.architecture != built.architecture:
         yield (

@@ -60,7 +60,7 @@ fail "built for Python $python, which this host does not have (PATH is $$PATH);"
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
+class PythonPlatform:
     """What a cluster runs Python on.
 
     Attributes:
@@ -93,11 +93,11 @@ class Archive:
 
     path: Path
     digest: str
-    platform: Platform
+    platform: PythonPlatform
     packages: Mapping[str, str]
 
 
-def package(project: Path, directory: Path, platform: Platform, *, run: Run | None = None) -> Archive:
+def package(project: Path, directory: Path, platform: PythonPlatform, *, run: Run | None = None) -> Archive:
     """Build the environment archive of a project.
 
     Args:
@@ -144,7 +144,7 @@ def read_archive(path: Path) -> Archive:
         with tarfile.open(path) as tar:
             member = tar.extractfile("environment.json")
             described = json.loads(member.read()) if member else {}
-        platform = Platform(described["python"], described["architecture"])
+        platform = PythonPlatform(described["python"], described["architecture"])
         return Archive(path, digest, platform, described["packages"])
     except (OSError, EOFError, KeyError, ValueError, tarfile.TarError) as error:
         raise PackagingError(
@@ -197,7 +197,7 @@ def installed(directory: Path) -> dict[str, str]:
     return found
 
 
-def _write_launcher(file: Path, platform: Platform) -> None:
+def _write_launcher(file: Path, platform: PythonPlatform) -> None:
     file.parent.mkdir()
     text = _LAUNCHER.substitute(
         python=platform.python, architecture=platform.architecture, machine=_MACHINES[platform.architecture]
@@ -205,7 +205,7 @@ def _write_launcher(file: Path, platform: Platform) -> None:
     file.write_text(text, encoding="ascii")
 
 
-def _install(project: Path, scratch: Path, target: Path, platform: Platform, run: Run) -> None:
+def _install(project: Path, scratch: Path, target: Path, platform: PythonPlatform, run: Run) -> None:
     """The wheels of the project and of what its lock says, unpacked."""
     uv = find_uv()
     # Hatchling and setuptools write this into the wheel in place of the files' times.

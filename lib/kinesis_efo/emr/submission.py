@@ -20,7 +20,7 @@ from kinesis_efo.emr.job import (
     lease_timeout,
     spark_settings,
 )
-from kinesis_efo.emr.packing import Platform as Built
+from kinesis_efo.emr.packing import PythonPlatform
 from kinesis_efo.emr.platform import Platform
 from kinesis_efo.emr.target import Kind, Run, Site
 from kinesis_efo.errors import ConfigurationError, StillRunningError, SubmissionRefusedError
@@ -49,7 +49,7 @@ class JobRequest:
     manifest: Manifest
     location: str
     archive: Artifact
-    built: Built
+    built: PythonPlatform
     program: Artifact
     arguments: Sequence[str] = ()
     spark: Mapping[str, str] = field(default_factory=dict)

@@ -211,6 +211,8 @@ class ShardSubscription:
             self.next_call = self._clock.monotonic() + self._limits.between_calls
             subscribe = self._transport.subscribe(self._stream, self._shard_id, start)
             stream = await within(self._clock, self._limits.opening, subscribe, discard=_close)
+            if stream is None:
+                return TimeoutError(f"the subscription did not open within {self._limits.opening:g} s")
         except DataLossError:
             raise
         except Exception as error:

@@ -13,16 +13,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
-from typing import TypeVar
 
-from kinesis_efo.clock import Clock
+from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Outcome, Written
 from kinesis_efo.positions import Position
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +48,6 @@ class Noted:
     position: Position
     sub: int = 0
     children: frozenset[str] = frozenset()
-
-
-async def within(clock: Clock, seconds: float, work: Awaitable[T]) -> T | None:
-    """The result of `work`, or None (and `work` cancelled) when it is not there in time."""
-    task = asyncio.ensure_future(work)
-    alarm = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))
-    try:
-        await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
-    finally:
-        for each in (task, alarm):
-            each.cancel()
-        await asyncio.gather(task, alarm, return_exceptions=True)
 
 
 class Ending(Enum):

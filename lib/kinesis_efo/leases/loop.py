@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from kinesis_efo.clock import Clock
+from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError, TableUnavailableError
 from kinesis_efo.leases.cleanup import finished_parents, passed_parents
 from kinesis_efo.leases.election import Plan, Worker, plan
 from kinesis_efo.leases.expiry import Observer, Sighting
-from kinesis_efo.leases.keeper import Ending, Keeper, Noted, Timing, within
+from kinesis_efo.leases.keeper import Ending, Keeper, Noted, Timing
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan
 from kinesis_efo.positions import SHARD_END, Position

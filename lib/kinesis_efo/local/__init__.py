@@ -5,7 +5,7 @@ Stands alone: nothing else of this library is imported here. Needs the extra ``l
 
 from .aws import LocalAws
 from .errors import AwsError
-from .faults import Close, Faults, Finish, NoFaults, Pause, Request, Reset
+from .fault_injection import Close, FaultInjection, Finish, NoFaults, Pause, Request, Reset
 from .settings import Settings
 from .state import Call, Kinesis
 
@@ -13,7 +13,7 @@ __all__ = [
     "AwsError",
     "Call",
     "Close",
-    "Faults",
+    "FaultInjection",
     "Finish",
     "Kinesis",
     "LocalAws",

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from .faults import Faults, NoFaults
+from .fault_injection import FaultInjection, NoFaults
 from .server import Server
 from .settings import Settings
 from .state import Clock, Kinesis
@@ -45,7 +45,7 @@ class LocalAws:
         settings: Settings | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
-        faults: Faults | None = None,
+        faults: FaultInjection | None = None,
         clock: Clock = time,
     ) -> None:
         self.settings = settings or Settings()

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from . import api, traits
 from .errors import AwsError
-from .faults import Faults, Request
+from .fault_injection import FaultInjection, Request
 from .moto_proxy import MotoProxy
 from .sequence import Ticks
 from .settings import Settings
@@ -40,7 +40,7 @@ class Server:
         clock: For all of Kinesis' times.
     """
 
-    def __init__(self, settings: Settings, faults: Faults, clock: Clock) -> None:
+    def __init__(self, settings: Settings, faults: FaultInjection, clock: Clock) -> None:
         self._settings = settings
         self._faults = faults
         self._clock = clock

@@ -12,7 +12,7 @@ from aiohttp import web
 from . import wire
 from .consumers import Subscription
 from .errors import AwsError
-from .faults import Close, Faults, Finish, Pause, Reset
+from .fault_injection import Close, FaultInjection, Finish, Pause, Reset
 from .reading import cursor_for
 from .state import Kinesis
 
@@ -65,7 +65,7 @@ class Push:
         faults: Asked about each frame.
     """
 
-    def __init__(self, kinesis: Kinesis, subscription: Subscription, faults: Faults) -> None:
+    def __init__(self, kinesis: Kinesis, subscription: Subscription, faults: FaultInjection) -> None:
         self._kinesis = kinesis
         self._subscription = subscription
         self._faults = faults

@@ -15,7 +15,7 @@ import pytest
 
 from kinesis_efo.cli import main
 from kinesis_efo.local import LocalAws, NoFaults, Request, Settings
-from kinesis_efo.local.faults import Step
+from kinesis_efo.local.fault_injection import Step
 from tests.support.world import World, make_world
 
 QUICK: dict[str, Any] = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.emr.packing import Platform, _write_launcher, pack
+from kinesis_efo.emr.packing import PythonPlatform, _write_launcher, pack
 from kinesis_efo.local import LocalAws, Settings
 from tests.support.emr import FakeEmr, fake_emr
 from tests.support.world import World, make_world
@@ -102,7 +102,7 @@ def place(
 def _empty_archive(directory: Path) -> Path:
     tree = directory / "tree"
     tree.mkdir()
-    platform = Platform("3.11", "arm64")
+    platform = PythonPlatform("3.11", "arm64")
     _write_launcher(tree / "bin" / "python", platform)
     described = {"python": platform.python, "architecture": platform.architecture, "packages": {"kinesis-efo": "0"}}
     (tree / "environment.json").write_text(json.dumps(described))

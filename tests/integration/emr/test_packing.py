@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.emr.packing import Platform, find_uv, installed, package, read_archive
+from kinesis_efo.emr.packing import PythonPlatform, find_uv, installed, package, read_archive
 from kinesis_efo.errors import PackagingError
 
 PROJECT = """\
@@ -47,15 +47,15 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_builds_in_two_places_are_the_same_bytes(locked: Path, tmp_path: Path) -> None:
     copy = _project(tmp_path / "elsewhere")
     (copy / "uv.lock").write_bytes((locked / "uv.lock").read_bytes())
-    one = package(locked, tmp_path / "one", Platform("3.11", "x86_64"))
-    other = package(copy, tmp_path / "other", Platform("3.11", "x86_64"))
+    one = package(locked, tmp_path / "one", PythonPlatform("3.11", "x86_64"))
+    other = package(copy, tmp_path / "other", PythonPlatform("3.11", "x86_64"))
     assert one.path.name == other.path.name == f"environment-py3.11-x86_64-{one.digest[:16]}.tar.gz"
     assert one.path.read_bytes() == other.path.read_bytes()
     assert read_archive(one.path) == one
 
 
 def test_it_has_what_is_locked_and_nothing_of_the_cluster_or_of_this_machine(locked: Path, tmp_path: Path) -> None:
-    archive = package(locked, tmp_path, Platform("3.12", "arm64"))
+    archive = package(locked, tmp_path, PythonPlatform("3.12", "arm64"))
     assert dict(archive.packages) == {
         "kinesis-efo": "0.0.1",
         "msgspec": "0.22.0",
@@ -81,7 +81,7 @@ def test_what_uv_refuses_is_said_in_its_words(tmp_path: Path) -> None:
     project = _project(tmp_path / "project")
     (project / "uv.lock").write_text("version = 1\nrequires-python = '>=3.11'\n")
     with pytest.raises(PackagingError, match=r"(?s)`uv export --quiet` failed:.*lock"):
-        package(project, tmp_path / "out", Platform())
+        package(project, tmp_path / "out", PythonPlatform())
     assert not list((tmp_path / "out").glob("*"))
 
 
@@ -92,4 +92,4 @@ def test_a_project_without_this_library_is_refused(tmp_path: Path) -> None:
     )
     subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
     with pytest.raises(PackagingError, match="does not depend on kinesis-efo"):
-        package(project, tmp_path / "out", Platform())
+        package(project, tmp_path / "out", PythonPlatform())

@@ -20,7 +20,7 @@ import pytest
 
 from demo.output import committed
 from kinesis_efo.emr import job
-from kinesis_efo.emr.packing import Archive, Platform, package
+from kinesis_efo.emr.packing import Archive, PythonPlatform, package
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.spark import stop_marker
 from tests.support.world import make_world, wait_until
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
-    platform = Platform(
+    platform = PythonPlatform(
         f"3.{sys.version_info.minor}", "arm64" if os.uname().machine in ("aarch64", "arm64") else "x86_64"
     )
     return package(ROOT, tmp_path_factory.mktemp("archive"), platform)

@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from moto.server import ThreadedMotoServer
 
 from infra.app import synthesize
-from infra.documents import POLL_STREAM
+from infra.iam import POLL_STREAM
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import AccessRefusedError

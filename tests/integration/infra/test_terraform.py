@@ -10,7 +10,7 @@ import botocore.session
 import pytest
 from botocore.stub import Stubber
 
-from infra import documents, names
+from infra import literals, names
 from infra.load import DIRECTORY, EXAMPLE, load_environment
 from infra.settings import EmrEc2, EmrServerless, Environment, OtherAccount
 from kinesis_efo.emr.deployment import load_deployment
@@ -54,7 +54,7 @@ def test_a_committed_environment_is_applied_and_what_terraform_evaluates_is_righ
         assert set(manifest.streams) == set(application.streams)
         for stream_key, stream in manifest.streams.items():
             declared = state.get(f"aws_kinesis_stream_consumer.{stream_key}_{key}")
-            given = documents.literal_consumer_arn(environment, stream_key, key)
+            given = literals.literal_consumer_arn(environment, stream_key, key)
             assert stream.consumer_arn == (declared["arn"] if declared else given)
         assert_sizes_were_foreseen(environment, key, state)
         assert_jobs_can_be_submitted(environment, key, state)
@@ -65,15 +65,15 @@ def assert_sizes_were_foreseen(environment: Environment, key: str, state: dict[s
     manifest = state[f"aws_ssm_parameter.{key}"]["value"]
     policy = json.dumps(json.loads(state[f"aws_iam_policy.{key}"]["policy"]), separators=(",", ":"))
     if not environment.applications[key].adopt_lease_table:  # whose ARN the stand-in makes up
-        assert len(manifest) == len(documents.literal_manifest(environment, key))
+        assert len(manifest) == len(literals.literal_manifest(environment, key))
         # A single resource or action is written without brackets.
-        assert 0 <= len(documents.literal_policy(environment, key).json()) - len(policy) <= 40
+        assert 0 <= len(literals.literal_policy(environment, key).json()) - len(policy) <= 40
 
 
 def assert_jobs_can_be_submitted(environment: Environment, key: str, state: dict[str, dict[str, Any]]) -> None:
     """The library reads what is written, and finds in it where a job runs, as whom and from where."""
     text = state[f"aws_ssm_parameter.{key}_job"]["value"]
-    assert len(text) <= len(documents.literal_deployment(environment, key))
+    assert len(text) <= len(literals.literal_deployment(environment, key))
     ssm = botocore.session.Session().create_client(
         "ssm", region_name=environment.region, aws_access_key_id="x", aws_secret_access_key="x"
     )

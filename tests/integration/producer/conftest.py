@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.local import Faults, LocalAws, Settings
+from kinesis_efo.local import FaultInjection, LocalAws, Settings
 
 
 class Target:
@@ -47,7 +47,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Target]]:
     """Start a local AWS, and point every SDK of this process at it."""
     started: list[LocalAws] = []
 
-    def start(shards: int = 1, faults: Faults | None = None, create: Any = None, **settings: Any) -> Target:
+    def start(shards: int = 1, faults: FaultInjection | None = None, create: Any = None, **settings: Any) -> Target:
         aws = LocalAws(settings=Settings(read_limit=False, **settings), faults=faults).start()
         started.append(aws)
         for name in [name for name in os.environ if name.startswith("AWS_")]:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.emr.packing import Platform, _write_launcher, pack, package, read_archive
+from kinesis_efo.emr.packing import PythonPlatform, _write_launcher, pack, package, read_archive
 from kinesis_efo.errors import PackagingError
 
-HERE = Platform(f"3.{sys.version_info.minor}", "arm64" if os.uname().machine == "aarch64" else "x86_64")
+HERE = PythonPlatform(f"3.{sys.version_info.minor}", "arm64" if os.uname().machine == "aarch64" else "x86_64")
 
 
 def _tree(root: Path, *, umask: int = 0o022, touched: int = 1_700_000_000) -> Path:
@@ -66,7 +66,7 @@ def test_other_contents_have_another_digest(tmp_path: Path, change: str) -> None
 class Unpacked:
     """An archive's directory with the launcher in it, and one module."""
 
-    def __init__(self, root: Path, platform: Platform = HERE) -> None:
+    def __init__(self, root: Path, platform: PythonPlatform = HERE) -> None:
         self.root = root
         (root / "lib").mkdir(parents=True)
         (root / "lib" / "packed.py").write_text("where = 'packed'\n")
@@ -110,7 +110,7 @@ def test_a_host_without_that_python_is_told_of(tmp_path: Path) -> None:
     tools.mkdir()
     for name in ("sh", "dirname", "uname"):
         (tools / name).symlink_to(shutil.which(name) or "")
-    missing = Platform(
+    missing = PythonPlatform(
         next(each for each in ("3.13", "3.12") if not Path(f"/usr/bin/python{each}").exists()), HERE.architecture
     )
     unpacked = Unpacked(tmp_path / "environment", missing)
@@ -125,7 +125,7 @@ def test_a_host_without_that_python_is_told_of(tmp_path: Path) -> None:
 
 def test_a_host_with_other_processors_is_told_of(tmp_path: Path) -> None:
     other = "x86_64" if HERE.architecture == "arm64" else "arm64"
-    said = Unpacked(tmp_path / "environment", Platform(HERE.python, other)).run("-V", cwd=tmp_path)
+    said = Unpacked(tmp_path / "environment", PythonPlatform(HERE.python, other)).run("-V", cwd=tmp_path)
     assert f"built for {other}, but this host is {os.uname().machine}" in said
     assert "exit 1" in said
 
@@ -133,7 +133,7 @@ def test_a_host_with_other_processors_is_told_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("python", "architecture", "said"), [("3.9", "x86_64", "'3.9'"), ("3.11", "sparc", "'sparc'")])
 def test_a_platform_that_emr_does_not_have_is_refused(python: str, architecture: str, said: str) -> None:
     with pytest.raises(PackagingError, match=said):
-        Platform(python, architecture)  # type: ignore[arg-type]
+        PythonPlatform(python, architecture)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("contents", [b"", b"no archive", None])
@@ -156,4 +156,4 @@ def test_a_directory_that_is_no_locked_project_is_refused(tmp_path: Path, missin
     for name in {"pyproject.toml", "uv.lock"} - {missing}:
         (tmp_path / name).touch()
     with pytest.raises(PackagingError, match=f"has no {missing}: --project must be"):
-        package(tmp_path, tmp_path / "out", Platform())
+        package(tmp_path, tmp_path / "out", PythonPlatform())

@@ -13,7 +13,7 @@ import pytest
 from kinesis_efo.emr.artifacts import Artifact, Store
 from kinesis_efo.emr.checks import release_faults
 from kinesis_efo.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job
-from kinesis_efo.emr.packing import Platform
+from kinesis_efo.emr.packing import PythonPlatform
 from kinesis_efo.emr.submission import JobRequest, plan, same
 from kinesis_efo.emr.target import Kind, Run, Site, State, Target
 from kinesis_efo.errors import ConfigurationError
@@ -28,7 +28,7 @@ REQUEST = JobRequest(
     manifest=MANIFEST,
     location="ssm:///m",
     archive=Artifact(Path("a.tar.gz"), "environments/0a/environment.tar.gz", "0a"),
-    built=Platform(),
+    built=PythonPlatform(),
     program=Artifact(Path("archive.py"), "programs/0b/archive.py", "0b"),
     arguments=["--output", "s3://lake"],
     role_arn="arn:aws:iam::111122223333:role/lake",

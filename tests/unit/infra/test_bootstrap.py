@@ -12,8 +12,9 @@ import pytest
 
 from infra import names, permissions
 from infra.app import synthesize_bootstrap
-from infra.documents import REGISTRATION, Statement, literal_policy
 from infra.errors import SettingsError
+from infra.iam import REGISTRATION, Statement
+from infra.literals import literal_policy
 from infra.settings import Environment
 from tests.unit.infra.conftest import without_metadata
 

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra import documents, names
+from infra import literals, names
 from infra.errors import Fault, SettingsError
 from infra.load import load_environment
 from infra.settings import Application, Environment, OwnStream
@@ -57,11 +57,11 @@ def test_an_application_more_changes_no_other(reads: dict[str, list[str]], name:
 def test_a_manifest_and_a_policy_name_every_stream_and_nothing_of_others(reads: dict[str, list[str]]) -> None:
     declared = environment(reads)
     for name, streams in reads.items():
-        policy = documents.literal_policy(declared, name)
+        policy = literals.literal_policy(declared, name)
         consumers = policy.statements["SubscribeToConsumers"].resources
-        assert consumers == tuple(documents.literal_consumer_arn(declared, stream, name) for stream in streams)
+        assert consumers == tuple(literals.literal_consumer_arn(declared, stream, name) for stream in streams)
         assert len(policy.statements["DecryptStreams"].resources) == len(streams)
-        manifest = documents.literal_manifest(declared, name)
+        manifest = literals.literal_manifest(declared, name)
         assert all(consumer in manifest for consumer in consumers)
 
 

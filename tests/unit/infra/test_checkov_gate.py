@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from infra import gate
-from infra.gate import FLOOR, PLANTED, GateError, scan_plans, scan_stacks
+from infra import checkov_gate
+from infra.checkov_gate import FLOOR, PLANTED, GateError, scan_plans, scan_stacks
 from infra.sarif import Failure
 
 
@@ -24,7 +24,7 @@ def check(identifier: str, resource: str, origin: str) -> dict[str, str]:
 
 def report(**changes: Any) -> dict[str, Any]:
     """What checkov reports when everything is as it should be."""
-    planted = [check(*each.split(" "), gate.CANARY) for each in PLANTED]
+    planted = [check(*each.split(" "), checkov_gate.CANARY) for each in PLANTED]
     passed = [check("CKV_AWS_1", f"resource.{n}", "dev") for n in range(FLOOR)]
     parts = {"failed": planted, "passed": passed, "errors": 0, **changes}
     results = {"failed_checks": parts["failed"], "passed_checks": parts["passed"]}
@@ -32,7 +32,7 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 def test_planted_faults_are_found_and_are_not_ours() -> None:
-    result = gate._judge([report()], ["dev"], PLANTED)
+    result = checkov_gate._judge([report()], ["dev"], PLANTED)
     assert result.failed == []
     assert result.passed == {"dev": FLOOR}
 
@@ -41,7 +41,7 @@ def test_a_real_fault_is_told() -> None:
     ours = check("CKV_AWS_43", "resource.orders", "dev")
     faulty = report()
     faulty["results"]["failed_checks"].append(ours)
-    failed = gate._judge([faulty], ["dev"], PLANTED).failed
+    failed = checkov_gate._judge([faulty], ["dev"], PLANTED).failed
     assert [str(each) for each in failed] == ["CKV_AWS_43 Ensure something: resource.orders in dev"]
 
 
@@ -59,7 +59,7 @@ def test_a_real_fault_is_told() -> None:
 )
 def test_what_was_no_scan_is_an_error(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(GateError) as caught:
-        gate._judge([report(**changes)], ["dev"], PLANTED)
+        checkov_gate._judge([report(**changes)], ["dev"], PLANTED)
     assert message in str(caught.value)
 
 
@@ -86,22 +86,22 @@ def test_a_stack_that_declares_nothing_is_an_error(tmp_path: Path) -> None:
 def test_the_exit_code_says_whether_something_failed(
     failed: list[Failure], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(gate, "scan_stacks", lambda _: gate.Result(failed, {"dev": FLOOR}))
-    assert gate.main([str(tmp_path)]) == code
+    monkeypatch.setattr(checkov_gate, "scan_stacks", lambda _: checkov_gate.Result(failed, {"dev": FLOOR}))
+    assert checkov_gate.main([str(tmp_path)]) == code
 
 
 def test_no_scan_is_no_success(tmp_path: Path) -> None:
-    assert gate.main([str(tmp_path)]) == 1
+    assert checkov_gate.main([str(tmp_path)]) == 1
 
 
 def test_every_excuse_has_a_reason() -> None:
-    assert all(len(reason) > 20 for reason in gate.EXCUSED.values())
+    assert all(len(reason) > 20 for reason in checkov_gate.EXCUSED.values())
 
 
 def test_what_is_excused_is_so_on_that_resource_only() -> None:
     faulty = report()
     meant = [check("CKV_AWS_144", f"aws_s3_bucket.{name}", "dev") for name in ("state", "other")]
     faulty["results"]["failed_checks"] += meant
-    result = gate._judge([faulty], ["dev"], PLANTED)
+    result = checkov_gate._judge([faulty], ["dev"], PLANTED)
     assert [each.resource for each in result.excused] == ["aws_s3_bucket.state"]
     assert [each.resource for each in result.failed] == ["aws_s3_bucket.other"]

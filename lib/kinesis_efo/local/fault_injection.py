@@ -51,7 +51,7 @@ Step = bytes | Pause | Reset | Close | Finish
 """What is done instead of writing a frame: bytes are written as they are, each flushed by itself."""
 
 
-class Faults(Protocol):
+class FaultInjection(Protocol):
     """What a misbehaving AWS is made of. Inherit from :class:`NoFaults` to write only one half.
 
     Example:

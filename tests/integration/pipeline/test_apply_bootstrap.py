@@ -12,7 +12,7 @@ import pytest
 from infra import names
 from infra.__main__ import main
 from infra.app import synthesize_bootstrap
-from infra.bootstrap import bootstrap
+from infra.apply_bootstrap import apply_bootstrap
 from infra.errors import PipelineError
 from infra.load import load_environment
 from infra.pipeline.terraform import Terraform
@@ -85,9 +85,9 @@ def test_it_goes_on_where_it_was_interrupted(
     environment = environment_of(repository)
     out, s3 = reach(repository.directory / "out", environment, monkeypatch), aws.client("s3")
     with pytest.raises(PipelineError, match="the connection is gone"):
-        bootstrap(environment, synthesize_bootstrap([environment], out), s3, approve=True, terraform=Interrupted)
+        apply_bootstrap(environment, synthesize_bootstrap([environment], out), s3, approve=True, terraform=Interrupted)
     before = json.loads(next(out.rglob("bootstrap.tfstate")).read_text())
-    bootstrap(environment, synthesize_bootstrap([environment], out), s3, approve=True)
+    apply_bootstrap(environment, synthesize_bootstrap([environment], out), s3, approve=True)
     # Ids and all: nothing was created a second time.
     assert state_of(aws, environment)["resources"] == before["resources"]
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_prepared_is_told(aws: LocalAws, checkout: Checkout, tmp_
     s3 = aws.client("s3")
     without = environment_of(repository).model_copy(update={"pipeline": None})
     with pytest.raises(PipelineError, match=r"odd.yaml has no `pipeline:`"):
-        bootstrap(without, tmp_path, s3)
+        apply_bootstrap(without, tmp_path, s3)
     adopting = environment_of(repository, pipeline={"repository": "acme/lake", "adopt_state_bucket": True})
     with pytest.raises(PipelineError, match="bucket state-of-odd does not exist, although adopt_state_bucket says so"):
-        bootstrap(adopting, synthesize_bootstrap([adopting], tmp_path), s3)
+        apply_bootstrap(adopting, synthesize_bootstrap([adopting], tmp_path), s3)

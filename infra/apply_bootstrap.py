@@ -25,7 +25,7 @@ _OVERRIDE = "bootstrap_override.tf.json"
 _STATE = "bootstrap.tfstate"
 
 
-def bootstrap(
+def apply_bootstrap(
     environment: Environment,
     synthesized: Path,
     s3: Any,

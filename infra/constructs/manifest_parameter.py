@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from infra import documents, names
+from infra import iam, manifest, names
 from infra.cdk import Construct, Fn, SsmParameter
 from infra.constructs.base import put
 from infra.constructs.stream import FanOutStream
@@ -12,7 +12,7 @@ from infra.constructs.table import LeaseTable
 from infra.settings import Environment
 
 
-class Manifest(Construct):
+class ManifestParameter(Construct):
     """One parameter, encrypted with the environment's key. Its size has been checked with the settings.
 
     Args:
@@ -35,13 +35,13 @@ class Manifest(Construct):
         key_arn: str,
     ) -> None:
         super().__init__(scope, f"manifest-{application}")
-        document = documents.manifest(
+        document = manifest.manifest(
             environment,
             application,
             table_arn=table.arn,
             table_name=table.name,
             streams={
-                key: documents.StreamRef(stream.name, stream.arn, stream.consumers[application])
+                key: manifest.StreamRef(stream.name, stream.arn, stream.consumers[application])
                 for key, stream in streams.items()
             },
         )
@@ -67,6 +67,6 @@ class Manifest(Construct):
         """Name of the parameter; `ssm://` and this is the location of the manifest."""
         return self._name
 
-    def grant_read(self, policy: documents.Policy) -> None:
+    def grant_read(self, policy: iam.Policy) -> None:
         """Let a runtime load the manifest."""
         policy.read_manifest(self._arn, self._key_arn)

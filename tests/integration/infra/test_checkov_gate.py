@@ -10,7 +10,7 @@ import pytest
 
 from infra import ledger
 from infra.app import synthesize, synthesize_bootstrap
-from infra.gate import EXCUSED, scan_all, scan_plans, scan_stacks
+from infra.checkov_gate import EXCUSED, scan_all, scan_plans, scan_stacks
 from infra.load import DIRECTORY, load_environment, load_environments
 from tests.support.terraform.harness import Terraform
 

@@ -257,7 +257,9 @@ def _uv() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Scan, say what was found; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m infra.gate", description="Scan synthesized stacks, or plans.")
+    parser = argparse.ArgumentParser(
+        prog="python -m infra.checkov_gate", description="Scan synthesized stacks, or plans."
+    )
     parser.add_argument("synthesized", nargs="*", type=Path, default=[Path("cdktf.out")])
     parser.add_argument("--plan", nargs="+", type=Path, help="plans as JSON, instead of stacks")
     parser.add_argument("--sarif", type=Path, help="also write what was found as SARIF, for code scanning")

@@ -1,0 +1,84 @@
+"""Manifest, policy and job description of an application with literal values, as long as Terraform will write them. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from infra import names
+from infra.iam import Policy
+from infra.manifest import StreamRef, deployment, manifest, runtime_role
+from infra.settings import AdoptedStream, Environment, OwnStream
+
+
+def literal_manifest(environment: Environment, key: str) -> str:
+    """The manifest as long as Terraform will write it: every value is known but a consumer's time of creation."""
+    document = manifest(
+        environment,
+        key,
+        table_arn=names.lease_table_arn(environment, key),
+        table_name=names.lease_table_name(environment, key),
+        streams={
+            stream_key: StreamRef(
+                names.stream_name(environment, stream_key),
+                names.stream_arn(environment, stream_key),
+                literal_consumer_arn(environment, stream_key, key),
+            )
+            for stream_key in environment.applications[key].streams
+        },
+    )
+    return json.dumps(document, separators=(",", ":"), sort_keys=True)
+
+
+def literal_policy(environment: Environment, key: str) -> Policy:
+    """The reader policy as long as Terraform will write it."""
+    application = environment.applications[key]
+    policy = Policy(environment.region)
+    for stream_key in application.streams:
+        consumer_arn = literal_consumer_arn(environment, stream_key, key)
+        stream_arn = names.stream_arn(environment, stream_key)
+        policy.read_stream(stream_arn, consumer_arn, _literal_key(environment, stream_key), polling=application.polling)
+    for stream_key in application.writes:
+        policy.write_stream(names.stream_arn(environment, stream_key), _literal_key(environment, stream_key))
+    policy.read_write_leases(names.lease_table_arn(environment, key), _some_key(environment))
+    policy.read_manifest(names.parameter_arn(environment, key), _some_key(environment))
+    if environment.emr is not None:
+        bucket = names.bucket_arn(environment, names.artifacts_bucket(environment))
+        name = names.application_name(key, application)
+        policy.use_artifacts(bucket, environment.environment, name, _some_key(environment))
+    policy.deny_registration()
+    return policy
+
+
+def literal_deployment(environment: Environment, key: str) -> str:
+    """The description of an application's jobs, at least as long as Terraform will write it."""
+    job, access = environment.job(key), environment.applications[key].access
+    document = deployment(
+        environment,
+        key,
+        bucket=names.artifacts_bucket(environment),
+        key_arn=_some_key(environment),
+        target=(job.target if job else None) or f"serverless:{'0' * 16}",
+        role_arn=runtime_role(access, names.role_arn(environment, key)),
+    )
+    return json.dumps(document, separators=(",", ":"), sort_keys=True)
+
+
+def literal_consumer_arn(environment: Environment, stream_key: str, key: str) -> str:
+    """A consumer's ARN, with ten digits where AWS writes the time of its creation if it is declared here."""
+    stream = environment.streams[stream_key]
+    if isinstance(stream, AdoptedStream) and key in stream.consumers:
+        return stream.consumers[key]
+    name = names.consumer_name(environment, stream_key, key)
+    return f"{names.stream_arn(environment, stream_key)}/consumer/{name}:{'0' * 10}"
+
+
+def _literal_key(environment: Environment, stream_key: str) -> str | None:
+    stream = environment.streams[stream_key]
+    if isinstance(stream, OwnStream) and stream.key == "own":
+        return _some_key(environment, 1 + list(environment.streams).index(stream_key))
+    return stream.key if stream.key and stream.key.startswith("arn:") else None
+
+
+def _some_key(environment: Environment, number: int = 0) -> str:
+    """ARN of a key, as long as a real one; each number is another key."""
+    return names.arn(environment, "kms", f"key/{number:036}")

@@ -1,0 +1,79 @@
+"""What the library reads: the manifest of an application and the description of its jobs, for tokens and literal values alike. Pure.
+
+The shapes are agreed with the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from infra import names
+from infra.settings import Access, EmrEc2, Environment, PolicyOnly
+
+MANIFEST_VERSION = 1
+DEPLOYMENT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRef:
+    """What a manifest says of one stream; tokens or literal values."""
+
+    name: str
+    arn: str
+    consumer_arn: str
+
+
+def manifest(
+    environment: Environment, key: str, *, table_arn: str, table_name: str, streams: Mapping[str, StreamRef]
+) -> dict[str, Any]:
+    """The manifest of an application, with whatever stands for the values that only AWS knows."""
+    return {
+        "schemaVersion": MANIFEST_VERSION,
+        "application": names.application_name(key, environment.applications[key]),
+        "environment": environment.environment,
+        "region": environment.region,
+        "leaseTable": {"name": table_name, "arn": table_arn},
+        "streams": {
+            name: {"streamName": ref.name, "streamArn": ref.arn, "consumerArn": ref.consumer_arn}
+            for name, ref in streams.items()
+        },
+    }
+
+
+def deployment(
+    environment: Environment, key: str, *, bucket: str, key_arn: str | None, target: str | None, role_arn: str | None
+) -> dict[str, Any]:
+    """How jobs of an application are submitted, with whatever stands for the values that only AWS knows.
+
+    The shape is agreed with `kinesis-efo emr submit`, which reads it.
+    """
+    emr, job = environment.emr, environment.job(key)
+    assert emr is not None
+    application = names.application_name(key, environment.applications[key])
+    document = {
+        "schemaVersion": DEPLOYMENT_VERSION,
+        "application": application,
+        "environment": environment.environment,
+        "region": environment.region,
+        "manifest": f"ssm://{names.parameter_name(environment, key)}",
+        "target": target,
+        "roleArn": role_arn,
+        "artifacts": f"s3://{bucket}",
+        "logs": f"s3://{bucket}/{names.LOGS}{application}",
+        "logsKeyArn": key_arn,
+        "releaseLabel": emr.release_label,
+        "architecture": emr.architecture,
+        "python": emr.python,
+        "program": job.program if job else None,
+        "arguments": job.arguments if job else [],
+        "spark": job.spark if job else {},
+    }
+    # Terraform's jsonencode of CDKTF leaves out what is null; so does this, wherever it is written.
+    return {name: value for name, value in document.items() if value is not None}
+
+
+def runtime_role(access: Access, role_arn: str | None) -> str | None:
+    """The role that a job is submitted with; None where it has that of its cluster, or none is declared."""
+    return None if isinstance(access, EmrEc2 | PolicyOnly) else role_arn

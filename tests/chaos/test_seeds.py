@@ -1,7 +1,7 @@
 """Random mixtures of everything that can go wrong, from seeds, in virtual time: what is written is read, once, in order per key,
 or the query fails with the error that the design's table names, and goes on where it was once it is started again.
 
-Each story takes a simulated half minute of trouble and as long as it needs after it. CI tells these 200; others are told with
+Each scenario takes a simulated half minute of trouble and as long as it needs after it. CI plays these 200; others are played with
 `KINESIS_EFO_SEEDS=1000:2000 pytest tests/chaos/test_seeds.py`.
 """
 
@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from tests.emulator.story import Outcome, tell
+from tests.emulator.scenario import Outcome, play
 
 FIRST, LAST = map(int, os.environ.get("KINESIS_EFO_SEEDS", "0:200").split(":"))
 TOGETHER = 20
@@ -19,21 +19,21 @@ TOGETHER = 20
 
 @pytest.mark.parametrize("first", range(FIRST, LAST, TOGETHER))
 def test_what_is_written_is_read_once_and_in_order_or_the_error_is_named(first: int) -> None:
-    outcomes = [tell(seed) for seed in range(first, min(first + TOGETHER, LAST))]
-    # A story in which nothing happened would prove nothing.
+    outcomes = [play(seed) for seed in range(first, min(first + TOGETHER, LAST))]
+    # A scenario in which nothing happened would prove nothing.
     assert sum(outcome.records for outcome in outcomes) > 100 * len(outcomes)
     assert sum(sum(outcome.faults.values()) for outcome in outcomes) > 5 * len(outcomes)
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + (LAST - FIRST) // 5, TOGETHER))
 def test_the_same_holds_for_a_query_that_moves_between_polling_and_subscribing(first: int) -> None:
-    outcomes = [tell(seed, moves=True) for seed in range(first, first + TOGETHER)]
+    outcomes = [play(seed, moves=True) for seed in range(first, first + TOGETHER)]
     assert sum(outcome.records for outcome in outcomes) > 100 * len(outcomes)
     assert sum(sum(outcome.faults.values()) for outcome in outcomes) > 5 * len(outcomes)
 
 
-def test_the_same_seed_tells_the_same_story() -> None:
-    assert [summary(tell(seed)) for seed in (3, 34)] == [summary(tell(seed)) for seed in (3, 34)]
+def test_the_same_seed_plays_the_same_scenario() -> None:
+    assert [summary(play(seed)) for seed in (3, 34)] == [summary(play(seed)) for seed in (3, 34)]
 
 
 def summary(outcome: Outcome) -> tuple[int, int, dict[str, int], list[str]]:

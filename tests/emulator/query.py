@@ -28,7 +28,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings, Start
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.emulator.memory import MemoryClient, MemoryKinesis
-from tests.emulator.referee import Referee, WatchedTransport
+from tests.emulator.oracle import Oracle, WatchedTransport
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock
 
@@ -103,14 +103,14 @@ class Query:
         application.runs += 1
         name = f"host:{application.runs}:w"
         self.client = MemoryClient(application.kinesis)
-        self.referee = Referee(application.clock, retry.max_retries, polled=application.polls)
+        self.oracle = Oracle(application.clock, retry.max_retries, polled=application.polls)
         self.network = Network(application.table, Random(f"{application.random.random()}"))
         ref, limits = application.ref, KINESIS_LIMITS
         inner: Transport = BotoTransport(self.client)
         if application.polls:
             ref, limits = replace(ref, consumer_arn=None), polling_limits(limits)
             inner = PollingTransport(self.client, application.clock, 1.0)
-        transport = WatchedTransport(inner, self.referee)
+        transport = WatchedTransport(inner, self.oracle)
         self.streams = {
             "orders": Stream(
                 ref, transport, Topology(self.client, application.clock), retry, "manifest.json", application.clock,
@@ -152,7 +152,7 @@ class Query:
         assert all(body.over for body in self.client.bodies), "a connection was left open"
 
     def _lost(self, key: str, owner: str | None) -> None:
-        self.referee.interrupted(key)
+        self.oracle.interrupted(key)
         self.fetcher.lease_lost(key, owner)
 
     def crash(self) -> None:

@@ -1,6 +1,6 @@
 """Every fault by itself: once, and it costs nothing but time; again and again, and it ends the query with the error named for it.
 
-The table says in plain words what `referee` judges in mixtures.
+The table says in plain words what `oracle` judges in mixtures.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.local.subscribe import open_subscription
 from tests.emulator.faults import ScriptedFaults
+from tests.emulator.memory_world import MemoryWorld
 from tests.emulator.query import Application
-from tests.emulator.scene import Scene
 from tests.emulator.script import BROKEN, EXCEPTIONS, ODD, REFUSALS, SLOW, Fault
 from tests.support.virtual_time import run
 
 FOR_EVER = 1 << 30
 
 
-def scene_with(*script: Fault, **arguments: Any) -> tuple[Scene, ScriptedFaults]:
-    """A scene of one shard in which this goes wrong."""
+def world_with(*script: Fault, **arguments: Any) -> tuple[MemoryWorld, ScriptedFaults]:
+    """A world of one shard in which this goes wrong."""
     began = asyncio.get_running_loop().time()
     faults = ScriptedFaults(script, lambda: asyncio.get_running_loop().time() - began)
-    return Scene(faults=faults, **{"settings": {"max_event_records": 5}, **arguments}), faults
+    return MemoryWorld(faults=faults, **{"settings": {"max_event_records": 5}, **arguments}), faults
 
 
 def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -62,12 +62,12 @@ PASSING = [
 @pytest.mark.parametrize("fault", PASSING, ids=lambda fault: " ".join(filter(None, (fault.kind, fault.code))))
 @virtual
 async def test_once_it_costs_nothing_but_time(fault: Fault) -> None:
-    scene, faults = scene_with(fault)
-    scene.put_some(30)
-    query = await scene.read(seconds=120)
-    scene.check()
+    world, faults = world_with(fault)
+    world.put_some(30)
+    query = await world.read(seconds=120)
+    world.check()
     assert len(faults.strikes) == 1
-    assert not query.referee.verdicts
+    assert not query.oracle.verdicts
 
 
 ENDLESS: dict[str, tuple[type[KinesisEfoError], str]] = {
@@ -93,13 +93,13 @@ ENDLESS: dict[str, tuple[type[KinesisEfoError], str]] = {
 async def test_for_ever_it_ends_the_query_with_the_error_named_for_it(name: str) -> None:
     kind, _, code = (name, "", "") if name in BROKEN else name.partition(" ")
     error, text = ENDLESS[name]
-    scene, _ = scene_with(Fault(kind, 0, times=FOR_EVER, code=code))
-    scene.put_some(30)
+    world, _ = world_with(Fault(kind, 0, times=FOR_EVER, code=code))
+    world.put_some(30)
     with pytest.raises(error, match=text) as caught:
-        await scene.read(seconds=1000)
+        await world.read(seconds=1000)
     assert type(caught.value) is error
     assert "shardId-000000000000" in str(caught.value)
-    assert scene.application.rows == []
+    assert world.application.rows == []
 
 
 def test_every_kind_of_fault_is_in_the_table() -> None:
@@ -110,127 +110,127 @@ def test_every_kind_of_fault_is_in_the_table() -> None:
 @pytest.mark.parametrize("kind", ODD)
 @virtual
 async def test_odd_events_may_come_for_ever(kind: str) -> None:
-    scene, faults = scene_with(Fault(kind, 0, times=FOR_EVER), shards=2)
-    scene.put_some(60)
-    scene.split(0)
-    scene.put_some(60)
-    await scene.read(seconds=120)
-    scene.check()
+    world, faults = world_with(Fault(kind, 0, times=FOR_EVER), shards=2)
+    world.put_some(60)
+    world.split(0)
+    world.put_some(60)
+    await world.read(seconds=120)
+    world.check()
     assert len(faults.strikes) > 10
 
 
 @virtual
 async def test_ten_failures_between_two_events_are_borne_as_often_as_they_come() -> None:
     """Progress resets the count: 30 rows of ten failures each."""
-    scene, _ = scene_with(*[Fault("reset", 200.0 * row, times=10) for row in range(30)])
+    world, _ = world_with(*[Fault("reset", 200.0 * row, times=10) for row in range(30)])
 
     async def write(number: int) -> None:
-        scene.put_some(number % 5 == 0)
+        world.put_some(number % 5 == 0)
         await asyncio.sleep(9)
 
-    query = await scene.read(meanwhile=write, batches=650, seconds=7200)
-    scene.check()
-    assert query.referee.faults == {"ClientOSError": 300}
-    assert query.referee.verdicts == []
+    query = await world.read(meanwhile=write, batches=650, seconds=7200)
+    world.check()
+    assert query.oracle.faults == {"ClientOSError": 300}
+    assert query.oracle.verdicts == []
 
 
 @virtual
 async def test_a_subscription_that_expires_every_six_seconds() -> None:
-    scene, _ = scene_with(settings={"subscription_seconds": 6.0, "max_event_records": 5}, shards=2)
+    world, _ = world_with(settings={"subscription_seconds": 6.0, "max_event_records": 5}, shards=2)
 
     async def write(number: int) -> None:
         if number < 100:
-            scene.put_some(10)
+            world.put_some(10)
             await asyncio.sleep(1)
 
-    query = await scene.read(meanwhile=write, batches=100)
-    scene.check()
-    assert query.referee.calls > 20
-    assert query.referee.faults == {}
+    query = await world.read(meanwhile=write, batches=100)
+    world.check()
+    assert query.oracle.calls > 20
+    assert query.oracle.faults == {}
 
 
 @virtual
 async def test_an_event_with_one_record_of_10_mib_and_one_with_10_000_of_10_bytes() -> None:
-    scene, _ = scene_with(
+    world, _ = world_with(
         settings={"max_event_records": 10_000, "read_limit": False}, max_record_kib=10_240, buffer_bytes=1 << 20
     )
-    scene.put("large", (10 << 20) - 100)
+    world.put("large", (10 << 20) - 100)
     for _ in range(10_000):
-        scene.put("k", 4)
-    scene.put("large", (10 << 20) - 100)
-    query = await scene.read()
-    scene.check()
+        world.put("k", 4)
+    world.put("large", (10 << 20) - 100)
+    query = await world.read()
+    world.check()
     assert query.most_used < 16 << 20, "one event at a time, whatever its size"
 
 
-def steal(scene: Scene) -> bool:
+def steal(world: MemoryWorld) -> bool:
     """Subscribe to the first shard with the application's consumer, as a second reader would."""
-    taken = scene.kinesis.state.subscriptions
+    taken = world.kinesis.state.subscriptions
     if taken:
         position = {"Type": "LATEST"}
         request = {"ConsumerARN": taken[0].consumer.arn, "ShardId": taken[0].shard.id, "StartingPosition": position}
-        open_subscription(scene.kinesis.state, request)
+        open_subscription(world.kinesis.state, request)
     return bool(taken)
 
 
 @virtual
 async def test_a_second_reader_now_and_then_is_borne() -> None:
-    scene, _ = scene_with()
+    world, _ = world_with()
 
     async def disturb(number: int) -> None:
         if number < 12:
-            scene.put_some(5)
+            world.put_some(5)
             await asyncio.sleep(90)
-            assert steal(scene)
+            assert steal(world)
 
-    query = await scene.read(meanwhile=disturb, batches=12)
-    scene.check()
-    assert query.referee.faults["ResourceInUseException"] >= 12
+    query = await world.read(meanwhile=disturb, batches=12)
+    world.check()
+    assert query.oracle.faults["ResourceInUseException"] >= 12
 
 
 @virtual
 async def test_a_second_reader_that_stays_is_named() -> None:
-    scene, _ = scene_with()
+    world, _ = world_with()
 
     async def disturb(_: int) -> None:
-        scene.put_some(1)
+        world.put_some(1)
         await asyncio.sleep(20)
-        steal(scene)
+        steal(world)
 
     with pytest.raises(ConsumerTakenOverError, match="Every application needs a consumer of its own"):
-        await scene.read(meanwhile=disturb, rows=1000)
-    scene.check(whole=False)
+        await world.read(meanwhile=disturb, rows=1000)
+    world.check(whole=False)
 
 
 @virtual
 async def test_a_consumer_created_again_under_its_name_is_another_one() -> None:
-    scene, _ = scene_with()
-    scene.put_some(10)
-    await scene.read()
-    scene.kinesis.call("DeregisterStreamConsumer", ConsumerARN=scene.application.ref.consumer_arn)
-    redeployed = scene.deployed()
-    scene.put_some(10)
-    with pytest.raises(ConsumerNotFoundError, match=scene.application.ref.consumer_arn):
-        await scene.read()
-    scene.application.ref = redeployed
-    await scene.read()
-    scene.check()
+    world, _ = world_with()
+    world.put_some(10)
+    await world.read()
+    world.kinesis.call("DeregisterStreamConsumer", ConsumerARN=world.application.ref.consumer_arn)
+    redeployed = world.deployed()
+    world.put_some(10)
+    with pytest.raises(ConsumerNotFoundError, match=world.application.ref.consumer_arn):
+        await world.read()
+    world.application.ref = redeployed
+    await world.read()
+    world.check()
 
 
 @virtual
 async def test_faults_of_one_consumer_leave_another_alone() -> None:
-    scene, faults = scene_with(Fault("reset", 0, times=FOR_EVER, consumer="lake"), shards=2)
-    scene.put_some(50)
-    arn = scene.application.ref.stream_arn
-    other = scene.kinesis.call("RegisterStreamConsumer", StreamARN=arn, ConsumerName="other")["Consumer"]["ConsumerARN"]
-    ours = scene.application
-    scene.application = Application(scene.kinesis, replace(ours.ref, consumer_arn=other), Random(2))
-    query = await scene.read(seconds=60)
-    scene.check()
-    assert query.referee.faults == {}
-    scene.application = ours
+    world, faults = world_with(Fault("reset", 0, times=FOR_EVER, consumer="lake"), shards=2)
+    world.put_some(50)
+    arn = world.application.ref.stream_arn
+    other = world.kinesis.call("RegisterStreamConsumer", StreamARN=arn, ConsumerName="other")["Consumer"]["ConsumerARN"]
+    ours = world.application
+    world.application = Application(world.kinesis, replace(ours.ref, consumer_arn=other), Random(2))
+    query = await world.read(seconds=60)
+    world.check()
+    assert query.oracle.faults == {}
+    world.application = ours
     with pytest.raises(RetriesExhaustedError):
-        await scene.read()
+        await world.read()
     assert faults.strikes
 
 
@@ -239,44 +239,44 @@ async def test_faults_of_one_consumer_leave_another_alone() -> None:
 async def test_shards_trimmed_while_nobody_reads(fail: bool) -> None:
     """What retention took is told, or left out once that is accepted; what is left is read once and in order."""
     settings = {"retention_seconds": 600.0, "max_event_records": 5}
-    scene, _ = scene_with(settings=settings, shards=2, fail_on_data_loss=fail, max_records=10)
-    scene.put_some(60)
-    await scene.read(rows=15)
-    scene.split(0)
+    world, _ = world_with(settings=settings, shards=2, fail_on_data_loss=fail, max_records=10)
+    world.put_some(60)
+    await world.read(rows=15)
+    world.split(0)
     await asyncio.sleep(1200)
     # The last micro-batch was committed: nobody wants it again.
-    _, end = scene.application.offsets[-1]
-    scene.application.offsets.append((end, end))
-    read = Counter(row.key for row in scene.application.rows)
-    lost = {key: count - read[key] for key, count in scene.written.items()}
-    scene.put_some(60)
+    _, end = world.application.offsets[-1]
+    world.application.offsets.append((end, end))
+    read = Counter(row.key for row in world.application.rows)
+    lost = {key: count - read[key] for key, count in world.written.items()}
+    world.put_some(60)
     if fail:
         with pytest.raises(DataLossError, match=r"shardId-00000000000[01]"):
-            await scene.read(rows=1000)
-        scene.check(whole=False)
+            await world.read(rows=1000)
+        world.check(whole=False)
         return
-    await scene.read(rows=read.total() + 60)
+    await world.read(rows=read.total() + 60)
     numbers: dict[str, list[int]] = {}
-    for row in scene.application.rows:
+    for row in world.application.rows:
         numbers.setdefault(row.key, []).append(int(row.data.split(b":")[0]))
-    for key, written in scene.written.items():
+    for key, written in world.written.items():
         gone = range(read[key], read[key] + lost[key])
         assert numbers[key] == [number for number in range(written) if number not in gone]
 
 
 @virtual
 async def test_both_clocks_jump_by_hours() -> None:
-    scene, _ = scene_with(shards=2)
+    world, _ = world_with(shards=2)
 
     async def jump(number: int) -> None:
         if number < 40:
-            scene.clock.jump += (-1) ** number * 3600 * (number % 5)
-            scene.application.clock.jump -= 1800 * (number % 7)  # type: ignore[attr-defined]
-            scene.put_some(7)
+            world.clock.jump += (-1) ** number * 3600 * (number % 5)
+            world.application.clock.jump -= 1800 * (number % 7)  # type: ignore[attr-defined]
+            world.put_some(7)
             if number % 10 == 5:
-                scene.split(0)
+                world.split(0)
             await asyncio.sleep(3)
 
-    query = await scene.read(meanwhile=jump, batches=40)
-    scene.check()
-    assert query.referee.faults == {}
+    query = await world.read(meanwhile=jump, batches=40)
+    world.check()
+    assert query.oracle.faults == {}

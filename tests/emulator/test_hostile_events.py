@@ -12,7 +12,7 @@ from kinesis_efo.kinesis.frames import FrameDecoder
 from kinesis_efo.local import NoFaults
 from kinesis_efo.local.fault_injection import Step
 from kinesis_efo.local.wire import event_frame
-from tests.emulator.scene import Scene
+from tests.emulator.memory_world import MemoryWorld
 from tests.emulator.test_each_fault import virtual
 
 
@@ -55,32 +55,32 @@ HOSTILE = {
 @virtual
 async def test_a_hostile_event_that_stays_ends_the_query(name: str) -> None:
     payload, reason = HOSTILE[name]
-    scene = Scene(faults=Sent(lambda _: payload))
-    scene.put_some(3)
+    world = MemoryWorld(faults=Sent(lambda _: payload))
+    world.put_some(3)
     with pytest.raises(RetriesExhaustedError, match=reason) as caught:
-        await scene.read()
+        await world.read()
     assert len(str(caught.value)) < 1000, "a payload must not flow into the log"
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 @virtual
 async def test_a_hostile_event_that_passes_costs_nothing_but_time(name: str) -> None:
-    scene = Scene(faults=Sent(lambda _: HOSTILE[name][0], times=5))
-    scene.put_some(30)
-    await scene.read()
-    scene.check()
+    world = MemoryWorld(faults=Sent(lambda _: HOSTILE[name][0], times=5))
+    world.put_some(30)
+    await world.read()
+    world.check()
 
 
 @virtual
 async def test_padding_is_held_within_the_budget() -> None:
     """Megabytes beside each record that nobody asked for: one event per shard is admitted, whatever its size."""
-    scene = Scene(
+    world = MemoryWorld(
         shards=4,
         faults=Sent(lambda payload: payload[:-1] + b',"Padding":"' + b"x" * (4 << 20) + b'"}'),
         settings={"max_event_records": 10, "read_limit": False},
         buffer_bytes=1 << 20,
     )
-    scene.put_some(200)
-    query = await scene.read()
-    scene.check()
+    world.put_some(200)
+    query = await world.read()
+    world.check()
     assert query.most_used < 4 * (5 << 20)

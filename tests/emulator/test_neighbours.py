@@ -9,8 +9,8 @@ from statistics import quantiles
 from kinesis_efo.fetcher.messages import PollRequest
 from kinesis_efo.kinesis.subscription import State
 from kinesis_efo.positions import Position, ShardKey, ShardRange
+from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import NO_LIMIT, Query
-from tests.emulator.scene import STREAM, Scene
 from tests.emulator.test_each_fault import virtual
 
 SHARDS = 4
@@ -19,17 +19,17 @@ EVER = Position.after(10**60)
 
 async def neighbours_latencies(*, blocked: bool, rounds: int = 300) -> tuple[list[float], Query]:
     """Seconds from put to a reader's hands for three shards, while the fourth has no data, or far more than is taken."""
-    scene = Scene(Random(1), shards=SHARDS, settings={"read_limit": False}, buffer_bytes=2 << 20)
+    world = MemoryWorld(Random(1), shards=SHARDS, settings={"read_limit": False}, buffer_bytes=2 << 20)
     # One key per shard.
     keys: dict[str, str] = {}
     for number in range(100):
-        shard = scene.kinesis.state.streams[STREAM].shard_for(f"k{number}", None)
+        shard = world.kinesis.state.streams[STREAM].shard_for(f"k{number}", None)
         keys.setdefault(shard.id, f"k{number}")
     stuck, *others = sorted(keys)
     latencies: list[float] = []
     loop = asyncio.get_running_loop()
 
-    async with Query(scene.application) as query:
+    async with Query(world.application) as query:
         offset = await query.begin()
         await query.fetcher.poll(PollRequest(offset.to_dict(), NO_LIMIT, NO_LIMIT, 1.0))
 
@@ -44,12 +44,12 @@ async def neighbours_latencies(*, blocked: bool, rounds: int = 300) -> tuple[lis
         readers = [asyncio.create_task(read(shard)) for shard in keys]
         if blocked:
             for _ in range(30):
-                scene.put(keys[stuck], 500_000)
+                world.put(keys[stuck], 500_000)
         await asyncio.sleep(60)
         for _ in range(rounds):
             sent = loop.time()
             for shard in others:
-                scene.put(keys[shard], 1_000)
+                world.put(keys[shard], 1_000)
             await asyncio.sleep(0.5)
         for reader in readers:
             reader.cancel()

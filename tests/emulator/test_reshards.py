@@ -12,8 +12,8 @@ import pytest
 
 from kinesis_efo.options import Start
 from kinesis_efo.positions import Position
+from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Query
-from tests.emulator.scene import STREAM, Scene
 from tests.emulator.test_each_fault import virtual
 
 SMALL = {"max_event_records": 5}
@@ -21,164 +21,164 @@ SMALL = {"max_event_records": 5}
 
 @virtual
 async def test_a_split_and_a_merge_while_reading() -> None:
-    scene = Scene(shards=2, settings=SMALL, max_records=20)
+    world = MemoryWorld(shards=2, settings=SMALL, max_records=20)
 
     def reshard(number: int) -> None:
         if number < 30:
-            scene.put_some(40)
+            world.put_some(40)
         if number == 5:
-            scene.split(0)
+            world.split(0)
         if number == 12:
-            scene.merge(1)
+            world.merge(1)
 
-    scene.put_some(200)
-    await scene.read(meanwhile=reshard, batches=30)
-    scene.check()
-    scene.check_order_of_shards()
-    assert len({row.shard for row in scene.application.rows}) == 5
+    world.put_some(200)
+    await world.read(meanwhile=reshard, batches=30)
+    world.check()
+    world.check_order_of_shards()
+    assert len({row.shard for row in world.application.rows}) == 5
 
 
 @virtual
 async def test_a_child_is_split_before_its_parent_is_drained() -> None:
-    scene = Scene(settings=SMALL, max_records=10)
-    scene.put_some(100)
-    scene.split(0)
-    scene.put_some(100)
-    scene.split(0)
-    scene.put_some(100)
-    scene.split(2)
-    scene.put_some(100)
-    await scene.read()
-    scene.check()
-    scene.check_order_of_shards()
-    assert len({row.shard for row in scene.application.rows}) == 7
+    world = MemoryWorld(settings=SMALL, max_records=10)
+    world.put_some(100)
+    world.split(0)
+    world.put_some(100)
+    world.split(0)
+    world.put_some(100)
+    world.split(2)
+    world.put_some(100)
+    await world.read()
+    world.check()
+    world.check_order_of_shards()
+    assert len({row.shard for row in world.application.rows}) == 7
 
 
 @pytest.mark.parametrize("seed", range(5))
 @virtual
 async def test_update_shard_count_from_4_to_16_to_2(seed: int) -> None:
     """Kinesis goes at most twice as high or half as low at a time."""
-    scene = Scene(Random(seed), shards=4, settings=SMALL, max_records=60)
+    world = MemoryWorld(Random(seed), shards=4, settings=SMALL, max_records=60)
     steps = [8, 16, 8, 4, 2]
 
     def scale(number: int) -> None:
         if number < 40:
-            scene.put_some(30, keys=50)
+            world.put_some(30, keys=50)
         if number % 3 == seed % 3 and steps:
-            scene.scale(steps.pop(0))
+            world.scale(steps.pop(0))
 
-    scene.put_some(500, keys=50)
-    await scene.read(meanwhile=scale, batches=40)
-    scene.check()
-    scene.check_order_of_shards()
-    assert len(scene.kinesis.state.streams[STREAM].open_shards) == 2
+    world.put_some(500, keys=50)
+    await world.read(meanwhile=scale, batches=40)
+    world.check()
+    world.check_order_of_shards()
+    assert len(world.kinesis.state.streams[STREAM].open_shards) == 2
 
 
 @virtual
 async def test_all_of_them_at_once_while_nothing_has_been_read_of_the_first() -> None:
     """Within a minute, so that ListShards is not asked: the ends of shards alone say how it goes on."""
-    scene = Scene(shards=4, settings=SMALL)
+    world = MemoryWorld(shards=4, settings=SMALL)
     for target in (8, 16, 8, 4, 2):
-        scene.put_some(200, keys=50)
-        scene.scale(target)
-    scene.put_some(200, keys=50)
-    await scene.read(seconds=50)
-    scene.check()
-    scene.check_order_of_shards()
+        world.put_some(200, keys=50)
+        world.scale(target)
+    world.put_some(200, keys=50)
+    await world.read(seconds=50)
+    world.check()
+    world.check_order_of_shards()
 
 
 @virtual
 async def test_a_reshard_while_the_query_is_down() -> None:
-    scene = Scene(shards=2, settings=SMALL)
-    scene.put_some(100)
-    await scene.read(rows=50)
-    scene.put_some(100)
-    scene.split(0)
-    scene.put_some(100)
-    scene.merge(1)
-    scene.split(1)
-    scene.put_some(100)
-    await scene.read()
-    scene.check()
-    scene.check_order_of_shards()
+    world = MemoryWorld(shards=2, settings=SMALL)
+    world.put_some(100)
+    await world.read(rows=50)
+    world.put_some(100)
+    world.split(0)
+    world.put_some(100)
+    world.merge(1)
+    world.split(1)
+    world.put_some(100)
+    await world.read()
+    world.check()
+    world.check_order_of_shards()
 
 
-async def resharded() -> Scene:
+async def resharded() -> MemoryWorld:
     """A stream with three generations of shards, all with records, and minutes between them."""
-    scene = Scene(shards=2, settings=SMALL)
-    scene.put_some(100)
+    world = MemoryWorld(shards=2, settings=SMALL)
+    world.put_some(100)
     await asyncio.sleep(60)
-    scene.split(0)
-    scene.put_some(100)
+    world.split(0)
+    world.put_some(100)
     await asyncio.sleep(60)
-    scene.merge(1)
-    scene.put_some(100)
+    world.merge(1)
+    world.put_some(100)
     await asyncio.sleep(60)
-    return scene
+    return world
 
 
 @virtual
 async def test_a_query_that_starts_at_the_horizon_after_reshards_reads_closed_shards_too() -> None:
-    scene = await resharded()
-    await scene.read()
-    scene.check()
-    scene.check_order_of_shards()
-    assert len({row.shard for row in scene.application.rows}) == 5
+    world = await resharded()
+    await world.read()
+    world.check()
+    world.check_order_of_shards()
+    assert len({row.shard for row in world.application.rows}) == 5
 
 
 @virtual
 async def test_a_query_that_starts_at_a_time_between_reshards() -> None:
-    scene = Scene(shards=2, settings=SMALL)
-    scene.put_some(100)
-    scene.split(0)
-    scene.put_some(100)
+    world = MemoryWorld(shards=2, settings=SMALL)
+    world.put_some(100)
+    world.split(0)
+    world.put_some(100)
     await asyncio.sleep(60)
-    scene.skipped = dict(scene.written)
-    scene.application.start = Start(Position.at_timestamp(round(scene.clock.time() * 1000)))
+    world.skipped = dict(world.written)
+    world.application.start = Start(Position.at_timestamp(round(world.clock.time() * 1000)))
     await asyncio.sleep(1)
-    scene.put_some(100)
-    scene.merge(1)
-    scene.put_some(100)
-    await scene.read()
-    scene.check()
-    scene.check_order_of_shards()
-    assert len({row.shard for row in scene.application.rows}) == 4
+    world.put_some(100)
+    world.merge(1)
+    world.put_some(100)
+    await world.read()
+    world.check()
+    world.check_order_of_shards()
+    assert len({row.shard for row in world.application.rows}) == 4
 
 
 @virtual
 async def test_a_query_that_starts_at_latest_reads_what_comes_from_then_on_also_through_reshards() -> None:
-    scene = await resharded()
-    scene.skipped = dict(scene.written)
-    scene.application.start = Start()
+    world = await resharded()
+    world.skipped = dict(world.written)
+    world.application.start = Start()
 
     async def write(number: int) -> None:
         if number == 0:
             await asyncio.sleep(1)
         if number < 20:
-            scene.put_some(20)
+            world.put_some(20)
         if number in (3, 4):
-            scene.split(0)
+            world.split(0)
         if number == 5:
-            scene.merge(0)
+            world.merge(0)
 
-    await scene.read(meanwhile=write, batches=20)
-    scene.check()
-    scene.check_order_of_shards()
+    await world.read(meanwhile=write, batches=20)
+    world.check()
+    world.check_order_of_shards()
 
 
 @virtual
 async def test_latest_is_decided_once_also_where_the_query_fails_before_its_first_record() -> None:
-    scene = Scene(shards=2)
-    scene.put_some(50)
-    scene.skipped = dict(scene.written)
-    scene.application.start = Start()
+    world = MemoryWorld(shards=2)
+    world.put_some(50)
+    world.skipped = dict(world.written)
+    world.application.start = Start()
     await asyncio.sleep(1)
-    async with Query(scene.application) as query:
+    async with Query(world.application) as query:
         # Spark stores the first offset, and the query ends before there is anything to read.
         first = await query.begin()
-    scene.application.offsets.append((first, first))
-    scene.put_some(50)
-    scene.split(0)
-    scene.put_some(50)
-    await scene.read()
-    scene.check()
+    world.application.offsets.append((first, first))
+    world.put_some(50)
+    world.split(0)
+    world.put_some(50)
+    await world.read()
+    world.check()

@@ -9,7 +9,7 @@ from typing import Self
 
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import BlockingProducer, ProducerSettings
-from tests.soak.referee import encode
+from tests.soak.oracle import encode
 
 KEYS = 500
 BURST_SECONDS = 3.0

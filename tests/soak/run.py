@@ -1,4 +1,4 @@
-"""The soak: a local AWS that misbehaves, a producer, a Spark driver that is killed again and again, and a referee."""
+"""The soak: a local AWS that misbehaves, a producer, a Spark driver that is killed again and again, and an oracle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kinesis_efo.options import AwsSettings
 from tests.chaos.conftest import Driver
 from tests.soak.load import Load
 from tests.soak.mishaps import Mishaps
-from tests.soak.referee import Referee, Violation
+from tests.soak.oracle import Oracle, Violation
 from tests.soak.report import Report, save
 from tests.soak.vitals import Probe, Sample, growth
 from tests.support.world import World, make_world
@@ -92,7 +92,7 @@ class Soak:
         self._world = world
         self._mishaps = mishaps
         self._random = Random(plan.seed + 1)
-        self._referee = Referee(plan.directory)
+        self._oracle = Oracle(plan.directory)
         self._load = Load(
             world.streams["orders"],
             AwsSettings(
@@ -151,12 +151,12 @@ class Soak:
 
     def _look(self) -> None:
         """Check what has come, and that something has."""
-        batches, now = self._referee.batches, time.monotonic()
-        self._referee.look()
+        batches, now = self._oracle.batches, time.monotonic()
+        self._oracle.look()
         if self._load.error is not None:
             raise Violation(f"the producer failed: {self._load.error}")
-        backlog = self._load.put - self._referee.ledger.records
-        if self._referee.batches > batches or not backlog:
+        backlog = self._load.put - self._oracle.ledger.records
+        if self._oracle.batches > batches or not backlog:
             self._moved_at = now
         self.report.largest_backlog = max(self.report.largest_backlog, backlog)
         assert self._driver is not None and self._probe is not None
@@ -169,9 +169,9 @@ class Soak:
 
     def _drain(self, total: int) -> None:
         give_up_at = self._seconds + DRAIN_SECONDS
-        while self._referee.ledger.records < total:
+        while self._oracle.ledger.records < total:
             if self._seconds > give_up_at:
-                missing = total - self._referee.ledger.records
+                missing = total - self._oracle.ledger.records
                 raise Violation(
                     f"{missing} of {total} records have not come within {DRAIN_SECONDS:.0f} s:\n{self._log}"
                 )
@@ -191,14 +191,14 @@ class Soak:
         self._driver = Driver(self._plan.directory, self._world, options={**OPTIONS, "readMode": mode})
         self._driver.go()
         self._probe = Probe(self._driver.process.pid)
-        self._committed_before = self._referee.committed
+        self._committed_before = self._oracle.committed
         self._moved_at = time.monotonic()
         self.report.modes.append(mode)
         self._plan.say(f"{self._seconds:6.0f} s  run {self._life} reads with {mode}")
 
     @property
     def _made_progress(self) -> bool:
-        return self._referee.batches > self._committed_before
+        return self._oracle.batches > self._committed_before
 
     def _kill(self) -> None:
         time.sleep(self._random.uniform(0, 2))
@@ -206,7 +206,7 @@ class Soak:
         self._driver.kill()
         self._kills.append(self._seconds)
         self.report.kills += 1
-        self._plan.say(f"{self._seconds:6.0f} s  SIGKILL; {self._referee.ledger.records:,} records so far")
+        self._plan.say(f"{self._seconds:6.0f} s  SIGKILL; {self._oracle.ledger.records:,} records so far")
 
     def _kill_times(self) -> list[float]:
         span = 0.6 * self._plan.seconds
@@ -259,9 +259,9 @@ class Soak:
     # -- the end
 
     def _sum_up(self) -> None:
-        report, ledger = self.report, self._referee.ledger
-        report.records, report.bytes, report.batches = ledger.records, ledger.bytes, self._referee.batches
-        report.largest_lag = self._referee.largest_lag
+        report, ledger = self.report, self._oracle.ledger
+        report.records, report.bytes, report.batches = ledger.records, ledger.bytes, self._oracle.batches
+        report.largest_lag = self._oracle.largest_lag
         for (target, kind), count in self._mishaps.struck.items():
             report.faults[f"{target}: {kind}"] += count
         report.shards = 1 + max(int(shard.rpartition("-")[2]) for shard in self._aws.kinesis.streams[self._name].shards)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.soak.mishaps import FRAME, KINDS, Mishaps
-from tests.soak.referee import Ledger, Referee, Violation, encode
+from tests.soak.oracle import Ledger, Oracle, Violation, encode
 from tests.soak.run import Plan, soak
 from tests.soak.vitals import Sample, growth
 
@@ -73,17 +73,17 @@ def write(directory: Path, batch: int, *numbers: tuple[int, int], committed: boo
 
 
 def test_only_what_spark_has_committed_counts(tmp_path: Path) -> None:
-    referee = Referee(tmp_path)
-    referee.look()
+    oracle = Oracle(tmp_path)
+    oracle.look()
     write(tmp_path, 0, (1, 0), (1, 1))
     write(tmp_path, 1, (1, 2), committed=False)
-    referee.look()
-    assert (referee.ledger.records, referee.batches) == (2, 1)
-    assert referee.largest_lag > 0
+    oracle.look()
+    assert (oracle.ledger.records, oracle.batches) == (2, 1)
+    assert oracle.largest_lag > 0
     assert not (tmp_path / "output" / "batch=0").exists()
     write(tmp_path, 2, (1, 4))
     with pytest.raises(Violation, match="micro-batch 2: of key 1, record 4 came, but 3 is lost"):
-        referee.look()
+        oracle.look()
 
 
 def life(number: int, first: int, seconds: int, **grow: int) -> list[Sample]:

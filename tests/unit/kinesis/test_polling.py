@@ -36,7 +36,7 @@ REF = StreamRef("orders", "dev-orders", ARN, None)
 CHILD = {"ShardId": "c", "ParentShards": ["p"], "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}
 
 
-class Scene:
+class PolledWorld:
     """A subscription that polls one shard of a model stream."""
 
     def __init__(self, *sizes: int, interval: float = 1.0, start: Position = TRIM_HORIZON, **limits: Any) -> None:
@@ -150,47 +150,47 @@ def test_what_is_no_answer_is_refused(body: bytes, message: str) -> None:
 
 @virtual
 async def test_a_shard_with_much_to_read_is_asked_five_times_a_second() -> None:
-    scene = Scene(*[10] * 60_000)
-    await scene.run_for(4)
-    assert scene.gaps[:5] == [0.2] * 5
-    assert not scene.client.refused
-    assert scene.records == 1000 + 5 * 10_000 + 9_000, "as many as there may be, once their size is known"
+    world = PolledWorld(*[10] * 60_000)
+    await world.run_for(4)
+    assert world.gaps[:5] == [0.2] * 5
+    assert not world.client.refused
+    assert world.records == 1000 + 5 * 10_000 + 9_000, "as many as there may be, once their size is known"
 
 
 @virtual
 async def test_no_more_than_two_megabytes_a_second_are_read() -> None:
-    scene = Scene(*[1 << 20] * 40)
-    await scene.run_for(19)
-    assert not scene.client.refused
-    assert scene.client.limits_asked[:3] == [1000, 1, 1]
-    assert 34 <= scene.records <= 40
+    world = PolledWorld(*[1 << 20] * 40)
+    await world.run_for(19)
+    assert not world.client.refused
+    assert world.client.limits_asked[:3] == [1000, 1, 1]
+    assert 34 <= world.records <= 40
     # 10 MB at once, since nothing was known of the records; then as much as an event holds.
-    assert scene.gaps[0] == pytest.approx(5, abs=0.1)
-    assert scene.gaps[1] == pytest.approx(0.5, abs=0.01)
+    assert world.gaps[0] == pytest.approx(5, abs=0.1)
+    assert world.gaps[1] == pytest.approx(0.5, abs=0.01)
 
 
 @virtual
 async def test_a_shard_without_more_is_left_alone_for_the_interval() -> None:
     for interval in (1.0, 0.2, 10.0):
-        scene = Scene(10, interval=interval)
-        subscription = await scene.run_for(600)
-        assert set(scene.gaps) == {interval}
-        assert len(scene.client.opened) == 1, "an iterator that is used does not expire"
+        world = PolledWorld(10, interval=interval)
+        subscription = await world.run_for(600)
+        assert set(world.gaps) == {interval}
+        assert len(world.client.opened) == 1, "an iterator that is used does not expire"
         assert (subscription.stats.state, subscription.stats.failures) == (State.CLOSED, {})
-        assert subscription.position == Position.after(scene.stream[0].records[-1][0])
+        assert subscription.position == Position.after(world.stream[0].records[-1][0])
 
 
 @virtual
 async def test_nothing_for_hours_is_not_silence_and_forgives_failures() -> None:
-    scene = Scene()
+    world = PolledWorld()
     failing = iter(range(10**6))
 
     def every_hundredth(_: str) -> None:
         if next(failing) % 100 == 0:
             raise ConnectionResetError
 
-    scene.client.faults = every_hundredth
-    subscription = await scene.run_for(3000)
+    world.client.faults = every_hundredth
+    subscription = await world.run_for(3000)
     assert subscription.stats.failures["ConnectionResetError"] > 20
     assert subscription.position == TRIM_HORIZON
     assert subscription.stats.millis_behind == 0
@@ -199,25 +199,25 @@ async def test_nothing_for_hours_is_not_silence_and_forgives_failures() -> None:
 
 @virtual
 async def test_a_new_subscription_keeps_the_pace_of_the_one_before() -> None:
-    scene = Scene(*[1 << 20] * 20)
-    await scene.run_for(0.1)
-    await scene.run_for(10)
-    assert scene.gaps[0] == pytest.approx(5, abs=0.1)
-    assert not scene.client.refused
+    world = PolledWorld(*[1 << 20] * 20)
+    await world.run_for(0.1)
+    await world.run_for(10)
+    assert world.gaps[0] == pytest.approx(5, abs=0.1)
+    assert not world.client.refused
 
 
 @virtual
 async def test_less_is_asked_for_after_an_answer_that_did_not_come() -> None:
-    scene = Scene(*[100] * 2000)
+    world = PolledWorld(*[100] * 2000)
 
     def broken(_: str) -> None:
-        if len(scene.client.limits_asked) <= 3:
+        if len(world.client.limits_asked) <= 3:
             raise ConnectionResetError
 
-    scene.client.faults = broken
-    await scene.run_for(30)
-    assert scene.client.limits_asked[:4] == [1000, 250, 62, 15]
-    assert scene.records == 2000
+    world.client.faults = broken
+    await world.run_for(30)
+    assert world.client.limits_asked[:4] == [1000, 250, 62, 15]
+    assert world.records == 2000
 
 
 # -- iterators, the end, back-pressure
@@ -225,73 +225,73 @@ async def test_less_is_asked_for_after_an_answer_that_did_not_come() -> None:
 
 @virtual
 async def test_an_expired_iterator_is_renewed_behind_what_came_and_not_counted() -> None:
-    scene = Scene(10, 10)
-    scene.client.iterator_seconds = 0.5
-    task = asyncio.ensure_future((subscription := scene.subscribe()).run())
+    world = PolledWorld(10, 10)
+    world.client.iterator_seconds = 0.5
+    task = asyncio.ensure_future((subscription := world.subscribe()).run())
     await asyncio.sleep(60)
-    scene.stream.put(0, 10)
-    scene.stream.split(0)
+    world.stream.put(0, 10)
+    world.stream.split(0)
     await asyncio.wait_for(task, 60)
-    requests = [request for _, _, request in scene.client.opened]
+    requests = [request for _, _, request in world.client.opened]
     assert len(requests) > 20
     assert requests[0]["ShardIteratorType"] == "TRIM_HORIZON"
     assert {request["StartingSequenceNumber"] for request in requests[1:]} <= {
-        str(number) for number, _ in scene.stream[0].records
+        str(number) for number, _ in world.stream[0].records
     }
-    assert scene.records == 3
+    assert world.records == 3
     assert subscription.stats.failures == {}
 
 
 @virtual
 async def test_iterators_that_are_always_expired_are_not_renewed_for_ever() -> None:
-    scene = Scene(10)
+    world = PolledWorld(10)
 
     def expired(_: str) -> None:
         raise refused("ExpiredIteratorException", operation="GetRecords")
 
-    scene.client.faults = expired
-    subscription = await scene.fails(RetriesExhaustedError, "ended without a single event")
-    assert len(scene.client.opened) == 11
+    world.client.faults = expired
+    subscription = await world.fails(RetriesExhaustedError, "ended without a single event")
+    assert len(world.client.opened) == 11
     assert subscription.position == TRIM_HORIZON
 
 
 @virtual
 async def test_the_end_is_delivered_once_with_its_children() -> None:
     for together in (False, True):
-        scene = Scene(10, 10)
-        scene.client.end_with_records = together
-        scene.stream.split(0)
-        await scene.subscribe().run()
-        assert [event.through for event in scene.events] == [
-            Position.after(scene.stream[0].records[-1][0]),
+        world = PolledWorld(10, 10)
+        world.client.end_with_records = together
+        world.stream.split(0)
+        await world.subscribe().run()
+        assert [event.through for event in world.events] == [
+            Position.after(world.stream[0].records[-1][0]),
             SHARD_END,
         ]
-        assert [child.shard_id[-1] for child in scene.events[-1].head.children] == ["1", "2"]
+        assert [child.shard_id[-1] for child in world.events[-1].head.children] == ["1", "2"]
 
 
 @virtual
 async def test_an_empty_closed_shard_has_ended() -> None:
-    scene = Scene()
-    scene.stream.split(0)
-    subscription = scene.subscribe()
+    world = PolledWorld()
+    world.stream.split(0)
+    subscription = world.subscribe()
     await subscription.run()
     assert subscription.position == SHARD_END
 
 
 @virtual
 async def test_while_the_sink_is_full_nobody_asks() -> None:
-    scene = Scene(*[1000] * 30_000)
-    task = asyncio.ensure_future((subscription := scene.subscribe()).run())
+    world = PolledWorld(*[1000] * 30_000)
+    task = asyncio.ensure_future((subscription := world.subscribe()).run())
     await asyncio.sleep(2)
-    scene.room.clear()
+    world.room.clear()
     await asyncio.sleep(1)
-    asked = len(scene.times)
+    asked = len(world.times)
     await asyncio.sleep(1000)
-    assert len(scene.times) == asked
+    assert len(world.times) == asked
     assert subscription.stats.state is State.PAUSED
-    scene.room.set()
+    world.room.set()
     await asyncio.sleep(30)
-    assert scene.records == 30_000
+    assert world.records == 30_000
     assert (subscription.stats.paused, subscription.stats.failures) == (1, {})
     task.cancel()
     await asyncio.wait({task})
@@ -299,33 +299,33 @@ async def test_while_the_sink_is_full_nobody_asks() -> None:
 
 @virtual
 async def test_closing_ends_a_read_that_waits_at_once() -> None:
-    scene = Scene()
-    events = await scene.transport.subscribe(REF, SHARD, TRIM_HORIZON)
+    world = PolledWorld()
+    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON)
     assert (await anext(aiter(events))).head.still
     reading = asyncio.ensure_future(anext(aiter(events), None))
     await asyncio.sleep(0.1)
-    began = scene.clock.monotonic()
+    began = world.clock.monotonic()
     events.close()
     events.close()
     assert await reading is None
-    assert scene.clock.monotonic() == began
+    assert world.clock.monotonic() == began
     assert await anext(aiter(events), None) is None
 
 
 @virtual
 async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
-    scene = Scene(10)
-    answer = scene.client.get_records
+    world = PolledWorld(10)
+    answer = world.client.get_records
 
     async def hang_once(**request: Any) -> dict[str, Any]:
-        if len(scene.client.opened) == 1:
+        if len(world.client.opened) == 1:
             await asyncio.sleep(10_000)
         return await answer(**request)
 
-    scene.client.get_records = hang_once  # type: ignore[method-assign]
-    subscription = await scene.run_for(60)
+    world.client.get_records = hang_once  # type: ignore[method-assign]
+    subscription = await world.run_for(60)
     assert subscription.stats.failures == {"TimeoutError": 1}
-    assert scene.records == 1
+    assert world.records == 1
 
 
 # -- errors
@@ -334,54 +334,54 @@ async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
 @pytest.mark.parametrize("together", [1, 3])
 def test_others_who_poll_the_shard_slow_it_down_and_no_more(together: int) -> None:
     async def main() -> None:
-        scene = Scene(*[10] * 3000)
+        world = PolledWorld(*[10] * 3000)
         others = iter(range(10**6))
 
         def throttle(_: str) -> None:
             if next(others) % (together + 1):
                 raise refused("ProvisionedThroughputExceededException", operation="GetRecords")
 
-        scene.client.faults = throttle
-        subscription = await scene.run_for(120)
+        world.client.faults = throttle
+        subscription = await world.run_for(120)
         assert subscription.stats.failures.keys() == {"ProvisionedThroughputExceededException"}
-        assert scene.records == 3000
+        assert world.records == 3000
 
     run(main())
 
 
 @virtual
 async def test_throttling_without_end_is_told() -> None:
-    scene = Scene(10)
+    world = PolledWorld(10)
 
     def throttle(_: str) -> None:
         raise refused("ProvisionedThroughputExceededException", "Rate exceeded for shard", operation="GetRecords")
 
-    scene.client.faults = throttle
-    await scene.fails(
+    world.client.faults = throttle
+    await world.fails(
         RetriesExhaustedError, f"stream 'orders', shard {SHARD}, stream {ARN} (from the manifest)", "Rate"
     )
 
 
 @virtual
 async def test_a_missing_permission_is_named_with_where_it_is_declared() -> None:
-    scene = Scene(10)
+    world = PolledWorld(10)
 
     def deny(_: str) -> None:
         raise refused("AccessDeniedException", "not authorized", operation="GetRecords")
 
-    scene.client.faults = deny
-    await scene.fails(AccessRefusedError, "Allow kinesis:GetRecords", "`polling: true`")
+    world.client.faults = deny
+    await world.fails(AccessRefusedError, "Allow kinesis:GetRecords", "`polling: true`")
 
 
 @virtual
 async def test_an_invalid_position_names_the_operation() -> None:
-    scene = Scene(10)
+    world = PolledWorld(10)
 
     def invalid(_: str) -> None:
         raise refused("InvalidArgumentException", "Invalid StartingSequenceNumber", operation="GetShardIterator")
 
-    scene.client.faults = invalid
-    await scene.fails(InvalidRequestError, "GetShardIterator was refused as invalid", "Invalid StartingSequenceNumber")
+    world.client.faults = invalid
+    await world.fails(InvalidRequestError, "GetShardIterator was refused as invalid", "Invalid StartingSequenceNumber")
 
 
 @pytest.mark.parametrize(
@@ -395,9 +395,9 @@ async def test_an_invalid_position_names_the_operation() -> None:
 )
 def test_something_that_is_missing_is_looked_for(listed: Any, kind: type[Exception]) -> None:
     async def main() -> None:
-        scene = Scene(10)
-        scene.topology = ScriptedTopology(listed)
-        del scene.stream.shards_by_id[SHARD]
-        await scene.fails(kind, SHARD, retry=RetrySettings(max_retries=3))
+        world = PolledWorld(10)
+        world.topology = ScriptedTopology(listed)
+        del world.stream.shards_by_id[SHARD]
+        await world.fails(kind, SHARD, retry=RetrySettings(max_retries=3))
 
     run(main())

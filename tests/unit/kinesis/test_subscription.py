@@ -78,7 +78,7 @@ class Sink:
         return [event.head.continuation for event in self.events]
 
 
-class Scene:
+class ScriptedWorld:
     """A subscription with everything around it scripted."""
 
     def __init__(
@@ -111,7 +111,7 @@ class Scene:
     def elapsed(self) -> float:
         return round(self.clock.monotonic() - self.began, 6)
 
-    async def ends(self) -> Scene:
+    async def ends(self) -> ScriptedWorld:
         await self.subscription.run()
         assert self.subscription.position == SHARD_END
         assert self.stats.state is State.ENDED
@@ -147,93 +147,93 @@ def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 @virtual
 async def test_events_are_delivered_in_order_up_to_the_end() -> None:
-    scene = await Scene([payload(5, 3, behind=700), payload(9, 2), END]).ends()
-    assert scene.sink.continuations == [5, 9, None]
-    assert [child.shard_id for child in scene.sink.events[-1].head.children] == ["c1", "c2"]
-    assert scene.transport.positions == ["TRIM_HORIZON"]
-    stats = scene.stats
+    world = await ScriptedWorld([payload(5, 3, behind=700), payload(9, 2), END]).ends()
+    assert world.sink.continuations == [5, 9, None]
+    assert [child.shard_id for child in world.sink.events[-1].head.children] == ["c1", "c2"]
+    assert world.transport.positions == ["TRIM_HORIZON"]
+    stats = world.stats
     assert (stats.opened, stats.renewed, stats.events, stats.records, stats.failures) == (1, 0, 3, 5, {})
-    assert stats.bytes == sum(len(event.payload) for event in scene.sink.events)
-    assert stats.last_event == scene.clock.monotonic()
+    assert stats.bytes == sum(len(event.payload) for event in world.sink.events)
+    assert stats.last_event == world.clock.monotonic()
 
 
 @virtual
 async def test_nothing_is_asked_of_a_shard_that_was_read_to_its_end() -> None:
-    scene = await Scene(start=SHARD_END).ends()
-    assert scene.transport.calls == []
+    world = await ScriptedWorld(start=SHARD_END).ends()
+    assert world.transport.calls == []
 
 
 @virtual
 async def test_an_expired_subscription_is_renewed_at_once_behind_the_last_event() -> None:
     five_minutes = [step for number in range(60) for step in (Wait(5), payload(number))]
-    scene = await Scene(five_minutes, five_minutes, [payload(99), END]).ends()
-    assert scene.transport.positions == ["TRIM_HORIZON", "AFTER:59", "AFTER:59"]
-    assert scene.transport.gaps == [300.0, 300.0]
-    assert (scene.stats.renewed, scene.stats.failures) == (2, {})
+    world = await ScriptedWorld(five_minutes, five_minutes, [payload(99), END]).ends()
+    assert world.transport.positions == ["TRIM_HORIZON", "AFTER:59", "AFTER:59"]
+    assert world.transport.gaps == [300.0, 300.0]
+    assert (world.stats.renewed, world.stats.failures) == (2, {})
 
 
 @virtual
 async def test_twenty_subscriptions_lose_and_double_nothing() -> None:
     scripts = [[Wait(6), *(payload(20 * number + step) for step in range(20))] for number in range(20)]
-    scene = await Scene(*scripts, [END]).ends()
-    assert scene.sink.continuations == [*range(400), None]
-    assert scene.transport.positions[1:] == [f"AFTER:{20 * number + 19}" for number in range(20)]
+    world = await ScriptedWorld(*scripts, [END]).ends()
+    assert world.sink.continuations == [*range(400), None]
+    assert world.transport.positions[1:] == [f"AFTER:{20 * number + 19}" for number in range(20)]
 
 
 @virtual
 async def test_five_seconds_lie_between_a_success_and_the_next_call() -> None:
-    scene = await Scene([payload(1)], [payload(2)], [END]).ends()
-    assert scene.transport.gaps == [5.0, 5.0]
+    world = await ScriptedWorld([payload(1)], [payload(2)], [END]).ends()
+    assert world.transport.gaps == [5.0, 5.0]
 
 
 @virtual
 async def test_one_second_lies_between_two_calls() -> None:
     quick = RetrySettings(base_ms=0, max_ms=0)
-    scene = await Scene(*[refused("LimitExceededException")] * 3, [END], retry=quick).ends()
-    assert scene.transport.gaps == [1.0, 1.0, 1.0]
+    world = await ScriptedWorld(*[refused("LimitExceededException")] * 3, [END], retry=quick).ends()
+    assert world.transport.gaps == [1.0, 1.0, 1.0]
 
 
 @virtual
 async def test_cancelling_closes_the_connection() -> None:
-    scene = Scene([payload(1), Silence()])
-    task = asyncio.ensure_future(scene.subscription.run())
-    await scene.clock.sleep(1)
-    assert scene.stats.state is State.STREAMING
+    world = ScriptedWorld([payload(1), Silence()])
+    task = asyncio.ensure_future(world.subscription.run())
+    await world.clock.sleep(1)
+    assert world.stats.state is State.STREAMING
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert scene.elapsed == 1
-    assert scene.stats.state is State.CLOSED
-    scene.check_closed()
-    assert scene.subscription.position == Position.after(1)
+    assert world.elapsed == 1
+    assert world.stats.state is State.CLOSED
+    world.check_closed()
+    assert world.subscription.position == Position.after(1)
 
 
 @pytest.mark.parametrize("after", [0.0, 0.5, 1.0])
 @virtual
 async def test_cancelling_while_it_opens_leaks_no_connection(after: float) -> None:
-    scene = Scene(Opening(1.0, [Silence()]))
-    task = asyncio.ensure_future(scene.subscription.run())
-    await scene.clock.sleep(after)
+    world = ScriptedWorld(Opening(1.0, [Silence()]))
+    task = asyncio.ensure_future(world.subscription.run())
+    await world.clock.sleep(after)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await scene.clock.sleep(5)
-    scene.check_closed()
+    await world.clock.sleep(5)
+    world.check_closed()
 
 
 @virtual
 async def test_what_the_sink_raises_is_not_taken_for_a_fault_of_the_stream() -> None:
-    scene = Scene([payload(1), payload(2)])
+    world = ScriptedWorld([payload(1), payload(2)])
 
     async def admit(event: Event) -> None:
         raise ConnectionError("the sink is broken")
 
-    scene.sink.admit = admit  # type: ignore[method-assign]
+    world.sink.admit = admit  # type: ignore[method-assign]
     with pytest.raises(ConnectionError, match="the sink is broken"):
-        await scene.subscription.run()
-    scene.check_closed()
-    assert scene.subscription.position == TRIM_HORIZON
-    assert len(scene.transport.calls) == 1
+        await world.subscription.run()
+    world.check_closed()
+    assert world.subscription.position == TRIM_HORIZON
+    assert len(world.transport.calls) == 1
 
 
 # -- silence and back-pressure
@@ -241,73 +241,73 @@ async def test_what_the_sink_raises_is_not_taken_for_a_fault_of_the_stream() -> 
 
 @virtual
 async def test_35_seconds_of_silence_reopen_behind_the_last_event() -> None:
-    scene = await Scene([payload(7), Silence()], [END]).ends()
-    assert scene.transport.positions == ["TRIM_HORIZON", "AFTER:7"]
-    assert scene.transport.gaps == [36.0]  # and the first backoff
-    assert scene.stats.failures == {"TimeoutError": 1}
+    world = await ScriptedWorld([payload(7), Silence()], [END]).ends()
+    assert world.transport.positions == ["TRIM_HORIZON", "AFTER:7"]
+    assert world.transport.gaps == [36.0]  # and the first backoff
+    assert world.stats.failures == {"TimeoutError": 1}
 
 
 @virtual
 async def test_34_seconds_are_none() -> None:
-    scene = await Scene([Wait(34), payload(1), Wait(34), payload(2), Wait(34), END]).ends()
-    assert len(scene.transport.calls) == 1
+    world = await ScriptedWorld([Wait(34), payload(1), Wait(34), payload(2), Wait(34), END]).ends()
+    assert len(world.transport.calls) == 1
 
 
 @virtual
 async def test_a_large_event_on_a_slow_line_is_not_silence() -> None:
-    scene = await Scene([payload(1), Trickle(200), payload(2), END]).ends()
-    assert (len(scene.transport.calls), scene.elapsed) == (1, 200)
-    scene = await Scene([Trickle(50), Silence()], [END]).ends()
-    assert 85 <= scene.transport.gaps[0] <= 50 + 35 + 36
+    world = await ScriptedWorld([payload(1), Trickle(200), payload(2), END]).ends()
+    assert (len(world.transport.calls), world.elapsed) == (1, 200)
+    world = await ScriptedWorld([Trickle(50), Silence()], [END]).ends()
+    assert 85 <= world.transport.gaps[0] <= 50 + 35 + 36
 
 
 @pytest.mark.parametrize("blocked", [1.0, 19.0, 19.9])
 @virtual
 async def test_a_sink_that_waits_less_than_20_seconds_only_stops_the_reading(blocked: float) -> None:
-    scene = Scene([payload(1), payload(2), payload(3), END], delays={1: blocked, 2: blocked})
-    await scene.ends()
-    assert scene.elapsed == 2 * blocked
-    assert (scene.stats.opened, scene.stats.paused) == (1, 0)
+    world = ScriptedWorld([payload(1), payload(2), payload(3), END], delays={1: blocked, 2: blocked})
+    await world.ends()
+    assert world.elapsed == 2 * blocked
+    assert (world.stats.opened, world.stats.paused) == (1, 0)
 
 
 @pytest.mark.parametrize(("early", "late"), [(0, 0), (0, 0.5), (7, 0), (19.9, 0.2), (19.9, 19.9), (30, 1), (34, 34)])
 @virtual
 async def test_20_seconds_of_a_full_sink_close_and_room_reopens(early: float, late: float) -> None:
     script = [payload(1), Wait(early), payload(2), Wait(late), payload(3), payload(4)]
-    scene = Scene(script, [payload(4), END], delays={2: 200.0})
-    task = asyncio.ensure_future(scene.subscription.run())
-    await scene.clock.sleep(early + late + 19.99)
-    assert not scene.transport.streams[0].closed
-    assert scene.transport.streams[0].read == 3, "nothing is read while the sink is full"
-    await scene.clock.sleep(0.02)
-    assert scene.transport.streams[0].closed
-    assert scene.stats.state is State.PAUSED
+    world = ScriptedWorld(script, [payload(4), END], delays={2: 200.0})
+    task = asyncio.ensure_future(world.subscription.run())
+    await world.clock.sleep(early + late + 19.99)
+    assert not world.transport.streams[0].closed
+    assert world.transport.streams[0].read == 3, "nothing is read while the sink is full"
+    await world.clock.sleep(0.02)
+    assert world.transport.streams[0].closed
+    assert world.stats.state is State.PAUSED
     await task
-    assert scene.elapsed == pytest.approx(early + late + 200)
-    assert scene.sink.continuations == [1, 2, 3, 4, None]
-    assert scene.transport.positions == ["TRIM_HORIZON", "AFTER:3"]
-    assert (scene.stats.paused, scene.stats.renewed, scene.stats.failures) == (1, 0, {})
+    assert world.elapsed == pytest.approx(early + late + 200)
+    assert world.sink.continuations == [1, 2, 3, 4, None]
+    assert world.transport.positions == ["TRIM_HORIZON", "AFTER:3"]
+    assert (world.stats.paused, world.stats.renewed, world.stats.failures) == (1, 0, {})
 
 
 @virtual
 async def test_pauses_never_add_up_to_a_failure() -> None:
     scripts = [[payload(number), payload(number + 1)] for number in range(20)]
-    scene = await Scene(*scripts, [END], delays=dict.fromkeys(range(20), 60.0)).ends()
-    assert (scene.stats.paused, scene.stats.failures) == (20, {})
-    assert scene.sink.continuations == [*range(20), None]
+    world = await ScriptedWorld(*scripts, [END], delays=dict.fromkeys(range(20), 60.0)).ends()
+    assert (world.stats.paused, world.stats.failures) == (20, {})
+    assert world.sink.continuations == [*range(20), None]
 
 
 @virtual
 async def test_an_end_that_waits_for_room_is_the_end() -> None:
-    scene = await Scene([END], delays={0: 100.0}).ends()
-    assert (len(scene.transport.calls), scene.sink.continuations) == (1, [None])
+    world = await ScriptedWorld([END], delays={0: 100.0}).ends()
+    assert (len(world.transport.calls), world.sink.continuations) == (1, [None])
 
 
 @virtual
 async def test_an_opening_that_hangs_is_a_failure() -> None:
-    scene = await Scene(Opening(10_000), [END]).ends()
-    assert scene.stats.failures == {"TimeoutError": 1}
-    assert scene.elapsed == 61
+    world = await ScriptedWorld(Opening(10_000), [END]).ends()
+    assert world.stats.failures == {"TimeoutError": 1}
+    assert world.elapsed == 61
 
 
 # -- failures that pass
@@ -340,27 +340,27 @@ MID_STREAM = [
 @pytest.mark.parametrize("error", TRANSIENT, ids=str)
 @virtual
 async def test_a_failure_to_open_is_borne_with_growing_backoff(error: Exception) -> None:
-    scene = await Scene(error, error, error, [END]).ends()
-    assert scene.transport.gaps == [1.0, 1.5, 2.25]
-    assert scene.stats.failures.total() == 3
+    world = await ScriptedWorld(error, error, error, [END]).ends()
+    assert world.transport.gaps == [1.0, 1.5, 2.25]
+    assert world.stats.failures.total() == 3
 
 
 @pytest.mark.parametrize("step", MID_STREAM, ids=str)
 @virtual
 async def test_a_stream_that_breaks_goes_on_behind_the_last_event(step: Any) -> None:
-    scene = await Scene([payload(1), payload(2), Wait(60 - 30), step], [payload(3), END]).ends()
-    assert scene.transport.positions == ["TRIM_HORIZON", "AFTER:2"]
-    assert scene.sink.continuations == [1, 2, 3, None]
-    assert scene.transport.gaps == [31.0]
-    assert scene.stats.failures.total() == 1
+    world = await ScriptedWorld([payload(1), payload(2), Wait(60 - 30), step], [payload(3), END]).ends()
+    assert world.transport.positions == ["TRIM_HORIZON", "AFTER:2"]
+    assert world.sink.continuations == [1, 2, 3, None]
+    assert world.transport.gaps == [31.0]
+    assert world.stats.failures.total() == 1
 
 
 @virtual
 async def test_ten_failures_in_a_row_are_borne_and_eleven_are_not() -> None:
     errors = [refused("InternalFailureException", f"number {number}", 500) for number in range(11)]
-    await Scene(*errors[:10], [END]).ends()
-    scene = Scene(*errors, [END])
-    error = await scene.fails(
+    await ScriptedWorld(*errors[:10], [END]).ends()
+    world = ScriptedWorld(*errors, [END])
+    error = await world.fails(
         RetriesExhaustedError,
         "stream 'orders', shard shardId-000000000000",
         CONSUMER_ARN,
@@ -369,35 +369,35 @@ async def test_ten_failures_in_a_row_are_borne_and_eleven_are_not() -> None:
         "the first in the row was InternalFailureException: number 0",
     )
     assert error.__cause__ is errors[0]
-    assert len(scene.transport.calls) == 11
+    assert len(world.transport.calls) == 11
 
 
 @virtual
 async def test_any_progress_forgives_failures() -> None:
     breaking = [[payload(number), broken_off("InternalFailureException")] for number in range(50)]
-    scene = await Scene(*breaking, [END]).ends()
-    assert scene.sink.continuations == [*range(50), None]
+    world = await ScriptedWorld(*breaking, [END]).ends()
+    assert world.sink.continuations == [*range(50), None]
 
 
 @virtual
 async def test_opening_alone_is_no_progress() -> None:
-    await Scene(*[[broken_off("InternalFailureException")]] * 11).fails(RetriesExhaustedError)
+    await ScriptedWorld(*[[broken_off("InternalFailureException")]] * 11).fails(RetriesExhaustedError)
 
 
 @virtual
 async def test_streams_that_end_before_they_begin_do_not_go_on_for_ever() -> None:
-    scene = Scene(*[[] for _ in range(20)])
-    await scene.fails(RetriesExhaustedError, "the subscription ended without a single event")
-    assert len(scene.transport.calls) == 11
-    late = Scene(*[[Wait(10)] for _ in range(20)])
+    world = ScriptedWorld(*[[] for _ in range(20)])
+    await world.fails(RetriesExhaustedError, "the subscription ended without a single event")
+    assert len(world.transport.calls) == 11
+    late = ScriptedWorld(*[[Wait(10)] for _ in range(20)])
     await late.fails(RetriesExhaustedError, "the subscription ended without a single event")
 
 
 @virtual
 async def test_the_number_of_retries_is_the_users() -> None:
-    scene = Scene(*[refused("LimitExceededException")] * 9, retry=RetrySettings(max_retries=2, base_ms=100))
-    await scene.fails(RetriesExhaustedError)
-    assert len(scene.transport.calls) == 3
+    world = ScriptedWorld(*[refused("LimitExceededException")] * 9, retry=RetrySettings(max_retries=2, base_ms=100))
+    await world.fails(RetriesExhaustedError)
+    assert len(world.transport.calls) == 3
 
 
 # -- ResourceInUse
@@ -405,101 +405,101 @@ async def test_the_number_of_retries_is_the_users() -> None:
 
 @virtual
 async def test_too_soon_is_waited_out_and_not_counted() -> None:
-    scene = await Scene(*[TOO_SOON] * 20, [END]).ends()
-    assert set(scene.transport.gaps) == {5.0}
+    world = await ScriptedWorld(*[TOO_SOON] * 20, [END]).ends()
+    assert set(world.transport.gaps) == {5.0}
 
 
 @virtual
 async def test_a_consumer_being_created_is_waited_for() -> None:
-    scene = await Scene(*[NOT_ACTIVE] * 30, [END]).ends()
-    assert scene.transport.gaps[:3] == [1.0, 1.5, 2.25]
-    assert max(scene.transport.gaps) == 10.0
+    world = await ScriptedWorld(*[NOT_ACTIVE] * 30, [END]).ends()
+    assert world.transport.gaps[:3] == [1.0, 1.5, 2.25]
+    assert max(world.transport.gaps) == 10.0
 
 
 @virtual
 async def test_a_consumer_that_never_becomes_active() -> None:
-    scene = Scene(*[NOT_ACTIVE] * 100)
-    await scene.fails(RetriesExhaustedError, "has not become ACTIVE within 5 minutes", CONSUMER_ARN)
-    assert 300 <= scene.elapsed <= 310
+    world = ScriptedWorld(*[NOT_ACTIVE] * 100)
+    await world.fails(RetriesExhaustedError, "has not become ACTIVE within 5 minutes", CONSUMER_ARN)
+    assert 300 <= world.elapsed <= 310
 
 
 @virtual
 async def test_someone_who_is_always_there_first() -> None:
-    scene = Scene(*[TOO_SOON] * 100)
-    await scene.fails(ConsumerTakenOverError, CONSUMER_ARN)
-    assert scene.elapsed == 300
+    world = ScriptedWorld(*[TOO_SOON] * 100)
+    await world.fails(ConsumerTakenOverError, CONSUMER_ARN)
+    assert world.elapsed == 300
 
 
 @virtual
 async def test_being_taken_over_five_times_in_five_minutes_is_fatal() -> None:
-    scene = Scene(*[[payload(number), Wait(10), TAKEN_OVER] for number in range(9)])
-    await scene.fails(
+    world = ScriptedWorld(*[[payload(number), Wait(10), TAKEN_OVER] for number in range(9)])
+    await world.fails(
         ConsumerTakenOverError, f"consumer {CONSUMER_ARN} is read by someone else", "ResourceInUseException", SOURCE
     )
-    assert len(scene.transport.calls) == 5
+    assert len(world.transport.calls) == 5
 
 
 @virtual
 async def test_being_taken_over_now_and_then_is_borne() -> None:
     now_and_then = [[step for _ in range(3) for step in (Wait(30), payload(1))] + [TAKEN_OVER]] * 20
-    scene = await Scene(*now_and_then, [END]).ends()
-    assert scene.stats.failures == {"ResourceInUseException": 20}
+    world = await ScriptedWorld(*now_and_then, [END]).ends()
+    assert world.stats.failures == {"ResourceInUseException": 20}
 
 
 @virtual
 async def test_a_success_ends_the_patience_with_refusals() -> None:
-    scene = await Scene(*[TOO_SOON] * 50, [payload(1)], *[TOO_SOON] * 50, [END]).ends()
-    assert scene.elapsed > 300
+    world = await ScriptedWorld(*[TOO_SOON] * 50, [payload(1)], *[TOO_SOON] * 50, [END]).ends()
+    assert world.elapsed > 300
 
 
 @virtual
 async def test_a_call_made_elsewhere_is_waited_out() -> None:
-    scene = Scene([END])
-    begin = scene.clock.monotonic()
+    world = ScriptedWorld([END])
+    begin = world.clock.monotonic()
     subscription = ShardSubscription(
-        STREAM, SHARD, TRIM_HORIZON, scene.sink, scene.transport, scene.topology,
-        source=SOURCE, clock=scene.clock, not_before=begin + 3,
+        STREAM, SHARD, TRIM_HORIZON, world.sink, world.transport, world.topology,
+        source=SOURCE, clock=world.clock, not_before=begin + 3,
     )  # fmt: skip
     await subscription.run()
-    assert scene.transport.calls == [(begin + 3, "TRIM_HORIZON")]
+    assert world.transport.calls == [(begin + 3, "TRIM_HORIZON")]
     assert subscription.next_call == begin + 3 + 5
 
 
 @virtual
 async def test_what_the_subscription_before_suffered_still_counts() -> None:
     """A feed that is started again and again, by readers or lost leases, must not make a failing shard look healthy."""
-    scene = Scene(*[refused("InternalFailure", status=500)] * 20)
-    subscription, calls = scene.subscription, 0
+    world = ScriptedWorld(*[refused("InternalFailure", status=500)] * 20)
+    subscription, calls = world.subscription, 0
     for _ in range(5):
         running = asyncio.ensure_future(subscription.run())
-        while len(scene.transport.calls) < calls + 2:  # noqa: ASYNC110
+        while len(world.transport.calls) < calls + 2:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         calls += 2
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         subscription = ShardSubscription(
-            STREAM, SHARD, TRIM_HORIZON, scene.sink, scene.transport, scene.topology,
-            source=SOURCE, clock=scene.clock, before=subscription,
+            STREAM, SHARD, TRIM_HORIZON, world.sink, world.transport, world.topology,
+            source=SOURCE, clock=world.clock, before=subscription,
         )  # fmt: skip
     with pytest.raises(RetriesExhaustedError):
         await subscription.run()
-    assert len(scene.transport.calls) == 11
-    assert min(scene.transport.gaps) >= 1
+    assert len(world.transport.calls) == 11
+    assert min(world.transport.gaps) >= 1
 
 
 @virtual
 async def test_patience_with_refusals_begins_anew_after_a_time_in_which_nobody_asked() -> None:
-    scene = Scene(TOO_SOON, TOO_SOON, TOO_SOON, [END])
-    running = asyncio.ensure_future(scene.subscription.run())
+    world = ScriptedWorld(TOO_SOON, TOO_SOON, TOO_SOON, [END])
+    running = asyncio.ensure_future(world.subscription.run())
     await asyncio.sleep(1)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await asyncio.sleep(600)
-    scene.subscription = ShardSubscription(
-        STREAM, SHARD, TRIM_HORIZON, scene.sink, scene.transport, scene.topology,
-        source=SOURCE, clock=scene.clock, before=scene.subscription,
+    world.subscription = ShardSubscription(
+        STREAM, SHARD, TRIM_HORIZON, world.sink, world.transport, world.topology,
+        source=SOURCE, clock=world.clock, before=world.subscription,
     )  # fmt: skip
-    await scene.ends()
+    await world.ends()
 
 
 # -- fatal at once
@@ -523,42 +523,46 @@ async def test_patience_with_refusals_begins_anew_after_a_time_in_which_nobody_a
 async def test_errors_that_no_retry_helps(
     code: str, message: str, kind: type[Exception], texts: list[str], in_stream: bool
 ) -> None:
-    scene = Scene([payload(1), broken_off(code, message)]) if in_stream else Scene(refused(code, message))
-    error = await scene.fails(kind, "shard shardId-000000000000", message, *texts)
+    world = (
+        ScriptedWorld([payload(1), broken_off(code, message)]) if in_stream else ScriptedWorld(refused(code, message))
+    )
+    error = await world.fails(kind, "shard shardId-000000000000", message, *texts)
     assert error.__cause__ is not None
-    assert len(scene.transport.calls) == 1
+    assert len(world.transport.calls) == 1
 
 
 @virtual
 async def test_no_credentials_at_all() -> None:
-    await Scene(NoCredentialsError()).fails(AccessRefusedError, "Unable to locate credentials", "option 'roleArn'")
+    await ScriptedWorld(NoCredentialsError()).fails(
+        AccessRefusedError, "Unable to locate credentials", "option 'roleArn'"
+    )
 
 
 @virtual
 async def test_expired_credentials_have_one_chance_to_refresh() -> None:
     expired = refused("ExpiredTokenException", "The security token included in the request is expired")
-    scene = Scene(expired, expired)
-    await scene.fails(AccessRefusedError, "expired and do not refresh themselves", CONSUMER_ARN)
-    assert len(scene.transport.calls) == 2
-    await Scene(expired, [payload(1)], expired, [END]).ends()
+    world = ScriptedWorld(expired, expired)
+    await world.fails(AccessRefusedError, "expired and do not refresh themselves", CONSUMER_ARN)
+    assert len(world.transport.calls) == 2
+    await ScriptedWorld(expired, [payload(1)], expired, [END]).ends()
     # Whatever went wrong before, it is the first time that the credentials did.
-    await Scene(refused("InternalFailure", status=500), expired, [END]).ends()
-    await Scene(expired, [ClientPayloadError("cut")], expired, [END]).ends()
+    await ScriptedWorld(refused("InternalFailure", status=500), expired, [END]).ends()
+    await ScriptedWorld(expired, [ClientPayloadError("cut")], expired, [END]).ends()
 
 
 @virtual
 async def test_a_key_that_stays_unusable_is_named_with_what_is_missing() -> None:
     key = "arn:aws:kms:eu-west-1:123456789012:key/12345678-1234-1234-1234-123456789012"
     message = f"User is not authorized to perform: kms:Decrypt on resource: {key} because of its policy"
-    scene = Scene(*[refused("KMSAccessDeniedException", message)] * 11)
-    await scene.fails(KeyUnusableError, f"encrypted with key {key}", "allow the role kms:Decrypt")
-    assert len(scene.transport.calls) == 11
+    world = ScriptedWorld(*[refused("KMSAccessDeniedException", message)] * 11)
+    await world.fails(KeyUnusableError, f"encrypted with key {key}", "allow the role kms:Decrypt")
+    assert len(world.transport.calls) == 11
 
 
 @virtual
 async def test_what_nobody_thought_of_is_not_retried() -> None:
     bug = KeyError("EventStream")
-    error = await Scene(bug).fails(SubscriptionError, "unexpected KeyError: 'EventStream'")
+    error = await ScriptedWorld(bug).fails(SubscriptionError, "unexpected KeyError: 'EventStream'")
     assert error.__cause__ is bug
 
 
@@ -569,38 +573,38 @@ async def test_what_nobody_thought_of_is_not_retried() -> None:
 @virtual
 async def test_a_missing_consumer_is_named_with_its_manifest(in_stream: bool) -> None:
     gone = broken_off("ResourceNotFoundException", "Consumer does not exist")
-    scene = Scene([payload(1), gone]) if in_stream else Scene(MISSING)
-    await scene.fails(
+    world = ScriptedWorld([payload(1), gone]) if in_stream else ScriptedWorld(MISSING)
+    await world.fails(
         ConsumerNotFoundError, f"consumer {CONSUMER_ARN} does not exist (any more)", SOURCE, "cdktf deploy"
     )
-    assert scene.topology.calls == 1
+    assert world.topology.calls == 1
 
 
 @virtual
 async def test_a_missing_shard_is_data_loss() -> None:
-    scene = Scene([payload(7)], MISSING, topology=ScriptedTopology(["shardId-000000000009"]))
-    await scene.fails(DataLossError, SHARD, "AFTER:7", "failOnDataLoss")
+    world = ScriptedWorld([payload(7)], MISSING, topology=ScriptedTopology(["shardId-000000000009"]))
+    await world.fails(DataLossError, SHARD, "AFTER:7", "failOnDataLoss")
 
 
 @virtual
 async def test_a_missing_stream() -> None:
     gone = refused("ResourceNotFoundException", "Stream dev-orders not found", operation="ListShards")
-    await Scene(MISSING, topology=ScriptedTopology(gone)).fails(StreamNotFoundError, STREAM_ARN, SOURCE)
+    await ScriptedWorld(MISSING, topology=ScriptedTopology(gone)).fails(StreamNotFoundError, STREAM_ARN, SOURCE)
 
 
 @virtual
 async def test_without_listshards_nothing_is_guessed() -> None:
     denied = refused("AccessDeniedException", "not authorized", operation="ListShards")
-    scene = Scene(MISSING, topology=ScriptedTopology(denied))
-    await scene.fails(AccessRefusedError, "kinesis:ListShards was refused", "cannot be told", CONSUMER_ARN)
+    world = ScriptedWorld(MISSING, topology=ScriptedTopology(denied))
+    await world.fails(AccessRefusedError, "kinesis:ListShards was refused", "cannot be told", CONSUMER_ARN)
 
 
 @virtual
 async def test_a_failing_listshards_is_asked_again() -> None:
     topology = ScriptedTopology(refused("InternalFailure", status=500), ClientConnectionError("x"), [SHARD])
-    scene = Scene(*[MISSING] * 5, topology=topology)
-    await scene.fails(ConsumerNotFoundError)
-    assert (topology.calls, scene.elapsed) == (3, 2.5)
+    world = ScriptedWorld(*[MISSING] * 5, topology=topology)
+    await world.fails(ConsumerNotFoundError)
+    assert (topology.calls, world.elapsed) == (3, 2.5)
 
 
 # -- the end that Kinesis does not announce
@@ -610,29 +614,29 @@ CHILDREN = (ChildShard("c1", (SHARD,), 0, 9),)
 
 @virtual
 async def test_a_closed_shard_read_to_its_last_number_has_ended() -> None:
-    scene = Scene([payload(5), Wait(5), payload(8), Wait(5), payload(12), Wait(5), payload(13)])
-    scene.subscription.close_at(10, CHILDREN)
-    await scene.ends()
-    assert scene.sink.continuations == [5, 8, 12, None]
-    assert scene.sink.events[-1] == Event(b"", scene.sink.events[-1].head)
-    assert scene.sink.events[-1].head.children == CHILDREN
-    assert len(scene.transport.calls) == 1
+    world = ScriptedWorld([payload(5), Wait(5), payload(8), Wait(5), payload(12), Wait(5), payload(13)])
+    world.subscription.close_at(10, CHILDREN)
+    await world.ends()
+    assert world.sink.continuations == [5, 8, 12, None]
+    assert world.sink.events[-1] == Event(b"", world.sink.events[-1].head)
+    assert world.sink.events[-1].head.children == CHILDREN
+    assert len(world.transport.calls) == 1
 
 
 @virtual
 async def test_an_end_that_was_reached_before_needs_no_subscription() -> None:
-    scene = Scene(start=Position.after(10))
-    scene.subscription.close_at(10, CHILDREN)
-    await scene.ends()
-    assert (scene.transport.calls, scene.sink.continuations) == ([], [None])
+    world = ScriptedWorld(start=Position.after(10))
+    world.subscription.close_at(10, CHILDREN)
+    await world.ends()
+    assert (world.transport.calls, world.sink.continuations) == ([], [None])
 
 
 @virtual
 async def test_the_announced_end_is_delivered_once_all_the_same() -> None:
-    scene = Scene([payload(9), END])
-    scene.subscription.close_at(10, CHILDREN)
-    await scene.ends()
-    assert scene.sink.continuations == [9, None]
+    world = ScriptedWorld([payload(9), END])
+    world.subscription.close_at(10, CHILDREN)
+    await world.ends()
+    assert world.sink.continuations == [9, None]
 
 
 # -- the log
@@ -642,7 +646,7 @@ async def test_the_announced_end_is_delivered_once_all_the_same() -> None:
 async def test_one_line_per_opening_and_ending_and_none_per_event(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "kinesis_efo")
     five_minutes = [step for number in range(60) for step in (Wait(5), payload(number))]
-    await Scene(five_minutes, [Wait(3), TAKEN_OVER], [END]).ends()
+    await ScriptedWorld(five_minutes, [Wait(3), TAKEN_OVER], [END]).ends()
     name, taken_over = f"orders:{SHARD}", "ResourceInUseException: Another subscription took over"
     assert [line.message for line in caplog.records] == [
         f"{name}: subscribed at TRIM_HORIZON",
@@ -666,86 +670,88 @@ def aged(seconds: float) -> int:
 
 @virtual
 async def test_a_position_behind_the_horizon_is_refused_before_anything_is_read() -> None:
-    scene = Scene([END], start=Position.after(aged(2 * DAY)), fail_on_data_loss=True)
-    await scene.fails(DataLossError, SHARD, str(aged(2 * DAY)))
-    assert scene.transport.calls == []
+    world = ScriptedWorld([END], start=Position.after(aged(2 * DAY)), fail_on_data_loss=True)
+    await world.fails(DataLossError, SHARD, str(aged(2 * DAY)))
+    assert world.transport.calls == []
 
 
 @virtual
 async def test_where_that_is_accepted_reading_goes_on_at_the_horizon() -> None:
     script = [payload(aged(0), 3), END]
-    scene = await Scene(script, start=Position.after(aged(2 * DAY)), fail_on_data_loss=False).ends()
-    assert scene.transport.positions == ["TRIM_HORIZON"]
+    world = await ScriptedWorld(script, start=Position.after(aged(2 * DAY)), fail_on_data_loss=False).ends()
+    assert world.transport.positions == ["TRIM_HORIZON"]
 
 
 @virtual
 async def test_an_idle_shard_read_all_the_while_has_lost_nothing() -> None:
     # Even if its continuations did not go on with the clock.
     five_minutes = [Wait(5), payload(aged(23 * 3600))] * 60
-    scene = Scene(*[five_minutes] * 25, [END], start=Position.after(aged(23 * 3600)), fail_on_data_loss=True)
-    await scene.ends()
-    assert scene.elapsed > 2 * 3600
+    world = ScriptedWorld(*[five_minutes] * 25, [END], start=Position.after(aged(23 * 3600)), fail_on_data_loss=True)
+    await world.ends()
+    assert world.elapsed > 2 * 3600
 
 
 @virtual
 async def test_a_sink_that_is_full_for_longer_than_the_retention_is_told() -> None:
-    scene = Scene(
+    world = ScriptedWorld(
         [payload(aged(-1), 2), payload(aged(-2), 2), Silence()],
         [END],
         start=Position.after(aged(60)),
         delays={1: 25 * 3600},
         fail_on_data_loss=True,
     )
-    await scene.fails(DataLossError, SHARD, str(aged(-2)))
-    assert scene.sink.continuations == [aged(-1), aged(-2)]
+    await world.fails(DataLossError, SHARD, str(aged(-2)))
+    assert world.sink.continuations == [aged(-1), aged(-2)]
 
 
 @virtual
 async def test_a_reader_that_falls_behind_the_horizon_while_it_reads_is_told() -> None:
     late = DAY * 1000 - 3000
     script = [payload(aged(DAY), 1, behind=late), Wait(10), payload(aged(DAY - 1), 1, behind=late)]
-    scene = Scene(script, start=Position.after(aged(60)), fail_on_data_loss=True)
-    await scene.fails(DataLossError, SHARD)
-    assert len(scene.sink.events) == 1
+    world = ScriptedWorld(script, start=Position.after(aged(60)), fail_on_data_loss=True)
+    await world.fails(DataLossError, SHARD)
+    assert len(world.sink.events) == 1
 
 
 @virtual
 async def test_whoever_begins_at_the_horizon_may_be_late_by_minutes_until_it_has_got_away() -> None:
     edge = [step for n in range(60) for step in (Wait(5), payload(aged(DAY - 2 * n), 1, behind=(DAY + 3 * n) * 1000))]
-    scene = Scene(edge, edge, [END], fail_on_data_loss=True)
-    await scene.ends()
-    assert scene.transport.positions[1].startswith("AFTER")
+    world = ScriptedWorld(edge, edge, [END], fail_on_data_loss=True)
+    await world.ends()
+    assert world.transport.positions[1].startswith("AFTER")
 
     late = payload(aged(DAY), 1, behind=DAY * 1000)
-    stuck = Scene([late, payload(aged(DAY - 1), 1, behind=DAY * 1000)], delays={1: 1200}, fail_on_data_loss=True)
+    stuck = ScriptedWorld(
+        [late, payload(aged(DAY - 1), 1, behind=DAY * 1000)], delays={1: 1200}, fail_on_data_loss=True
+    )
     await stuck.fails(DataLossError, SHARD)
 
     away = payload(aged(60), 1, behind=(DAY - 700) * 1000)
     back = payload(aged(60), 1, behind=(DAY + 60) * 1000)
-    await Scene([late, away, back, late], fail_on_data_loss=True).fails(DataLossError, SHARD)
+    await ScriptedWorld([late, away, back, late], fail_on_data_loss=True).fails(DataLossError, SHARD)
 
 
 @virtual
 async def test_a_retention_that_cannot_be_asked_for_is_asked_for_again_and_a_refusal_names_the_permission() -> None:
     busy = refused("LimitExceededException", operation="DescribeStreamSummary")
     topology = ScriptedTopology([SHARD], retention=(busy, busy, 48 * 3600))
-    scene = Scene([END], start=Position.after(aged(1.5 * DAY)), topology=topology, fail_on_data_loss=True)
-    assert dict((await scene.ends()).stats.failures) == {"LimitExceededException": 2}
+    world = ScriptedWorld([END], start=Position.after(aged(1.5 * DAY)), topology=topology, fail_on_data_loss=True)
+    assert dict((await world.ends()).stats.failures) == {"LimitExceededException": 2}
 
     denied = refused("AccessDeniedException", operation="DescribeStreamSummary")
     topology = ScriptedTopology([SHARD], retention=(denied,))
-    scene = Scene([END], start=Position.after(aged(1.5 * DAY)), topology=topology, fail_on_data_loss=True)
-    await scene.fails(AccessRefusedError, "kinesis:DescribeStreamSummary")
+    world = ScriptedWorld([END], start=Position.after(aged(1.5 * DAY)), topology=topology, fail_on_data_loss=True)
+    await world.fails(AccessRefusedError, "kinesis:DescribeStreamSummary")
 
 
 @virtual
 async def test_a_shard_newer_than_all_that_are_listed_is_of_an_earlier_stream_or_too_new() -> None:
     listed = ScriptedTopology(["shardId-000000000000"])
 
-    async def read(start: Position, *scripts: Any) -> Scene:
-        scene = Scene(*scripts, start=start, topology=listed)
-        scene.subscription._shard_id = scene.subscription._recovery._shard_id = "shardId-000000000004"
-        return scene
+    async def read(start: Position, *scripts: Any) -> ScriptedWorld:
+        world = ScriptedWorld(*scripts, start=start, topology=listed)
+        world.subscription._shard_id = world.subscription._recovery._shard_id = "shardId-000000000004"
+        return world
 
     await (await read(Position.after(5), MISSING)).fails(StreamReplacedError, "shardId-000000000004", "new checkpoint")
     await (await read(TRIM_HORIZON, MISSING, MISSING, [END])).ends()

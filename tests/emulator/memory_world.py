@@ -32,7 +32,7 @@ class JumpingClock(LoopClock):
         return super().time() + self.jump
 
 
-class Scene:
+class MemoryWorld:
     """See the module. Records are numbered by key; their order within a key is the order of their numbers.
 
     Args:

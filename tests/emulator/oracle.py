@@ -64,7 +64,7 @@ class _Shard:
     takeovers: deque[float] = field(default_factory=deque)
 
 
-class Referee:
+class Oracle:
     """Watches the transport of one fetcher.
 
     Args:
@@ -179,31 +179,31 @@ class Referee:
 
 
 class WatchedTransport:
-    """A transport that a referee watches.
+    """A transport that an oracle watches.
 
     Args:
         inner: Does the work.
-        referee: Is told of everything.
+        oracle: Is told of everything.
     """
 
-    def __init__(self, inner: Transport, referee: Referee) -> None:
+    def __init__(self, inner: Transport, oracle: Oracle) -> None:
         self._inner = inner
-        self._referee = referee
+        self._oracle = oracle
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> WatchedEvents:
-        self._referee.called(shard_id)
-        asked = self._referee.now()
+        self._oracle.called(shard_id)
+        asked = self._oracle.now()
         try:
             events = await self._inner.subscribe(stream, shard_id, position)
         except asyncio.CancelledError:
-            if self._referee.now() - asked >= OPENING - EPSILON:
-                self._referee.silent(shard_id)
+            if self._oracle.now() - asked >= OPENING - EPSILON:
+                self._oracle.silent(shard_id)
             raise
         except Exception as error:
-            self._referee.error(shard_id, error)
+            self._oracle.error(shard_id, error)
             raise
-        self._referee.opened(shard_id)
-        return WatchedEvents(events, shard_id, self._referee)
+        self._oracle.opened(shard_id)
+        return WatchedEvents(events, shard_id, self._oracle)
 
     async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
         return await self._inner.latest_tip(stream, shard_id, position)
@@ -212,12 +212,12 @@ class WatchedTransport:
 class WatchedEvents:
     """The events of one subscription, watched."""
 
-    def __init__(self, inner: EventStream, shard_id: str, referee: Referee) -> None:
+    def __init__(self, inner: EventStream, shard_id: str, oracle: Oracle) -> None:
         self._inner = inner
         self._events = aiter(inner)
         self._shard_id = shard_id
-        self._referee = referee
-        self._opened = self._asked = referee.now()
+        self._oracle = oracle
+        self._opened = self._asked = oracle.now()
         self._last: float | None = None
         self._closed_by_us = False
 
@@ -233,8 +233,8 @@ class WatchedEvents:
         return self
 
     async def __anext__(self) -> Event:
-        referee = self._referee
-        self._asked = referee.now()
+        oracle = self._oracle
+        self._asked = oracle.now()
         try:
             event = await anext(self._events)
         except StopAsyncIteration:
@@ -243,20 +243,20 @@ class WatchedEvents:
         except Exception as error:
             self._over(error)
             raise
-        self._last = referee.now()
-        referee.event(self._shard_id, event.payload)
+        self._last = oracle.now()
+        oracle.event(self._shard_id, event.payload)
         return event
 
     def _over(self, error: Exception | None) -> None:
-        referee = self._referee
+        oracle = self._oracle
         if self._closed_by_us:
             # A subscription that reads is closed for one reason: 35 s without a byte. One whose sink is full does not read.
-            if referee.now() - self._asked >= SILENCE - EPSILON:
-                referee.silent(self._shard_id)
+            if oracle.now() - self._asked >= SILENCE - EPSILON:
+                oracle.silent(self._shard_id)
         elif error is not None:
-            referee.error(self._shard_id, error)
+            oracle.error(self._shard_id, error)
         else:
-            referee.ended(self._shard_id, self._opened, self._last)
+            oracle.ended(self._shard_id, self._opened, self._last)
 
 
 def _code(error: Exception) -> str:

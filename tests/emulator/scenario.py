@@ -1,6 +1,6 @@
-"""One seed's story: a stream that is written, read, resharded and disturbed at random, and what must have come of it.
+"""One seed's scenario: a stream that is written, read, resharded and disturbed at random, and what must have come of it.
 
-Everything happens in virtual time, so that minutes cost milliseconds, and the same seed tells the same story.
+Everything happens in virtual time, so that minutes cost milliseconds, and the same seed plays the same scenario.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from kinesis_efo.errors import KinesisEfoError, TableUnavailableError
 from kinesis_efo.local import AwsError
 from kinesis_efo.local.subscribe import open_subscription
 from tests.emulator.faults import ScriptedFaults
+from tests.emulator.memory_world import STREAM, JumpingClock, MemoryWorld
 from tests.emulator.query import NO_LIMIT, Query
-from tests.emulator.scene import STREAM, JumpingClock, Scene
 from tests.emulator.script import generate
 from tests.support.virtual_time import run
 
@@ -29,7 +29,7 @@ in a row (10 s each) and the wait for an expired lease lie below."""
 
 @dataclass
 class Outcome:
-    """What a story came to.
+    """What a scenario came to.
 
     Attributes:
         records: User records written, all of which were read.
@@ -46,7 +46,7 @@ class Outcome:
     most_used: int = 0
 
 
-class Story:
+class Scenario:
     """See the module.
 
     Args:
@@ -68,7 +68,7 @@ class Story:
         self.began = asyncio.get_running_loop().time()
         script = generate(random, SECONDS, shards, fatal=random.random() < 0.15)
         self.faults = ScriptedFaults(script, lambda: self.clock.monotonic() - self.began)
-        self.scene = scene = Scene(
+        self.world = world = MemoryWorld(
             Random(random.random()),
             shards=shards,
             faults=self.faults,
@@ -78,13 +78,13 @@ class Story:
             max_records=random.choice((5, NO_LIMIT)),
             slowness=random.choice((0.0, 0.0, 0.5, 30.0)),
         )
-        self.clock, self.kinesis, self.application = scene.clock, scene.kinesis, scene.application
+        self.clock, self.kinesis, self.application = world.clock, world.kinesis, world.application
         self.query: Query | None = None
         self.driving: asyncio.Task[None] | None = None
         self.crashing = False
         self.disturbed = self.began
 
-    async def tell(self) -> Outcome:
+    async def play(self) -> Outcome:
         """Let it happen, and check what came of it.
 
         Raises:
@@ -100,7 +100,7 @@ class Story:
             await asyncio.gather(*actors, return_exceptions=True)
         self._check_rows()
         outcome = self.outcome
-        outcome.records, outcome.runs = self.scene.expected, self.application.runs
+        outcome.records, outcome.runs = self.world.expected, self.application.runs
         for _, fault in self.faults.strikes:
             outcome.faults[" ".join(filter(None, (fault.kind, fault.code)))] += 1
         return outcome
@@ -130,7 +130,7 @@ class Story:
             return False
         finally:
             self.outcome.most_used = max(self.outcome.most_used, query.most_used)
-        for verdict in query.referee.verdicts:
+        for verdict in query.oracle.verdicts:
             if verdict.at < self.clock.monotonic() - 1:
                 self._fail(f"the query went on in spite of {verdict}")
         return True
@@ -138,10 +138,10 @@ class Story:
     async def _drive(self, query: Query, actors: list[asyncio.Task[None]]) -> None:
         offset = await query.begin()
         progress, read = self.clock.monotonic(), len(self.application.rows)
-        while not (all(actor.done() for actor in actors) and self.scene.all_read):
+        while not (all(actor.done() for actor in actors) and self.world.all_read):
             offset = await query.batch(offset)
             now = self.clock.monotonic()
-            if len(self.application.rows) > read or self.scene.all_read:
+            if len(self.application.rows) > read or self.world.all_read:
                 progress, read = now, len(self.application.rows)
             quiet = max(progress, self.disturbed, self.began + self.faults.quiet_since)
             if now - quiet > STALLED:
@@ -150,7 +150,7 @@ class Story:
         await query.poll(offset)
 
     async def _check_failure(self, query: Query, error: KinesisEfoError) -> None:
-        verdicts = query.referee.verdicts
+        verdicts = query.oracle.verdicts
         soon = [verdict.error for verdict in verdicts if verdict.at <= verdicts[0].at + 1]
         if type(error) not in soon:
             self._fail(f"it failed with {error!r}; expected was {verdicts or 'no failure'}")
@@ -159,7 +159,7 @@ class Story:
             while self.kinesis.state.streams[STREAM].status != "ACTIVE":
                 await asyncio.sleep(1)
                 self.kinesis.state.settle()
-            self.application.ref = self.scene.deployed()
+            self.application.ref = self.world.deployed()
         self._check_rows(whole=False)
 
     # -- what happens meanwhile
@@ -172,7 +172,7 @@ class Story:
         sizes = random.choice(((1, 50), (100, 3_000), (1, 30_000)))
         while self.clock.monotonic() < until:
             for _ in range(random.randint(1, 8)):
-                self.scene.put(random.choice(keys), random.randint(*sizes), 3 if aggregated else 1)
+                self.world.put(random.choice(keys), random.randint(*sizes), 3 if aggregated else 1)
             await asyncio.sleep(random.expovariate(1.0))
 
     async def _disturb(self) -> None:
@@ -187,15 +187,15 @@ class Story:
             self.disturbed = self.clock.monotonic()
 
     async def _reshard(self) -> None:
-        random, scene = self.random, self.scene
+        random, world = self.random, self.world
         shards = len(self.kinesis.state.streams[STREAM].open_shards)
         try:
             if shards > 1 and random.random() < 0.4:
-                scene.merge(random.randrange(shards - 1))
+                world.merge(random.randrange(shards - 1))
             elif random.random() < 0.2:
-                scene.scale(random.choice(((shards + 1) // 2, shards * 2)))
+                world.scale(random.choice(((shards + 1) // 2, shards * 2)))
             else:
-                scene.split(random.randrange(shards))
+                world.split(random.randrange(shards))
         except AwsError as refused:
             # Still UPDATING, or as few or as many shards as there may be.
             if refused.code not in ("ResourceInUseException", "InvalidArgumentException", "LimitExceededException"):
@@ -257,7 +257,7 @@ class Story:
 
     def _check_rows(self, *, whole: bool = True) -> None:
         try:
-            self.scene.check(whole=whole)
+            self.world.check(whole=whole)
         except AssertionError as error:
             self._fail(str(error))
 
@@ -265,10 +265,10 @@ class Story:
         raise AssertionError(f"seed {self.seed}: {why}\nstrikes:\n{self.faults!r}")
 
 
-def tell(seed: int, *, moves: bool = False) -> Outcome:
-    """Tell one seed's story, in virtual time, three hours of it at most."""
+def play(seed: int, *, moves: bool = False) -> Outcome:
+    """Play one seed's scenario, in virtual time, three hours of it at most."""
 
     async def main() -> Outcome:
-        return await asyncio.wait_for(Story(seed, moves=moves).tell(), 3 * 3600)
+        return await asyncio.wait_for(Scenario(seed, moves=moves).play(), 3 * 3600)
 
     return run(main())

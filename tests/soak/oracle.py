@@ -68,7 +68,7 @@ class Ledger:
         return oldest
 
 
-class Referee:
+class Oracle:
     """Reads micro-batches once Spark has committed them, in order, and removes them.
 
     Args:

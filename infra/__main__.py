@@ -11,7 +11,7 @@ from pathlib import Path
 from infra.errors import InfraError
 from infra.load import DIRECTORY, load_environments
 
-_log = logging.getLogger("infra")
+logger = logging.getLogger(__name__)
 BOOTSTRAP = Path("cdktf.bootstrap")
 
 
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
                 from infra import ledger
 
                 for environment in load_environments(options.directory, [options.environment]):
-                    _log.info("wrote %s", ledger.accept(options.directory, environment))
+                    logger.info("wrote %s", ledger.accept(options.directory, environment))
             case "up":
                 from infra.up import up
 
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
             case _:
                 _synth(options)
     except InfraError as error:
-        _log.error("error: %s", error)
+        logger.error("error: %s", error)
         return 1
     return 0
 
@@ -50,7 +50,7 @@ def _synth(options: argparse.Namespace) -> None:
         written = synthesize_bootstrap(environments, BOOTSTRAP)
     else:
         written = synthesize(environments, options.directory)
-    _log.info("synthesized %s into %s", ", ".join(e.environment for e in environments), written)
+    logger.info("synthesized %s into %s", ", ".join(e.environment for e in environments), written)
 
 
 def _bootstrap(options: argparse.Namespace) -> None:

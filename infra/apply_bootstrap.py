@@ -19,7 +19,7 @@ from infra.errors import PipelineError
 from infra.pipeline.terraform import Terraform
 from infra.settings import Environment
 
-_log = logging.getLogger("infra")
+logger = logging.getLogger(__name__)
 
 _OVERRIDE = "bootstrap_override.tf.json"
 _STATE = "bootstrap.tfstate"
@@ -64,7 +64,7 @@ def apply_bootstrap(
         runner.apply_now(approve=approve)
     finally:
         override.unlink()
-    _log.info("moving the state into s3://%s/%s", environment.state_bucket, names.bootstrap_state_key(environment))
+    logger.info("moving the state into s3://%s/%s", environment.state_bucket, names.bootstrap_state_key(environment))
     runner.init(migrate=True)
     for leftover in (state, state.with_suffix(".tfstate.backup")):
         leftover.unlink(missing_ok=True)

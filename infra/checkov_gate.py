@@ -23,7 +23,7 @@ from typing import Any
 from infra.errors import InfraError
 from infra.sarif import Failure, as_sarif
 
-_log = logging.getLogger("infra")
+logger = logging.getLogger(__name__)
 
 CHECKOV = "checkov==3.3.30"
 CHECKS = Path(__file__).parent / "checks"
@@ -268,15 +268,15 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         result = scan_plans(options.plan) if options.plan else scan_all(options.synthesized)
     except InfraError as error:
-        _log.error("error: %s", error)
+        logger.error("error: %s", error)
         return 1
     if options.sarif:
         options.sarif.write_text(as_sarif(result.failed), encoding="utf-8")
     for failure in result.failed:
-        _log.error("failed: %s", failure)
+        logger.error("failed: %s", failure)
     for failure in result.excused:
-        _log.info("excused: %s: %s", failure, EXCUSED[failure.check, failure.resource.rpartition(".")[2]])
-    _log.info("checkov: %d failed, passed %s", len(result.failed), dict(result.passed))
+        logger.info("excused: %s: %s", failure, EXCUSED[failure.check, failure.resource.rpartition(".")[2]])
+    logger.info("checkov: %d failed, passed %s", len(result.failed), dict(result.passed))
     return 1 if result.failed else 0
 
 

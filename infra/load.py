@@ -14,7 +14,7 @@ from infra import rules
 from infra.errors import Fault, SettingsError
 from infra.settings import Application, Environment, Head, Job, Settings, stream_model
 
-_log = logging.getLogger("infra")
+logger = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=Settings)
 
 DIRECTORY = Path(__file__).parent / "environments"
@@ -55,7 +55,7 @@ def load_environments(directory: Path = DIRECTORY, only: Iterable[str] = ()) -> 
         raise SettingsError(faults)
     for name in wanted:
         for warning in rules.warnings(environments[name]):
-            _log.warning("warning: %s: %s", files[name], warning)
+            logger.warning("warning: %s: %s", files[name], warning)
     return [environments[name] for name in wanted]
 
 

@@ -27,7 +27,7 @@ from infra.errors import UpError
 from infra.load import load_environments
 from infra.settings import AdoptedStream, Application, Environment, OtherAccount, OwnStream
 
-_log = logging.getLogger("infra")
+logger = logging.getLogger(__name__)
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.internal")
 
 
@@ -70,10 +70,10 @@ def up(
         declare.check()
     for key, application in local.applications.items():
         if not isinstance(application.access, OtherAccount):
-            _log.info("%s: .option(%r, %r)", key, "manifest", f"ssm://{names.parameter_name(local, key)}")
+            logger.info("%s: .option(%r, %r)", key, "manifest", f"ssm://{names.parameter_name(local, key)}")
     # boto3 looks at AWS_DEFAULT_REGION, every other SDK at AWS_REGION.
-    _log.info("export AWS_ENDPOINT_URL=%s AWS_REGION=%s AWS_DEFAULT_REGION=%s", endpoint, local.region, local.region)
-    _log.info("export AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local")
+    logger.info("export AWS_ENDPOINT_URL=%s AWS_REGION=%s AWS_DEFAULT_REGION=%s", endpoint, local.region, local.region)
+    logger.info("export AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local")
 
 
 def localized(environment: Environment) -> Environment:
@@ -299,14 +299,14 @@ def _through_terraform(environment: Environment, directory: Path, endpoint: str,
                 applied = _terraform(terraform, stack, "apply", "-input=false", "-auto-approve")
                 if applied.returncode:
                     raise UpError(f"terraform apply against {endpoint} failed:\n{applied.stderr.strip()}")
-                _log.info("declared %s at %s through Terraform", environment.environment, endpoint)
+                logger.info("declared %s at %s through Terraform", environment.environment, endpoint)
                 return True
             # Warnings come first; what matters is the error.
             reason = " ".join(init.stderr.rpartition("Error: ")[2].split())
             why = f"terraform init failed (is the AWS provider at hand?): {reason[:300]}"
     if required:
         raise UpError(why)
-    _log.info("declaring %s at %s through boto3: %s", environment.environment, endpoint, why)
+    logger.info("declaring %s at %s through boto3: %s", environment.environment, endpoint, why)
     return False
 
 

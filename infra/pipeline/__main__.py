@@ -28,7 +28,7 @@ from infra.pipeline.record import Records
 from infra.pipeline.report import Planned, comment
 from infra.settings import Environment
 
-_log = logging.getLogger("infra")
+logger = logging.getLogger(__name__)
 DRIFT = 3
 
 
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except InfraError as error:
-        _log.error("error: %s", error)
+        logger.error("error: %s", error)
         return 1
 
 
@@ -53,7 +53,7 @@ def _environments(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     environment, planner = _one(options)
     if planner.is_deployed(environment):
-        _log.info("%s: deployed as it is here; nothing to plan", names.stack_name(environment))
+        logger.info("%s: deployed as it is here; nothing to plan", names.stack_name(environment))
         return 0
     planner.plan(environment, _commit(options), options.plans)
     return 0

@@ -13,7 +13,7 @@ from infra.pipeline.plans import Planner
 from infra.pipeline.report import drift_body
 from infra.settings import Environment
 
-_log = logging.getLogger("infra")
+logger = logging.getLogger(__name__)
 
 
 def look_for_drift(
@@ -42,7 +42,7 @@ def look_for_drift(
         )
     meta = planner.plan(environment, commit, out)
     if not meta.any_changes:
-        _log.info("%s: no drift", stack)
+        logger.info("%s: no drift", stack)
         return None
     text = (out / stack / PLAN_TEXT).read_text(encoding="utf-8")
     return drift_body(stack, meta, text.strip(), links)

@@ -19,7 +19,7 @@ from infra import names
 from infra.errors import PipelineError
 from infra.settings import Environment
 
-_log = logging.getLogger("infra")
+logger = logging.getLogger(__name__)
 
 _COMMENT = "<!-- kinesis-efo: plans -->"
 _DRIFT = "<!-- kinesis-efo: drift of {stack} -->"
@@ -131,9 +131,9 @@ def fetch_plan(api: Api, environment: Environment, commit: str, plans: Path) -> 
         artifact = f"plan-{stack}-{candidate}"
         if (run := _run_that_planned(api, environment, artifact, candidate)) is not None:
             api.download(run, artifact, plans / stack)
-            _log.info("%s: the plan of %s, made by run %s", stack, candidate, run)
+            logger.info("%s: the plan of %s, made by run %s", stack, candidate, run)
             return candidate
-    _log.info("%s: no plan was made for %s", stack, " or ".join((commit, *reviewed)))
+    logger.info("%s: no plan was made for %s", stack, " or ".join((commit, *reviewed)))
     return commit
 
 
@@ -154,7 +154,7 @@ def _run_that_planned(api: Api, environment: Environment, artifact: str, commit:
             and (run["event"] == "pull_request" or at_hand)
         ):
             return int(run["id"])
-        _log.warning("warning: an artifact called %s of run %s is no plan of ours", artifact, run["id"])
+        logger.warning("warning: an artifact called %s of run %s is no plan of ours", artifact, run["id"])
     return None
 
 

@@ -22,7 +22,7 @@ from infra import names
 from infra.errors import PipelineError, UnhealthyError
 from infra.settings import Environment, Job
 
-_log = logging.getLogger("infra")
+logger = logging.getLogger(__name__)
 
 _OK, _BEHIND = 0, 4
 """Exit codes of `kinesis-efo lag`; see docs/command-line.md."""
@@ -79,7 +79,7 @@ class Commands:
     def __call__(self, *arguments: str) -> Answer:
         """Run a command with `--json`; what it remarks goes to the log."""
         command = [str(Path(sys.executable).with_name("kinesis-efo")), *arguments, "--json"]
-        _log.info("$ kinesis-efo %s", " ".join(arguments))
+        logger.info("$ kinesis-efo %s", " ".join(arguments))
         ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, stdin=subprocess.DEVNULL)
         try:
             data = json.loads(ran.stdout)
@@ -103,7 +103,7 @@ def keep_running(environment: Environment, project: Path, run: Runner, clock: Ti
         UnhealthyError: A job ended, or did not catch up in time.
     """
     if not environment.jobs:
-        _log.info("%s declares no jobs", environment.environment)
+        logger.info("%s declares no jobs", environment.environment)
         return
     for job in environment.jobs:
         settings = environment.applications[job.application]
@@ -121,7 +121,7 @@ def _submit(environment: Environment, name: str, project: Path, run: Runner) -> 
             "are as they were"
         )
     started = isinstance(answer.data, dict) and answer.data.get("submitted")
-    _log.info("%s: %s", name, "started" if started else "runs as it is declared already")
+    logger.info("%s: %s", name, "started" if started else "runs as it is declared already")
 
 
 def _until_healthy(environment: Environment, job: Job, name: str, run: Runner, clock: Time, patience: float) -> None:
@@ -148,7 +148,7 @@ def _until_healthy(environment: Environment, job: Job, name: str, run: Runner, c
             )
         idle = _not_read(lag.data)
         if lag.code == _OK and not idle:
-            _log.info("%s: every shard is read, at most %s s behind", name, threshold)
+            logger.info("%s: every shard is read, at most %s s behind", name, threshold)
             return
         if clock.now() >= deadline:
             why = f"does not read {', '.join(idle)}" if idle else f"is more than {threshold} s behind"

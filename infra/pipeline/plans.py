@@ -33,7 +33,7 @@ from infra.pipeline.record import Records
 from infra.pipeline.terraform import LOCK_FILE, Terraform
 from infra.settings import Environment
 
-_log = logging.getLogger("infra")
+logger = logging.getLogger(__name__)
 
 PROVIDERS = Path(__file__).parents[1] / "providers.lock.hcl"
 """Hashes of the provider, if they are committed: `init` then installs exactly that one. See docs/gitops.md."""
@@ -107,7 +107,7 @@ class Planner:
             )
         write_meta(bundle, meta)
         self._scan(bundle / PLAN_JSON)
-        _log.info("%s: %s; plan sha256:%s on %s", names.stack_name(environment), meta.changes, meta.plan, state)
+        logger.info("%s: %s; plan sha256:%s on %s", names.stack_name(environment), meta.changes, meta.plan, state)
         return meta
 
     def apply(self, environment: Environment, commits: Collection[str], plans: Path) -> None:
@@ -126,7 +126,7 @@ class Planner:
         deployed = self.records.load(environment)
         digest = self._digest(environment)
         if deployed.stack == digest:
-            _log.info("%s: this configuration was applied with commit %s already", stack, deployed.commit)
+            logger.info("%s: this configuration was applied with commit %s already", stack, deployed.commit)
             return
         bundle = plans / stack
         meta = read_meta(bundle)
@@ -146,7 +146,7 @@ class Planner:
             shown = Path(scratch) / PLAN_JSON
             shown.write_text(json.dumps(terraform.show(bundle / PLAN)), encoding="utf-8")
             self._scan(shown)
-            _log.info("%s: applying sha256:%s: %s", stack, meta.plan, meta.changes)
+            logger.info("%s: applying sha256:%s: %s", stack, meta.plan, meta.changes)
             terraform.apply(bundle / PLAN)
         self.records.save(environment, replace(deployed, commit=meta.commit, stack=digest))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from infra.errors import PipelineError, StalePlanError
 
-_log = logging.getLogger("infra")
+logger = logging.getLogger(__name__)
 
 _DECORATION = re.compile(r"\x1b\[[0-9;]*m|[\u2502\u2575\u2577] ?")
 LOCK_FILE = ".terraform.lock.hcl"

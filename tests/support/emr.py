@@ -96,7 +96,7 @@ class FakeEmr:
         (run,) = self.runs.values()
         return run
 
-    # --- operations, by service and name; the answers are those of the API references
+    # -- operations, by service and name; the answers are those of the API references
 
     def emr_describe_cluster(self, ClusterId: str) -> Any:
         cluster = {

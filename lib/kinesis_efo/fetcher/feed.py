@@ -18,7 +18,7 @@ from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
 from kinesis_efo.positions import Position, ShardKey
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 
@@ -125,12 +125,12 @@ class ShardFeed:
             if self._fail_on_data_loss:
                 self._listener.failed(error)
             else:
-                log.warning("%s: going on without it, as option failOnDataLoss=false asks", error)
+                logger.warning("%s: going on without it, as option failOnDataLoss=false asks", error)
                 await buffer.admit(_END, self._clock.monotonic())
         except KinesisEfoError as error:
             self._listener.failed(error)
         except Exception as error:
-            log.exception("shard %s", self.key)
+            logger.exception("shard %s", self.key)
             self._listener.failed(KinesisEfoError(f"shard {self.key}: {type(error).__name__}: {error}"))
 
     def _announce(self) -> None:

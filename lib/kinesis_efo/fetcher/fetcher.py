@@ -42,7 +42,7 @@ from kinesis_efo.leases.loop import LeaseLoop
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LIST_SHARDS_SECONDS: Final = 60.0
 """Between two looks at a stream's shards; children usually come with their parent's last event."""
@@ -319,7 +319,7 @@ class Fetcher:
         """Something cannot be healed: every call from now on fails with the first such error."""
         if self._failure is None:
             self._failure = error
-            log.error("%s", error)
+            logger.error("%s", error)
         self._wake_all()
 
     def _wake_all(self) -> None:
@@ -384,7 +384,7 @@ class Fetcher:
                 try:
                     await stream.refresh()
                 except KinesisEfoError as error:
-                    log.warning(
+                    logger.warning(
                         "stream %s cannot be listed, trying again in %.0f s: %s", name, LIST_SHARDS_SECONDS, error
                     )
                     continue

@@ -37,7 +37,7 @@ from kinesis_efo.metrics import report
 from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.positions import Offset
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _STOP_SECONDS: Final = 10.0
@@ -120,7 +120,7 @@ class FetcherRuntime:
         try:
             asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result(_STOP_SECONDS)
         except (TimeoutError, CancelledError):
-            log.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
+            logger.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
         # The leases first: a successor waits for them.
         self._end_report()
         if self._service is not None:
@@ -187,7 +187,7 @@ class FetcherRuntime:
             fetcher, self._streams, leases, about, options.metrics.shards, self._clock.monotonic
         )
         self._end_report = report(collector, options.metrics)
-        log.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams))
+        logger.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams))
 
     async def _open_transport(self, clients: AsyncClients) -> Transport:
         polling = self._options.read_mode == "polling"

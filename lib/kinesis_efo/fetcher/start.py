@@ -16,7 +16,7 @@ from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.options import Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 async def start_offset(
@@ -42,7 +42,7 @@ async def start_offset(
     for name, stream in streams.items():
         for shard, begin in (await stream.starting_positions(position)).items():
             positions[ShardKey(name, shard)] = begin
-    log.info("new query: %d shards from %s", len(positions), position)
+    logger.info("new query: %d shards from %s", len(positions), position)
     return Offset(positions)
 
 

@@ -15,7 +15,7 @@ from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseInfo
 from kinesis_efo.positions import SHARD_END, Position, ShardKey
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Streams:
@@ -108,7 +108,7 @@ class Streams:
             except (DataLossError, AccessRefusedError, StreamNotFoundError):
                 raise
             except StreamError as error:
-                log.warning("stream %s: whether shards are lost is looked at again: %s", name, error)
+                logger.warning("stream %s: whether shards are lost is looked at again: %s", name, error)
                 return
         self._checked = frozenset(offset)
 

@@ -22,7 +22,7 @@ from kinesis_efo.kinesis.aggregation import MAGIC
 from kinesis_efo.kinesis.aggregation import deaggregate as deaggregate_record
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SCHEMA: Final = pa.schema(
     [
@@ -179,11 +179,11 @@ class _Tally:
 
     def report(self) -> None:
         if self.corrupt:
-            log.warning(
+            logger.warning(
                 "%s: %d records begin like KPL aggregates but are none; passed on as they are", self._key, self.corrupt
             )
         if self.foreign:
-            log.info(
+            logger.info(
                 "%s: %d KPL aggregates left out: after a reshard they belong to other shards", self._key, self.foreign
             )
 

@@ -24,7 +24,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import Position
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Recovery:
         if delay is None:
             first = self._backoff.first
             raise self._fatal(fault, first) from first
-        log.warning(
+        logger.warning(
             "%s: %s; retry %d of %d in %.1f s",
             self._name,
             fault,
@@ -156,7 +156,7 @@ class Recovery:
         self._refusals.append(now)
         if now - self._refusals[0] >= self._limits.patience:
             raise self._fatal(fault) from fault.error
-        log.info("%s: %s; waiting", self._name, fault)
+        logger.info("%s: %s; waiting", self._name, fault)
 
     def _bear_takeover(self, fault: Fault) -> float:
         now = self._clock.monotonic()
@@ -165,7 +165,7 @@ class Recovery:
             self._takeovers.popleft()
         if len(self._takeovers) >= self._limits.takeovers:
             raise self._fatal(fault) from fault.error
-        log.warning("%s: someone else subscribed with consumer %s: %s", self._name, self._stream.consumer_arn, fault)
+        logger.warning("%s: someone else subscribed with consumer %s: %s", self._name, self._stream.consumer_arn, fault)
         return jitter(self._retry, len(self._takeovers), self._random)
 
     async def _find_missing(self, fault: Fault, position: Position) -> float:

@@ -20,7 +20,7 @@ from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _ASK_AGAIN: Final = 60.0
 
@@ -118,7 +118,7 @@ class Retention:
             )
         if shard_id not in self._warned:
             self._warned.add(shard_id)
-            log.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
+            logger.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
         return True
 
     async def _retention(self) -> float:

@@ -26,7 +26,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -163,7 +163,7 @@ class Stream:
         if self._fail_on_data_loss:
             raise DataLossError(f"{message}. Set kinesis-efo option 'failOnDataLoss' to false to go on without it")
         self._lost.add(shard_id)
-        log.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
+        logger.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
 
     # -- subscribing
 

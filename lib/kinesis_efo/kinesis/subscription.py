@@ -28,7 +28,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 AT_HORIZON_SECONDS: Final = 600.0
 """Whoever begins at the trim horizon reads what is about to go: by so much it may be late until it has got away from there."""
@@ -222,7 +222,7 @@ class ShardSubscription:
         self._recovery.opened()
         self.stats.opened += 1
         self.stats.state = State.STREAMING
-        log.info("%s: subscribed at %s", self._name, self.position)
+        logger.info("%s: subscribed at %s", self._name, self.position)
         before = self.stats.events
         self._expect(self._limits.silence, State.CLOSED)
         watch = asyncio.ensure_future(self._watch(stream))
@@ -233,7 +233,7 @@ class ShardSubscription:
         finally:
             watch.cancel()
             stream.close()
-            log.info(
+            logger.info(
                 "%s: subscription ended after %.1f s and %d events at %s: %s",
                 self._name,
                 self._clock.monotonic() - opened,

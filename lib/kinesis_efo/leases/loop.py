@@ -122,7 +122,7 @@ class LeaseLoop:
         self._failure: LeaseError | None = None
         self._stopping = False
 
-    # --- what the owner of the loop says
+    # -- what the owner of the loop says
 
     def want(self, keys: Mapping[str, LeaseInfo], *, complete: bool = True) -> None:
         """Set the leases that this run should hold, in place of the former set.
@@ -165,7 +165,7 @@ class LeaseLoop:
         if key in self._keepers:
             self._keepers[key].leave()
 
-    # --- what it can ask
+    # -- what it can ask
 
     @property
     def held(self) -> frozenset[str]:
@@ -235,7 +235,7 @@ class LeaseLoop:
             pause = self._timing.renewal if give_up_at is None else give_up_at - now
             await within(self._clock, pause, self._news.wait())
 
-    # --- start and stop
+    # -- start and stop
 
     async def start(self) -> None:
         """Check the table and begin.
@@ -273,7 +273,7 @@ class LeaseLoop:
         await asyncio.gather(*tending, return_exceptions=True)
         self._keepers.clear()
 
-    # --- the loop
+    # -- the loop
 
     async def _run(self) -> None:
         try:

@@ -16,7 +16,7 @@ Params = dict[str, Any]
 ON_DEMAND_SHARDS = 4
 
 
-# -- streams -------------------------------------------------------------------------------------------------------
+# -- streams
 
 
 def create_stream(kinesis: Kinesis, params: Params) -> Params:
@@ -109,7 +109,7 @@ def _hours(seconds: float) -> float:
     return int(hours) if hours.is_integer() else hours
 
 
-# -- shards --------------------------------------------------------------------------------------------------------
+# -- shards
 
 
 def list_shards(kinesis: Kinesis, params: Params) -> Params:
@@ -230,7 +230,7 @@ def _hash_key(text: str) -> int:
     return int(text)
 
 
-# -- consumers -----------------------------------------------------------------------------------------------------
+# -- consumers
 
 
 def register_stream_consumer(kinesis: Kinesis, params: Params) -> Params:

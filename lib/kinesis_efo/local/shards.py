@@ -81,7 +81,7 @@ class Shard:
         self.read_bytes = Bucket(2 * 1024 * 1024, now)
         self.read_calls = Bucket(5, now)
 
-    # -- writing ---------------------------------------------------------------------------------------------------
+    # -- writing
 
     def append(self, tick: int, arrival: float, key_json: bytes, size: int, data: bytes) -> str:
         """Store a record and return its sequence number. Wakes nobody.
@@ -122,7 +122,7 @@ class Shard:
             del records[:gone]
             self._trimmed += gone
 
-    # -- reading ---------------------------------------------------------------------------------------------------
+    # -- reading
 
     @property
     def closed(self) -> bool:
@@ -179,7 +179,7 @@ class Shard:
             return 0
         return max(1, int((now - self._records[at].arrival) * 1000))
 
-    # -- listeners -------------------------------------------------------------------------------------------------
+    # -- listeners
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` when records arrive or the shard closes."""
@@ -194,7 +194,7 @@ class Shard:
         for listener in tuple(self._listeners):
             listener()
 
-    # -- descriptions ----------------------------------------------------------------------------------------------
+    # -- descriptions
 
     def describe(self) -> dict[str, Any]:
         """The shard as ListShards shows it."""

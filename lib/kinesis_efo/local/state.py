@@ -70,7 +70,7 @@ class Kinesis:
         self._trace: deque[Call] = deque(maxlen=settings.trace_length)
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    # -- for tests -------------------------------------------------------------------------------------------------
+    # -- for tests
 
     @property
     def streams(self) -> dict[str, Stream]:
@@ -105,7 +105,7 @@ class Kinesis:
         self._trace.append(Call(self._clock.time(), operation, params, outcome))
         self._counts[operation, outcome] += 1
 
-    # -- time ------------------------------------------------------------------------------------------------------
+    # -- time
 
     def now(self) -> Moment:
         """Read the clocks."""
@@ -128,7 +128,7 @@ class Kinesis:
             heapq.heappop(self._agenda)[2](now)
         return None
 
-    # -- streams ---------------------------------------------------------------------------------------------------
+    # -- streams
 
     def stream(self, params: Mapping[str, Any]) -> Stream:
         """The stream that a request names by ``StreamName``, ``StreamARN`` or both; expired records are gone.
@@ -214,7 +214,7 @@ class Kinesis:
                 f"count for the account: {taken}. Limit: {self.settings.max_shards}."
             )
 
-    # -- consumers -------------------------------------------------------------------------------------------------
+    # -- consumers
 
     def consumer(self, arn: str) -> Consumer:
         """The consumer of that ARN.

@@ -71,7 +71,7 @@ class Stream:
             self._open_shard(hash_range, (), now)
         self._index_open()
 
-    # -- records ---------------------------------------------------------------------------------------------------
+    # -- records
 
     def shard_for(self, partition_key: str, explicit_hash_key: str | None) -> Shard:
         """The open shard whose hash range takes a record."""
@@ -118,7 +118,7 @@ class Stream:
                 del self.shards[shard.id]
                 shard.wake()
 
-    # -- shards ----------------------------------------------------------------------------------------------------
+    # -- shards
 
     @property
     def open_shards(self) -> list[Shard]:

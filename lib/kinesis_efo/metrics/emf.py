@@ -19,7 +19,7 @@ from typing import Any, Final
 from kinesis_efo.metrics.catalog import DIMENSIONS, Kind, Metric
 from kinesis_efo.metrics.registry import Attributes, MetricsRegistry, Values
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 NAMESPACE: Final = "KinesisEfo"
 _MOST_METRICS: Final = 100
@@ -129,7 +129,7 @@ class EmfWriter:
                 self._write(lines)
         except (OSError, ValueError) as error:
             if not self._failed:
-                log.warning("metrics cannot be written as EMF lines: %s", error)
+                logger.warning("metrics cannot be written as EMF lines: %s", error)
             self._failed = True
         else:
             # Growth that could not be written comes with the next lines.

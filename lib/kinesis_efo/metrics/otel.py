@@ -24,7 +24,7 @@ from kinesis_efo.metrics.registry import MetricsRegistry
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 METER: Final = "kinesis_efo"
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -117,7 +117,7 @@ def sdk_provider(exporters: Iterable[str]) -> SdkMeterProvider | None:
         # Spark ends these processes in its own way, and an exporter without a collector must not hold that up.
         return MeterProvider(metric_readers=readers, shutdown_on_exit=False)
     except Exception as error:
-        log.warning(
+        logger.warning(
             "metrics are not exported, although the environment asks for exporter %s: %s. Install opentelemetry-sdk and "
             "opentelemetry-exporter-otlp where Spark's Python finds them, or set OTEL_METRICS_EXPORTER=none",
             ", ".join(exporters),

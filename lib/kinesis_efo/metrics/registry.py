@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from kinesis_efo.metrics.catalog import Kind, Metric
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Attributes = tuple[tuple[str, str], ...]
 """Names and values, in a fixed order."""
@@ -100,5 +100,5 @@ def _read(source: Source) -> list[Sample]:
         return list(source())
     except Exception:
         # Whatever is wrong with counting must not become the exporter's fault, nor a query's.
-        log.exception("metrics of %s cannot be read", source)
+        logger.exception("metrics of %s cannot be read", source)
         return []

@@ -185,7 +185,7 @@ class RecordAccumulator:
             settled.failure = self._given_up("every request", self._failing, now)
         return settled
 
-    # -- parts -----------------------------------------------------------------------------------------------------
+    # -- parts
 
     def _worth_sending(self, ready: list[ShardQueue], now: float) -> bool:
         records = size = 0

@@ -24,7 +24,7 @@ from kinesis_efo.producer.record import Data, Given, Record
 from kinesis_efo.producer.settings import ProducerSettings
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 EXIT_SECONDS = 60.0
 """How long the end of the process is held up for a producer that was not closed."""
@@ -160,11 +160,13 @@ class BlockingProducer:
                 self.close()
             except StreamError as failure:
                 if failure is not error:
-                    log.error("%s failed while it was closed after another error: %s", self._producer.stream, failure)
+                    logger.error(
+                        "%s failed while it was closed after another error: %s", self._producer.stream, failure
+                    )
         else:
             self.abort()
 
-    # -- parts -----------------------------------------------------------------------------------------------------
+    # -- parts
 
     def _call(self, coroutine: Any) -> Any:
         assert self._loop is not None
@@ -288,12 +290,12 @@ def _at_exit(producer: BlockingProducer) -> Any:
         if not left.metrics.outstanding_records:
             left.abort()
             return
-        log.warning("the producer for %s was not closed; writing what is outstanding", left._producer.stream)
+        logger.warning("the producer for %s was not closed; writing what is outstanding", left._producer.stream)
         left._give_up_after(EXIT_SECONDS)
         try:
             left.close()
         except StreamError as error:
-            log.error("at the end of the process, records were not written: %s", error)
+            logger.error("at the end of the process, records were not written: %s", error)
 
     atexit.register(close)
     return close

@@ -190,7 +190,7 @@ class Capacity:
         for waiter in woken:
             waiter.wake(waiter)
 
-    # -- with the lock held ----------------------------------------------------------------------------------------
+    # -- with the lock held
 
     def _divide(self, shards: int) -> None:
         parts = 2 * max(1, shards)

@@ -26,7 +26,7 @@ from kinesis_efo.producer.service import Service
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
 from kinesis_efo.producer.stall import StallWatch
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
 """The shard map is asked for at most this often: ListShards may be behind the answers that name a new shard."""
@@ -83,7 +83,7 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
 
-    # -- from any thread -------------------------------------------------------------------------------------------
+    # -- from any thread
 
     def check(self) -> None:
         """Raise what keeps the producer from taking records."""
@@ -143,7 +143,7 @@ class Engine:
         capacity = self.capacity
         return self._counts.snapshot(capacity.records, capacity.bytes, capacity.waits, capacity.seconds_waited)
 
-    # -- on the loop's thread --------------------------------------------------------------------------------------
+    # -- on the loop's thread
 
     def accept(self, records: Sequence[Record]) -> None:
         """Take records that capacity was acquired for."""
@@ -223,7 +223,7 @@ class Engine:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         if self.capacity.records:
-            log.warning(
+            logger.warning(
                 "producer for %s closed with %d records (%d bytes) that were put and not acknowledged",
                 self._stream,
                 self.capacity.records,
@@ -231,7 +231,7 @@ class Engine:
             )
         self._end_flushes(ProducerClosedError(f"the producer for {self._stream} is closed"))
 
-    # -- parts -----------------------------------------------------------------------------------------------------
+    # -- parts
 
     def _eager(self) -> bool:
         return bool(self._flushes) or self.capacity.waiting
@@ -311,14 +311,14 @@ class Engine:
 
     def _leave_out(self, error: StreamError) -> None:
         self._counts.records_refused += 1
-        log.error("left out of stream %s (fail_on_error is off): %s", self._stream, error)
+        logger.error("left out of stream %s (fail_on_error is off): %s", self._stream, error)
 
     def _fail(self, failure: StreamError, cause: Exception | None = None) -> None:
         if self._failure is not None:
             return
         failure.__cause__ = cause
         self._failure = failure
-        log.error(
+        logger.error(
             "producer for %s failed with %d records outstanding: %s", self._stream, self.capacity.records, failure
         )
         self._disarm()
@@ -338,7 +338,9 @@ class Engine:
             # ListShards may be behind the answers that name a new shard: not more often than this.
             await asyncio.sleep(REFRESH_SECONDS)
         except Exception as error:
-            log.warning("the shard map of %s cannot be refreshed, going on with the old one: %s", self._stream, error)
+            logger.warning(
+                "the shard map of %s cannot be refreshed, going on with the old one: %s", self._stream, error
+            )
             await asyncio.sleep(REFRESH_SECONDS)
         finally:
             self._refreshing = None

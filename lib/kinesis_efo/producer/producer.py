@@ -24,7 +24,7 @@ from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.service import Service, connect
 from kinesis_efo.producer.settings import ProducerSettings
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Connect = Callable[[], AbstractAsyncContextManager[Service]]
 
@@ -76,7 +76,7 @@ class Producer:
         self._engine: Engine | None = None
         self._closed = False
 
-    # -- life ------------------------------------------------------------------------------------------------------
+    # -- life
 
     async def open(self) -> Self:
         """Connect and load the shard map. Entering the context does this.
@@ -144,13 +144,13 @@ class Producer:
                 await self.close()
             except StreamError as failure:
                 if failure is not error:
-                    log.error(
+                    logger.error(
                         "producer for %s failed while it was closed after another error: %s", self.stream, failure
                     )
         else:
             await self.abort()
 
-    # -- writing ---------------------------------------------------------------------------------------------------
+    # -- writing
 
     async def put(self, data: Data, partition_key: str, explicit_hash_key: str | int | None = None) -> None:
         """Hand over a record; waits while too much is outstanding. It is written once a later `flush` or `close` returns.
@@ -218,7 +218,7 @@ class Producer:
             raise ProducerClosedError(f"the producer for {self.stream} is not open: enter its context or call open()")
         return self._engine
 
-    # -- parts -----------------------------------------------------------------------------------------------------
+    # -- parts
 
     def _connect_kinesis(self) -> AbstractAsyncContextManager[Service]:
         return connect(self.stream, self._aws, self.settings.max_in_flight + 1)

@@ -31,7 +31,7 @@ from kinesis_efo.producer.accumulator import Result
 from kinesis_efo.producer.record import Parcel
 from kinesis_efo.producer.routing import HashRange
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 DEFAULT_RECORD_BYTES = 1 << 20
 _STREAM_ARN = re.compile(r"arn:[\w-]+:kinesis:(?P<region>[\w-]+):\d{12}:stream/[a-zA-Z0-9_.-]{1,128}")
@@ -135,7 +135,9 @@ class KinesisService:
         except Exception as error:
             if cause_of(error) is not Cause.DENIED:
                 raise
-            log.info("no permission kinesis:DescribeStreamSummary (%s): taking records of up to 1 MiB", describe(error))
+            logger.info(
+                "no permission kinesis:DescribeStreamSummary (%s): taking records of up to 1 MiB", describe(error)
+            )
             return DEFAULT_RECORD_BYTES
         kibibytes = answer["StreamDescriptionSummary"].get("MaxRecordSizeInKiB")
         return int(kibibytes) << 10 if kibibytes else DEFAULT_RECORD_BYTES

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from kinesis_efo.clock import Clock
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class StallWatch:
@@ -43,7 +43,7 @@ class StallWatch:
         """Something was acknowledged."""
         now = self._clock.monotonic()
         if self._warned:
-            log.warning("writing goes on after %.0f s", now - self._since)
+            logger.warning("writing goes on after %.0f s", now - self._since)
         self._since, self._warned, self.fault = now, False, ""
 
     def stop(self) -> None:
@@ -61,6 +61,6 @@ class StallWatch:
         if waited >= self._seconds and not self._warned:
             self._warned = True
             cause = f"; the last fault was {self.fault}" if self.fault else "; Kinesis has not answered"
-            log.warning("%s and none was acknowledged for %.0f s%s", what, waited, cause)
+            logger.warning("%s and none was acknowledged for %.0f s%s", what, waited, cause)
         rest = self._seconds - waited if waited < self._seconds else self._seconds
         self._timer = self._loop.call_later(rest, self._look)

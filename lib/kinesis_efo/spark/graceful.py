@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kinesis_efo.spark.stop_marker import watch_marker
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK_EVERY: Final = 0.05
@@ -80,20 +80,20 @@ def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: fl
     while not stopping.is_set():
         if query.awaitTermination(1):
             return False
-    log.info("stopping query %s after its micro-batch", query.runId)
+    logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience
     running = _batch(query)
     # Under load a query is hardly ever between micro-batches when one looks: a new number says that it was.
     while query.isActive and not _at_boundary(query) and _batch(query) == running:
         if time.monotonic() > deadline:
-            log.warning("the micro-batch did not end within %.0f s; it is cut short and done again later", patience)
+            logger.warning("the micro-batch did not end within %.0f s; it is cut short and done again later", patience)
             break
         time.sleep(_LOOK_EVERY)
     query.stop()
     # What went wrong while waiting is the query's end, not the signal.
     if error := query.exception():
         raise error
-    log.info("query %s stopped", query.runId)
+    logger.info("query %s stopped", query.runId)
     return True
 
 
@@ -135,7 +135,7 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
             before.append((named, jvm_signal.handle(named, _JvmHandler(notify))))
         except Py4JJavaError as error:
             # -Xrs keeps the JVM's hands off signals, and an option of another vendor's may too.
-            log.warning("the JVM does not let us handle %s: %s", number.name, error.java_exception)
+            logger.warning("the JVM does not let us handle %s: %s", number.name, error.java_exception)
 
     def restore() -> None:
         for named, handler in before:

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
 from kinesis_efo.positions import Offset, ShardKey
 from kinesis_efo.spark.lag import from_report, notes_directory, read_note
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class LagListener(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """A micro-batch is done."""
         for progress in kinesis_progress(event.progress):
-            log.info("%s", progress)
+            logger.info("%s", progress)
             if self._then is not None:
                 self._then(progress)
 

@@ -24,7 +24,7 @@ from kinesis_efo.producer import BlockingProducer, Given, ProducerMetrics, Recor
 from kinesis_efo.spark.sink_options import SinkOptions
 from kinesis_efo.spark.targets import Targets
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _COLUMNS = {
     "data": ("binary or string", (BinaryType, StringType)),
@@ -253,14 +253,14 @@ def _say_written(what: str, messages: Sequence[WriterCommitMessage | None]) -> N
     records, size, refused = (
         sum(getattr(message, name) for message in done) for name in ("records", "bytes", "refused")
     )
-    log.info("%s: wrote %d records (%d bytes) to Kinesis", what, records, size)
+    logger.info("%s: wrote %d records (%d bytes) to Kinesis", what, records, size)
     if refused:
-        log.error("%s: left out %d records that can never be written (failOnError is off)", what, refused)
+        logger.error("%s: left out %d records that can never be written (failOnError is off)", what, refused)
 
 
 def _say_aborted(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     done = [message for message in messages if isinstance(message, Written)]
-    log.warning(
+    logger.warning(
         "%s failed: %d of %d tasks had written %d records, which stay in Kinesis; a retry writes them again",
         what,
         len(done),

@@ -14,7 +14,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SETTING: Final = "spark.kinesisEfo.stopMarker"
 """Where the marker will be, as Hadoop writes it; without this setting, nobody looks."""
@@ -56,11 +56,11 @@ def _look(spark: SparkSession, location: str, found: Callable[[], None], every: 
         # OSError: the JVM is gone.
         except (Py4JError, OSError) as error:
             if not warned and not ended.is_set():
-                log.warning("cannot look for the stop marker %s, and try on: %s", location, error)
+                logger.warning("cannot look for the stop marker %s, and try on: %s", location, error)
                 warned = True
             continue
         if there:
-            log.info("the stop marker %s is there", location)
+            logger.info("the stop marker %s is there", location)
             found()
             return
 

@@ -94,7 +94,7 @@ def leased(place: Place, *, renewing: bool = True) -> Iterator[Callable[[], None
             thread.join()
 
 
-# --- submit
+# -- submit
 
 
 @pytest.mark.parametrize("target", [SERVERLESS, EKS, STEP])
@@ -304,7 +304,7 @@ def test_a_manifest_on_this_machine_is_none_that_the_job_can_read(cli: Cli) -> N
     assert "--manifest must be ssm:///name or s3://bucket/key, which the job can read as well" in cli.err
 
 
-# --- stop and status
+# -- stop and status
 
 
 def _named(target: str) -> list[str]:

@@ -279,7 +279,7 @@ def test_without_a_statement_of_writing_the_producer_says_what_it_needs(sid: str
     assert world.gate.refused
 
 
-# --- moto's own IAM: real users, signatures and policy grammar
+# -- moto's own IAM: real users, signatures and policy grammar
 
 
 def _resource_of(handler: Any) -> str:

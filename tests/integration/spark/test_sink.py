@@ -193,7 +193,7 @@ def test_a_task_killed_in_the_middle_is_tried_again_and_nothing_is_missing(
     assert {int(record["Data"]) for record in written_to(made, "orders")} == set(range(10_000))
 
 
-# -- a task's part, without Spark around it --------------------------------------------------------------------------
+# -- a task's part, without Spark around it
 
 
 @pytest.fixture

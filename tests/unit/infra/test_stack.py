@@ -37,7 +37,7 @@ def statements(stack: dict[str, Any], document: str) -> dict[str, dict[str, Any]
     return {each["sid"]: each for each in stack["data"]["aws_iam_policy_document"][document]["statement"]}
 
 
-# --- jobs
+# -- jobs
 
 SERVERLESS = {"kind": "emr-serverless"}
 
@@ -98,7 +98,7 @@ def test_jobs_may_load_what_they_are_made_of_and_write_their_own_logs_only(synth
     assert set(stack["resource"]["aws_ssm_parameter"]) == {"lake", "lake_job", "reports", "reports_job"}
 
 
-# --- streams and consumers
+# -- streams and consumers
 
 
 def test_a_stream_of_its_own(synth: Synth) -> None:
@@ -244,7 +244,7 @@ def test_a_moved_entry_moves_every_resource(synth: Synth) -> None:
     assert moved["aws_kinesis_stream_consumer.shop_pond"] == "aws_kinesis_stream_consumer.orders_lake"
 
 
-# --- protection
+# -- protection
 
 
 def lifecycle(stack: dict[str, Any]) -> dict[str, bool]:
@@ -278,7 +278,7 @@ def test_identities_are_what_the_stack_declares(load: Load, synth: Synth) -> Non
     assert declared == {identity.address for identity in names.identities(environment)}
 
 
-# --- lease tables, manifests, access
+# -- lease tables, manifests, access
 
 
 def test_the_lease_table(synth: Synth) -> None:
@@ -470,7 +470,7 @@ def test_a_role_takes_more_policies_and_a_boundary(synth: Synth) -> None:
     assert resources["aws_iam_role"]["lake"]["permissions_boundary"] == buckets[0]
 
 
-# --- other accounts
+# -- other accounts
 
 
 def test_for_a_job_in_another_account_stream_consumer_and_key_are_shared(synth: Synth) -> None:
@@ -497,7 +497,7 @@ def test_the_policy_of_an_adopted_stream_is_left_to_its_owner(synth: Synth) -> N
     assert set(stack["resource"]["aws_kinesis_resource_policy"]) == {"orders_lake"}
 
 
-# --- alarms and dashboard
+# -- alarms and dashboard
 
 
 def test_alarms_watch_enhanced_fan_out(synth: Synth) -> None:
@@ -550,7 +550,7 @@ def test_the_dashboard_shows_each_application_against_its_threshold(synth: Synth
     assert "aws_cloudwatch_dashboard" not in synth(alarms={"dashboard": False})["resource"]
 
 
-# --- the stack around them
+# -- the stack around them
 
 
 def test_state_is_in_s3_with_native_locks_and_the_provider_in_one_account(synth: Synth) -> None:

@@ -92,7 +92,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-# --- taking and renewing
+# -- taking and renewing
 
 
 @scenario
@@ -163,7 +163,7 @@ async def test_wanted_again_before_it_was_released_it_is_reported_lost_and_taken
     assert loop.held == {"p"}
 
 
-# --- another worker
+# -- another worker
 
 
 @scenario
@@ -269,7 +269,7 @@ async def test_the_leases_of_a_crashed_worker_go_to_the_others_of_the_run(f: Fix
     assert b.held == set()
 
 
-# --- losing
+# -- losing
 
 
 @scenario
@@ -477,7 +477,7 @@ async def test_a_renewal_whose_answer_was_lost_does_not_stretch_the_lease(f: Fix
     assert now() <= arrived_at + TIMEOUT
 
 
-# --- checkpoints
+# -- checkpoints
 
 
 @scenario
@@ -545,7 +545,7 @@ async def test_parts_of_an_aggregate_are_stored(f: Fixture) -> None:
     assert (f.store.lease("p").checkpoint, f.store.lease("p").sub) == (Position.after(5), 3)
 
 
-# --- shard end
+# -- shard end
 
 
 @scenario
@@ -614,7 +614,7 @@ async def test_a_finished_shard_is_not_taken_again_while_it_is_still_wanted(f: F
     assert f.store.lease("p").owner is None
 
 
-# --- what needs a person
+# -- what needs a person
 
 
 @scenario

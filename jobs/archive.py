@@ -17,15 +17,15 @@ import re
 import traceback
 from typing import Annotated, Any
 
+import pyspark
 import typer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, date_format
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from kinesis_efo import read_stream
-from kinesis_efo.spark.compat import SPARK_VERSION
-from kinesis_efo.spark.graceful import await_stop, stop_signals
-from kinesis_efo.spark.listener import LagListener
+from kinesis_efo import LagListener, await_stop, read_stream, stop_signals
+
+SPARK_VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
 
 def archive(
@@ -57,6 +57,7 @@ def archive(
         "manifest": manifest,
         "streams": streams,
         "startingPosition": starting_position,
+        # `Trigger.AvailableNow` reaches Python sources from Spark 4.2 on.
         "catchUp": "true" if available_now and SPARK_VERSION < (4, 2) else None,
     }
     given = [f"{name}={value}" for name, value in named.items() if value is not None]

@@ -1,22 +1,129 @@
 """Read Amazon Kinesis with Enhanced Fan-Out from PySpark; streams, consumers and leases are declared as code.
 
-`read_stream` needs PySpark and is loaded when it is first used, so that producers and tools work without it.
+What is here is public; modules below are not (docs/versioning.md). Names that need PySpark or the AWS SDK are loaded when
+they are first used, so that producers and tools work without Spark, and asking for the version costs nothing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from kinesis_efo.errors import (
+    AccessRefusedError,
+    AlreadyRunningError,
+    ConfigurationError,
+    ConsumerNotFoundError,
+    ConsumerTakenOverError,
+    DataLossError,
+    EmrError,
+    FetcherError,
+    FetcherRefusedError,
+    FetcherUnreachableError,
+    FrameError,
+    InvalidRequestError,
+    KeyUnusableError,
+    KinesisEfoError,
+    LeaseError,
+    LeaseLostError,
+    LeaseTableError,
+    ManifestError,
+    OptionsError,
+    PackagingError,
+    PlatformError,
+    ProducerClosedError,
+    RecordRefusedError,
+    RetriesExhaustedError,
+    RunFailedError,
+    StillRunningError,
+    StreamError,
+    StreamNotFoundError,
+    StreamReplacedError,
+    SubmissionRefusedError,
+    SubscriptionError,
+    TableUnavailableError,
+    WriteError,
+)
 
 if TYPE_CHECKING:
+    from kinesis_efo.metrics import MetricsSettings
+    from kinesis_efo.options import AwsSettings
+    from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics, ProducerSettings
     from kinesis_efo.spark.facade import read_stream
+    from kinesis_efo.spark.graceful import await_stop, stop_signals
+    from kinesis_efo.spark.listener import BatchProgress, LagListener
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "read_stream"]
+__all__ = [
+    "AccessRefusedError",
+    "AlreadyRunningError",
+    "AwsSettings",
+    "BatchProgress",
+    "BlockingProducer",
+    "ConfigurationError",
+    "ConsumerNotFoundError",
+    "ConsumerTakenOverError",
+    "DataLossError",
+    "EmrError",
+    "FetcherError",
+    "FetcherRefusedError",
+    "FetcherUnreachableError",
+    "FrameError",
+    "InvalidRequestError",
+    "KeyUnusableError",
+    "KinesisEfoError",
+    "LagListener",
+    "LeaseError",
+    "LeaseLostError",
+    "LeaseTableError",
+    "ManifestError",
+    "MetricsSettings",
+    "OptionsError",
+    "PackagingError",
+    "PlatformError",
+    "Producer",
+    "ProducerClosedError",
+    "ProducerMetrics",
+    "ProducerSettings",
+    "RecordRefusedError",
+    "RetriesExhaustedError",
+    "RunFailedError",
+    "StillRunningError",
+    "StreamError",
+    "StreamNotFoundError",
+    "StreamReplacedError",
+    "SubmissionRefusedError",
+    "SubscriptionError",
+    "TableUnavailableError",
+    "WriteError",
+    "__version__",
+    "await_stop",
+    "read_stream",
+    "stop_signals",
+]
+
+_HOMES: Final = {
+    "AwsSettings": "kinesis_efo.options",
+    "BatchProgress": "kinesis_efo.spark.listener",
+    "BlockingProducer": "kinesis_efo.producer",
+    "LagListener": "kinesis_efo.spark.listener",
+    "MetricsSettings": "kinesis_efo.metrics",
+    "Producer": "kinesis_efo.producer",
+    "ProducerMetrics": "kinesis_efo.producer",
+    "ProducerSettings": "kinesis_efo.producer",
+    "await_stop": "kinesis_efo.spark.graceful",
+    "read_stream": "kinesis_efo.spark.facade",
+    "stop_signals": "kinesis_efo.spark.graceful",
+}
+"""Where the names are that are loaded when they are first used."""
 
 
 def __getattr__(name: str) -> Any:
-    if name == "read_stream":
-        from kinesis_efo.spark.facade import read_stream
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
 
-        return read_stream
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

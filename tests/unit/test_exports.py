@@ -1,24 +1,72 @@
-"""What `import kinesis_efo` gives."""
+"""What `import kinesis_efo` gives, and that jobs and examples need nothing else of the library."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import kinesis_efo
+from kinesis_efo import errors
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLIC = {
+    "AwsSettings",
+    "BatchProgress",
+    "BlockingProducer",
+    "LagListener",
+    "MetricsSettings",
+    "Producer",
+    "ProducerMetrics",
+    "ProducerSettings",
+    "__version__",
+    "await_stop",
+    "read_stream",
+    "stop_signals",
+}
+ERRORS = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__}
+PROGRAMS = [path for directory in ("jobs", "examples") for path in sorted((ROOT / directory).glob("*.py"))]
 
 
 def test_the_names() -> None:
-    assert all(hasattr(kinesis_efo, name) for name in kinesis_efo.__all__)
-    assert "read_stream" in kinesis_efo.__all__
+    """A change here is one that users notice: docs/versioning.md."""
+    assert set(kinesis_efo.__all__) == PUBLIC | ERRORS
+    assert set(kinesis_efo.__all__) <= set(dir(kinesis_efo))
     with pytest.raises(AttributeError, match="has no attribute 'reed_stream'"):
         _ = kinesis_efo.reed_stream
 
 
-def test_the_package_is_imported_without_spark() -> None:
-    """Producers and tools have no PySpark, and importing it takes a second."""
-    program = "import sys, kinesis_efo, kinesis_efo.fetcher.runtime; print('pyspark' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert ran.stdout.strip() == "False"
+def test_what_is_loaded_on_first_use_is_what_type_checkers_are_told() -> None:
+    (told,) = (node for node in ast.parse(inspect.getsource(kinesis_efo)).body if isinstance(node, ast.If))
+    homes = {alias.name: node.module for node in told.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert homes == kinesis_efo._HOMES
+    for name in kinesis_efo.__all__:
+        assert getattr(kinesis_efo, name) is getattr(kinesis_efo, name)
+
+
+def test_the_package_is_imported_without_what_takes_long() -> None:
+    """Producers and tools have no PySpark; and whoever asks for the version or an exception need not wait for the AWS SDK."""
+    program = """
+import sys, kinesis_efo
+assert not {"pyspark", "aiobotocore", "botocore", "pyarrow", "asyncio"} & set(sys.modules)
+from kinesis_efo import BlockingProducer, DataLossError
+import kinesis_efo.fetcher.runtime
+assert "pyspark" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
+def test_programs_import_nothing_else_of_the_library(path: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            imported.add(node.module)
+        elif isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+    ours = {name for name in imported if name and name.split(".")[0] in ("kinesis_efo", "pyspark_kinesis_efo")}
+    assert ours <= {"kinesis_efo"}

@@ -43,6 +43,6 @@ def test_every_exception_has_a_section() -> None:
 
 def test_what_it_tells_to_look_at_exists() -> None:
     names = {metric.name for metric in METRICS} | {metric.cloudwatch for metric in METRICS}
-    assert set(re.findall(r"`(kinesis_efo\.[a-z0-9_.]+)`", TEXT)) - {"kinesis_efo.spark.listener"} <= names
+    assert set(re.findall(r"`(kinesis_efo\.[a-z0-9_.]+)`", TEXT)) <= names
     options = {option.name for option in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
     assert set(re.findall(r"`([a-z][A-Za-z.]+)=[^`]*`", TEXT)) <= options

@@ -15,8 +15,6 @@ from typing import Any
 from aiohttp import ClientConnectionError, ClientOSError, ClientPayloadError
 from botocore.exceptions import ClientError
 
-from kinesis_efo.kinesis import polling
-from kinesis_efo.kinesis.transport import _BODY
 from kinesis_efo.local import AwsError, NoFaults, Request, Settings
 from kinesis_efo.local.fault_injection import FaultInjection
 from kinesis_efo.local.sequence import Ticks
@@ -25,6 +23,7 @@ from kinesis_efo.local.state import Clock, Kinesis
 from kinesis_efo.local.subscribe import Push, open_subscription
 from kinesis_efo.local.validation import check
 from kinesis_efo.local.writing import PutRecord, put_record
+from kinesis_efo.raw_bodies import RAW_BODY
 
 HIGH_WATER = 128 << 10
 """Bytes that fit into the sockets' buffers between a client that does not read and the server."""
@@ -81,7 +80,7 @@ class MemoryClient:
         return await self._call("GetShardIterator", params)
 
     async def get_records(self, **params: Any) -> Any:
-        return {polling._BODY: await self._call("GetRecords", params)}
+        return {RAW_BODY: await self._call("GetRecords", params)}
 
     async def subscribe_to_shard(self, **params: Any) -> Any:
         return await self._call("SubscribeToShard", params)
@@ -107,7 +106,7 @@ class MemoryClient:
             ) from None
         body = MemoryBody(Push(kinesis.state, subscription, kinesis.faults))
         self.bodies = {each for each in self.bodies if not each.over} | {body}
-        return {_BODY: body}
+        return {RAW_BODY: body}
 
 
 class MemoryBody:

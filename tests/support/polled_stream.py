@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.kinesis import polling
+from kinesis_efo.raw_bodies import RAW_BODY
 from tests.support.model_stream import ModelStream
 from tests.support.transports import refused
 
@@ -89,7 +89,7 @@ class PolledClient:
                 }
                 for child in shard.children
             ]
-        return {polling._BODY: json.dumps(body).encode()}
+        return {RAW_BODY: json.dumps(body).encode()}
 
     def _admit(self, shard_id: str, now: float) -> None:
         recent = self.calls[shard_id]

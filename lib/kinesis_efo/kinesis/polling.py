@@ -2,7 +2,7 @@
 
 Kinesis allows five calls and 2 MB per second and shard, to all who poll the shard together, and an answer of 10 MB
 (https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html). Answers are taken as they come, as the bodies
-of events are: botocore would decode every record. Relies on an aiobotocore client and, for the hook, on what `transport` says.
+of events are: botocore would decode every record.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.kinesis.transport import EventStream, as_time, starting_position
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position
+from kinesis_efo.raw_bodies import RAW_BODY, keep_answers
 
 POLLING_CONFIG: Final[dict[str, Any]] = {
     "retries": {"total_max_attempts": 1},
@@ -44,8 +45,6 @@ ANSWER_BYTES: Final = 1 << 20
 """What an answer should hold, as an event does: more would come no sooner, and wait in memory."""
 
 _FIRST_RECORDS: Final = 1_000
-_HOOK: Final = "before-parse.kinesis.GetRecords"
-_BODY: Final = "KinesisEfoBody"
 _LOOK_BACK_SECONDS: Final = tuple(30.0 * 10**power for power in range(7))
 
 
@@ -114,7 +113,7 @@ class PollingTransport:
         self._interval = interval
         # Of the shard, whatever subscription asks: a new one must not come too soon after the one before.
         self._paces: dict[tuple[str, str], Pace] = {}
-        client.meta.events.register(_HOOK, _take_body, unique_id="kinesis-efo-answer")
+        keep_answers(client, "GetRecords")
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> EventStream:
         """See `Transport`."""
@@ -213,8 +212,8 @@ class PolledEvents:
             if code_of(error) != "ExpiredIteratorException":
                 raise
             return
-        self.received += len(response[_BODY])
-        answer = read_answer(response[_BODY])
+        self.received += len(response[RAW_BODY])
+        answer = read_answer(response[RAW_BODY])
         self._pace.answered(answer, self._clock.monotonic(), self._interval)
         self._iterator = answer.iterator
         self._events.extend(answer.events)
@@ -232,9 +231,3 @@ async def _last(events: PolledEvents) -> Position | None:
     finally:
         events.close()
     return last
-
-
-def _take_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    if response_dict["status_code"] < 300:
-        customized_response_dict[_BODY] = response_dict["body"]
-        response_dict["body"] = b"{}"

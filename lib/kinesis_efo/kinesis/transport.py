@@ -1,9 +1,7 @@
 """The seam to Kinesis: what a subscription needs of it, and its implementation with SubscribeToShard and aiobotocore.
 
-aiobotocore speaks HTTP/1.1; another transport (HTTP/2) would implement `Transport` and nothing else would change. Signing,
-endpoints and errors of the request stay aiobotocore's. The body of a successful response is taken out of its hands in
-botocore's `before-parse` event, because botocore's event parser is ten times slower and quadratic in the size of an event.
-That event is not a documented interface: aiobotocore is pinned, and the tests of this module say when it changed.
+aiobotocore speaks HTTP/1.1; another transport (HTTP/2) would implement `Transport` and nothing else would change. Events are parsed
+here, because botocore's event parser is ten times slower and quadratic in the size of an event.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.frames import Frame, FrameDecoder, encode_frame
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
+from kinesis_efo.raw_bodies import RAW_BODY, Chunks, keep_answers
 
 SUBSCRIPTION_CONFIG: Final[dict[str, Any]] = {
     "retries": {"total_max_attempts": 1},
@@ -32,8 +31,7 @@ that finds no free connection waits for ever. Retries are the subscription's; Ki
 a shard is idle, so 35 s of silence mean a dead connection."""
 
 OPERATION: Final = "SubscribeToShard"
-_HOOK: Final = f"before-parse.kinesis.{OPERATION}"
-_BODY: Final = "KinesisEfoBody"
+_INITIAL_RESPONSE: Final = encode_frame({":message-type": "event", ":event-type": "initial-response"}, b"{}")
 
 
 class EventStream(Protocol):
@@ -102,7 +100,7 @@ class BotoTransport:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        client.meta.events.register(_HOOK, _take_body, unique_id="kinesis-efo-body")
+        keep_answers(client, OPERATION, instead=Chunks(_INITIAL_RESPONSE))
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> EventStream:
         """See `Transport`."""
@@ -124,7 +122,7 @@ class BotoTransport:
         response = await self._client.subscribe_to_shard(
             ConsumerARN=stream.consumer_arn, ShardId=shard_id, StartingPosition=starting_position
         )
-        return BotoEventStream(response[_BODY])
+        return BotoEventStream(response[RAW_BODY])
 
 
 class BotoEventStream:
@@ -217,27 +215,6 @@ def as_time(epoch_ms: int) -> datetime:
         return datetime.fromtimestamp(epoch_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         raise ValueError(f"AT_TIMESTAMP:{epoch_ms} lies outside of the years that a request can name") from None
-
-
-class _Chunks:
-    """Stands in for the body where aiobotocore looks for the initial response, which it insists on reading."""
-
-    def __init__(self, *chunks: bytes) -> None:
-        self._chunks = chunks
-        self.content = self
-
-    async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:
-        for chunk in self._chunks:
-            yield chunk, True
-
-
-_INITIAL_RESPONSE: Final = encode_frame({":message-type": "event", ":event-type": "initial-response"}, b"{}")
-
-
-def _take_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    if response_dict["status_code"] < 300:
-        customized_response_dict[_BODY] = response_dict["body"]
-        response_dict["body"] = _Chunks(_INITIAL_RESPONSE)
 
 
 def _stream_error(code: str, message: str) -> EventStreamError:

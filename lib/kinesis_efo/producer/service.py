@@ -1,10 +1,4 @@
-"""Kinesis as a producer needs it: PutRecords, the shard map and the stream's limit. Relies on aiobotocore.
-
-PutRecords' body and answer are coded by msgspec: botocore's own serializer and parser cost more than all the rest of a
-producer. They are swapped in through botocore's events (`before-parameter-build`, `before-call`,
-`before-send`, `before-parse`), so that
-endpoints, signing, credentials and errors stay the SDK's.
-"""
+"""Kinesis as a producer needs it: PutRecords, whose bodies msgspec writes and reads, the shard map and the stream's limit."""
 
 from __future__ import annotations
 
@@ -15,8 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-import aiohttp
-import aiohttp.payload
 import botocore.session
 import msgspec
 from aiobotocore.config import AioConfig
@@ -30,14 +22,13 @@ from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.accumulator import Result
 from kinesis_efo.producer.record import Parcel
 from kinesis_efo.producer.routing import HashRange
+from kinesis_efo.raw_bodies import RAW_BODY, keep_answers, send_as_is
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_RECORD_BYTES = 1 << 20
 _STREAM_ARN = re.compile(r"arn:[\w-]+:kinesis:(?P<region>[\w-]+):\d{12}:stream/[a-zA-Z0-9_.-]{1,128}")
 _STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
-_BODY = "kinesis_efo.body"
-_ANSWER = "KinesisEfoAnswer"
 _SMALL = 400
 """Bytes below which msgspec's own base64 is the faster one: pybase64 has a call per record, and four times the speed."""
 
@@ -95,11 +86,8 @@ class KinesisService:
         self._data = data
         self._control = control
         self._stream = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
-        events = data.meta.events
-        events.register("before-parameter-build.kinesis.PutRecords", _keep_body)
-        events.register("before-call.kinesis.PutRecords", _use_body)
-        events.register("before-send.kinesis.PutRecords", _send_whole)
-        events.register("before-parse.kinesis.PutRecords", _keep_answer)
+        send_as_is(data, "PutRecords", "Records")
+        keep_answers(data, "PutRecords")
 
     async def put_records(self, parcels: Sequence[Parcel]) -> Sequence[Result]:
         entries = [
@@ -113,7 +101,7 @@ class KinesisService:
         body = _encoder.encode({**self._stream, "Records": entries})
         answer = await self._data.put_records(**self._stream, Records=body)
         try:
-            results = _decoder.decode(answer[_ANSWER]).records
+            results = _decoder.decode(answer[RAW_BODY]).records
         except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BrokenAnswerError(f"PutRecords answered with what is not its answer: {error}") from None
         if len(results) != len(parcels):
@@ -195,31 +183,3 @@ def _shard(shard: dict[str, Any]) -> HashRange:
     keys = shard["HashKeyRange"]
     still_open = "EndingSequenceNumber" not in shard["SequenceNumberRange"]
     return HashRange(shard["ShardId"], int(keys["StartingHashKey"]), int(keys["EndingHashKey"]), still_open)
-
-
-def _keep_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-    context[_BODY] = params.pop("Records")
-
-
-def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-    params["body"] = context[_BODY]
-
-
-class _Body(aiohttp.BytesPayload):
-    """A body that is in memory anyway. aiohttp warns (ResourceWarning) of those above 1 MiB and asks for a file, which it
-    would read piecemeal through a thread pool."""
-
-    def __init__(self, value: bytes) -> None:
-        aiohttp.payload.Payload.__init__(self, value, content_type="application/x-amz-json-1.1")
-        self._size = len(value)
-
-
-def _send_whole(request: Any, **_: Any) -> None:
-    # Signed by now: nobody but aiohttp looks at the body any more.
-    request.body = _Body(request.body)
-
-
-def _keep_answer(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    if response_dict["status_code"] == 200:
-        customized_response_dict[_ANSWER] = response_dict["body"]
-        response_dict["body"] = b"{}"

@@ -79,17 +79,12 @@ class ShardFeed:
             self._task = asyncio.create_task(self._fill(self.buffer, before), name=f"feed {self.key}")
         return self.buffer
 
-    def read_until(self, position: Position) -> int | None:
-        """Until when all that arrived lies at or before a position, epoch milliseconds; None where that is not known."""
+    def read_until(self, position: Position) -> float | None:
+        """Until when all that arrived lies at or before a position, epoch seconds; None where that is not known."""
         subscription = self._subscription
-        if (
-            subscription is None
-            or subscription.read_until is None
-            or self.buffer is None
-            or self.buffer.end != position
-        ):
+        if subscription is None or self.buffer is None or self.buffer.end != position:
             return None
-        return int(subscription.read_until * 1000)
+        return subscription.read_until
 
     def close(self) -> asyncio.Task[None] | None:
         """Stop fetching and drop the buffer.

@@ -287,8 +287,8 @@ class Fetcher:
 
     # -- leases
 
-    def read_until(self, key: str, position: Position | None) -> int | None:
-        """Until when all that arrived in a shard lies at or before a position, epoch milliseconds, where that is known."""
+    def read_until(self, key: str, position: Position | None) -> float | None:
+        """Until when all that arrived in a shard lies at or before a position, epoch seconds, where that is known."""
         shard = self._lease_keys.decode(key)
         feed = self._feeds.get(shard) if shard is not None else None
         return feed.read_until(position) if feed is not None and position is not None else None
@@ -357,7 +357,7 @@ class Fetcher:
         assert self._leases is not None
         read_until = self._leases.read_until(self._lease_keys.encode(key), start)
         stream = self._streams.stream(key.stream)
-        return stream.subscribe(key.shard, start, sink, None if read_until is None else read_until / 1000)
+        return stream.subscribe(key.shard, start, sink, read_until)
 
     # -- what feeds tell
 

@@ -68,7 +68,7 @@ class Keeper:
         sent_at: Monotonic time before the taking write was sent, seconds.
         slots: Bounds requests in flight, over all leases.
         noted: Returns what should be stored, or None; asked before every write.
-        read_until: Returns until when all that arrived lies at or before a position, epoch milliseconds, or None; asked before
+        read_until: Returns until when all that arrived lies at or before a position, epoch seconds, or None; asked before
             every renewal.
     """
 
@@ -83,7 +83,7 @@ class Keeper:
         slots: asyncio.Semaphore,
         random: Random,
         noted: Callable[[], Noted | None],
-        read_until: Callable[[Position | None], int | None] = lambda _position: None,
+        read_until: Callable[[Position | None], float | None] = lambda _position: None,
     ) -> None:
         self.lease = lease
         self.lost_to: str | None = None

@@ -66,7 +66,7 @@ class LeaseLoop:
         application: Name for messages.
         in_flight: Requests to the table at the same time, at most.
         read_until: Tells for a lease key and a position until when all that arrived lies at or before that, epoch
-            milliseconds, or None.
+            seconds, or None.
         on_taken: Called with a lease key once it is ours.
         on_lost: Called with a lease key, and who has it now (None: nobody we know of, the table was not reachable in
             time), once it is not ours any more without our doing. Stop reading before returning.
@@ -89,7 +89,7 @@ class LeaseLoop:
         random: Random,
         application: str | None = None,
         in_flight: int = 32,
-        read_until: Callable[[str, Position | None], int | None] = lambda _key, _position: None,
+        read_until: Callable[[str, Position | None], float | None] = lambda _key, _position: None,
         on_taken: Callable[[str], None] = lambda _key: None,
         on_lost: Callable[[str, str | None], None] = lambda _key, _owner: None,
         on_failed: Callable[[LeaseError], None] = lambda _error: None,
@@ -183,8 +183,8 @@ class LeaseLoop:
         keeper = self._keepers.get(key)
         return keeper is not None and keeper.held
 
-    def read_until(self, key: str, position: Position) -> int | None:
-        """Until when all that arrived lies at or before a position, by the row of a lease of ours; epoch milliseconds."""
+    def read_until(self, key: str, position: Position) -> float | None:
+        """Until when all that arrived lies at or before a position, by the row of a lease of ours; epoch seconds."""
         keeper = self._keepers.get(key)
         lease = keeper.lease if keeper is not None else None
         known = lease is not None and lease.checkpoint is not None and position.reaches(lease.checkpoint)

@@ -1,8 +1,8 @@
 """One row of the lease table as a value: what may happen to it, and its form in DynamoDB.
 
 Attribute names and types are KCL's (its `DynamoDBLeaseSerializer`), so that KCL's tools can read our rows and we can
-read its; `endpoint`, `run`, `checkpointTimestamp`, `checkpointWhole`, `readUntil` and `handoverTo` are
-ours. Pure; relies on positions.
+read its; `endpoint`, `run`, `checkpointTimestamp`, `checkpointWhole`, `readUntil` (epoch milliseconds) and
+`handoverTo` are ours.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Lease:
         endpoint: Where the owner serves the shard's data.
         run: Query run that the owner belongs to; None for KCL's rows.
         handover_to: Worker of the same run that asked the owner to give the lease up.
-        read_until: What arrived before this time lies at or before the checkpoint, epoch milliseconds; None where that is not
+        read_until: What arrived before this time lies at or before the checkpoint, epoch seconds; None where that is not
             known. Where a shard is idle and polled, nothing else tells how far it was read.
     """
 
@@ -80,7 +80,7 @@ class Lease:
     endpoint: str | None = None
     run: str | None = None
     handover_to: str | None = None
-    read_until: int | None = None
+    read_until: float | None = None
     whole: bool = False
 
     @classmethod
@@ -118,7 +118,7 @@ class Lease:
             children=self.children | frozenset(children),
         )
 
-    def seen(self, read_until: int | None) -> Self:
+    def seen(self, read_until: float | None) -> Self:
         """The row with what is known of the time up to which its checkpoint reaches."""
         return self if read_until is None else replace(self, read_until=read_until)
 
@@ -173,7 +173,7 @@ class Lease:
             # Which one it is about: a KCL application that takes the row over leaves what it does not know as it is.
             item["checkpointWhole"] = item["checkpoint"]
         if self.read_until is not None:
-            item["readUntil"] = {"N": str(self.read_until)}
+            item["readUntil"] = {"N": str(round(self.read_until * 1000))}
         for name, text in (
             ("leaseOwner", self.owner),
             ("startingHashKey", self.starting_hash_key),
@@ -216,7 +216,7 @@ class Lease:
             endpoint=_read(item, "endpoint", "S", None),
             run=_read(item, "run", "S", None),
             handover_to=_read(item, "handoverTo", "S", None),
-            read_until=_number(item, "readUntil") if "readUntil" in item else None,
+            read_until=_number(item, "readUntil") / 1000 if "readUntil" in item else None,
             whole=_read(item, "checkpointWhole", "S", None) == _read(item, "checkpoint", "S", "LATEST"),
         )
 

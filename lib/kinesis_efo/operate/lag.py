@@ -274,7 +274,7 @@ def by_shard(leases: Mapping[str, Lease], keys: LeaseKeys, stream: str) -> dict[
 
 
 def _read_until(shard_id: str, lease: Lease, now: float) -> float | None:
-    times = [lease.read_until / 1000] if lease.read_until is not None else []
+    times = [lease.read_until] if lease.read_until is not None else []
     if lease.checkpoint is not None and lease.checkpoint.kind is PositionKind.AT_TIMESTAMP:
         times.append(lease.checkpoint.value / 1000)
     elif lease.checkpoint is not None and lease.checkpoint.kind is PositionKind.AFTER:

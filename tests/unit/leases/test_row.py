@@ -33,7 +33,7 @@ leases = st.builds(
     endpoint=st.none() | texts,
     run=st.none() | texts,
     handover_to=st.none() | texts,
-    read_until=st.none() | st.integers(0, 10**13),
+    read_until=st.none() | st.integers(0, 10**13).map(lambda milliseconds: milliseconds / 1000),
     whole=st.booleans(),
 )
 
@@ -58,7 +58,7 @@ def test_names_and_types_are_kcls() -> None:
         "grpc://x",
         "r",
         "b",
-        1700000000123,
+        1700000000.123,
         True,
     )
     assert lease.to_item() == {

@@ -90,7 +90,7 @@ def test_until_when_a_shard_was_read() -> None:
     clock = Still()
     for lease, expected in (
         (Lease(shard, checkpoint=Position.after(number)), 1_545_084_650.0),
-        (Lease(shard, checkpoint=Position.after(number), read_until=1_600_000_000_000), 1_600_000_000.0),
+        (Lease(shard, checkpoint=Position.after(number), read_until=1_600_000_000.0), 1_600_000_000.0),
         (Lease(shard, checkpoint=Position.at_timestamp(1_500_000_000_000)), 1_500_000_000.0),
         (Lease(shard, checkpoint=Position.after(7)), None),
         (Lease(shard, checkpoint=None), None),

@@ -27,7 +27,7 @@ def rows(draw: st.DrawFn, prefix: str = "") -> dict[str, Lease]:
             owner=draw(st.sampled_from([None, "worker"])),
             checkpoint=draw(st.none() | POSITIONS),
             sub=draw(st.sampled_from([0, 0, 3])),
-            read_until=draw(st.sampled_from([None, 1_700_000_000_000])),
+            read_until=draw(st.sampled_from([None, 1_700_000_000.0])),
         )
         for shard in draw(st.sets(st.sampled_from(SHARDS)))
     }

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from kinesis_efo import __version__
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError
 
 
@@ -118,7 +118,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"kinesis-efo {version('kinesis-efo')}")
+        typer.echo(f"kinesis-efo {__version__}")
         raise typer.Exit
 
 

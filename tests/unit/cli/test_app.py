@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from kinesis_efo import __version__
 from kinesis_efo.cli import app as cli
 from kinesis_efo.errors import ConfigurationError, ManifestError
 
@@ -30,7 +31,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = _run(capsys, "--version")
-    assert (code, out.split()[0]) == (0, "kinesis-efo")
+    assert (code, out) == (0, f"kinesis-efo {__version__}\n")
 
 
 def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,10 +63,10 @@ def main(config: dict[str, Any]) -> None:
             seen += batch.num_rows
             if in_task and seen >= in_task and once(f"{flags}/in-task"):
                 kill_everything()
-            if stall and once(f"{flags}/stalled"):
-                time.sleep(stall)
             if stall and TaskContext.get().attemptNumber() > 0:  # type: ignore[union-attr]
                 Path(f"{flags}/speculative").touch()
+            elif stall and once(f"{flags}/stalled"):
+                time.sleep(stall)
 
     def write(df: DataFrame, batch: int) -> None:
         df.write.mode("overwrite").parquet(f"{output}/batch={batch}")

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,7 +23,8 @@ from tests.support.world import World, wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SPARK = Path(pyspark.__file__).parent
-STALL = 90
+STALL = 3600
+"""Seconds that the slow attempt takes: longer than the test, so that only the speculative one can end the micro-batch."""
 
 
 @pytest.fixture
@@ -79,12 +79,9 @@ def test_a_speculative_attempt_beside_a_slow_one(
     run = driver(w, master=cluster, conf=conf, stallFirstAttempt=STALL)
     run.go()
     run.wait_for("STARTED")
-    wait_until((tmp_path / "flags/stalled").exists, 60, f"a stalled task; {run.log}")
-    began = time.monotonic()
-    wait_until(lambda: len(output()) >= 700, STALL + 30, f"700 rows; {run.log}")
+    wait_until(lambda: len(output()) >= 700, 300, f"700 rows; {run.log}")
     assert (tmp_path / "flags/speculative").exists(), "there was no speculative attempt"
-    assert time.monotonic() - began < STALL, "the slow attempt was waited for"
     w.put(numbered(50, first=700))
-    wait_until(lambda: len(output()) >= 750, 60)
+    wait_until(lambda: len(output()) >= 750, 300, f"750 rows; {run.log}")
     run.kill()
     assert output() == list(range(750))

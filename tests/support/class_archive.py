@@ -60,7 +60,8 @@ def write() -> None:
             writer = writer.option("checkpointLocation", f"{directory}/checkpoint{number}")
             query = writer.option("path", f"{directory}/lake").start()
             wait_until(
-                lambda query=query: query.exception() or sum(p["numInputRows"] for p in query.recentProgress) >= 100, 300
+                lambda query=query: query.exception() or sum(p["numInputRows"] for p in query.recentProgress) >= 100,
+                300,
             )
             query.stop()
             if error := query.exception():

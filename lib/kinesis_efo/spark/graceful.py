@@ -10,6 +10,7 @@ knows nothing of it. The signal is therefore taken in the JVM too, and passed on
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from types import FrameType
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import StreamingQueryException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -29,6 +31,10 @@ logger = logging.getLogger(__name__)
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOK_EVERY: Final = 0.05
+_KILLED_BY_SIGNAL: Final = re.compile(r"ExitCodeException exitCode=(?:130|143)\b")
+"""What Hadoop says where a program that it ran (`chmod`, `ls`, on file systems of the host) was ended by SIGINT or SIGTERM."""
+_SIGNAL_SECONDS: Final = 2.0
+"""A signal to the process group may fail the query before it has reached this process."""
 
 
 @contextmanager
@@ -75,11 +81,17 @@ def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: fl
         Whether the query was stopped; False where it came to its end.
 
     Raises:
-        StreamingQueryException: The query failed, be it while it was being stopped.
+        StreamingQueryException: The query failed, be it while it was being stopped. Where all that failed is a program of
+            Hadoop's which the signal to stop hit as well, the query counts as stopped: Spark does the micro-batch again.
     """
-    while not stopping.is_set():
-        if query.awaitTermination(1):
-            return False
+    try:
+        while not stopping.is_set():
+            if query.awaitTermination(1):
+                return False
+    except StreamingQueryException as error:
+        if _killed_by_signal(error) and stopping.wait(_SIGNAL_SECONDS):
+            return True
+        raise
     logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience
     running = _batch(query)
@@ -91,9 +103,19 @@ def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: fl
         time.sleep(_LOOK_EVERY)
     query.stop()
     # What went wrong while waiting is the query's end, not the signal.
-    if error := query.exception():
+    if (error := query.exception()) and not _killed_by_signal(error):
         raise error
     logger.info("query %s stopped", query.runId)
+    return True
+
+
+def _killed_by_signal(error: Exception) -> bool:
+    if not _KILLED_BY_SIGNAL.search(str(error)):
+        return False
+    logger.warning(
+        "the signal to stop reached a program that Hadoop ran for the micro-batch, and ended it; the micro-batch is cut short "
+        "and done again later"
+    )
     return True
 
 

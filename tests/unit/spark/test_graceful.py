@@ -101,3 +101,11 @@ def test_a_failure_while_stopping_is_not_hidden() -> None:
 
     with pytest.raises(RuntimeError, match="the micro-batch failed"):
         await_stop(Query(_nothing, fail), _asked())  # type: ignore[arg-type]
+
+
+def test_a_program_of_hadoops_that_the_signal_hit_is_no_failure() -> None:
+    def hit(query: Query) -> None:
+        query.isActive = False
+        query.failure = RuntimeError("Query terminated with exception: ExitCodeException exitCode=143: ")
+
+    assert await_stop(Query(_nothing, hit), _asked()) is True  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What holds for all tests.
+"""What holds for all tests: how Hypothesis and Spark's JVMs are set, and which tests run in one process.
 
 Hypothesis' examples are never timed, since the machines are noisy; in CI they are the same every time.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
 from tests.support.class_archive import jvm_options
@@ -15,3 +16,21 @@ settings.register_profile("kinesis-efo", settings.get_profile("ci" if "CI" in os
 settings.load_profile("kinesis-efo")
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", jvm_options())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Share the tests out: slow ones first and each by itself, those of the Spark session in one process, others by file.
+
+    What is long and comes last keeps one process busy while the others have nothing to do; a session is a JVM.
+    """
+    order = {}
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            order[item], group = 1, "the Spark session"
+        elif item.get_closest_marker("slow"):
+            order[item] = 0
+            continue
+        else:
+            order[item], group = 2, str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=order.__getitem__)

@@ -17,7 +17,7 @@ from tests.chaos.conftest import Driver
 from tests.chaos.test_kill import numbered
 from tests.support.world import World, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark40, pytest.mark.slow]
 
 
 def family(driver: Driver) -> list[psutil.Process]:

@@ -15,6 +15,7 @@ from tests.emulator.scenario import Outcome, play
 
 FIRST, LAST = map(int, os.environ.get("KINESIS_EFO_SEEDS", "0:200").split(":"))
 TOGETHER = 20
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("first", range(FIRST, LAST, TOGETHER))

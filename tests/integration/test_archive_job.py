@@ -19,7 +19,7 @@ from kinesis_efo.local import LocalAws, Settings
 from tests.support.world import World, make_world, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 class Job:
@@ -78,7 +78,9 @@ def _payloads(begin: int, end: int) -> list[tuple[str, bytes]]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("target", ["jvm", "group"])
+@pytest.mark.parametrize(
+    "target", [pytest.param("jvm", marks=pytest.mark.spark), pytest.param("group", marks=pytest.mark.spark43)]
+)
 def test_sigterm_ends_it_after_its_micro_batch_with_the_leases_released(
     world: World, tmp_path: Path, target: str
 ) -> None:
@@ -117,6 +119,7 @@ def test_sigterm_ends_it_after_its_micro_batch_with_the_leases_released(
     )
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_available_now_goes_through_every_generation_of_shards(world: World, tmp_path: Path) -> None:
     world.put(_payloads(0, 500))
@@ -135,6 +138,7 @@ def test_available_now_goes_through_every_generation_of_shards(world: World, tmp
     assert sorted(job.archived()) == sorted(data for _, data in _payloads(0, 1000))
 
 
+@pytest.mark.spark40
 @pytest.mark.timeout(200)
 def test_a_failure_is_said_first_and_in_the_exit_code(world: World, tmp_path: Path) -> None:
     job = Job(world, tmp_path, "--manifest", str(tmp_path / "no-such.json"))

@@ -57,8 +57,8 @@ def write() -> None:
             rows.mapInArrow(lambda batches: batches, rows.schema).count()
 
         for number, writer in enumerate((df.writeStream.foreachBatch(batch), df.writeStream.format("parquet"))):
-            writer = writer.option("checkpointLocation", f"{directory}/checkpoint{number}")
-            query = writer.option("path", f"{directory}/lake").start()
+            checkpoint = f"{directory}/checkpoint{number}"
+            query = writer.option("checkpointLocation", checkpoint).option("path", f"{directory}/lake").start()
             wait_until(
                 lambda query=query: query.exception() or sum(p["numInputRows"] for p in query.recentProgress) >= 100,
                 300,

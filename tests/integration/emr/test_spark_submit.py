@@ -26,7 +26,7 @@ from kinesis_efo.spark import stop_marker
 from tests.support.world import make_world, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark40, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

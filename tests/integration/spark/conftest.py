@@ -60,7 +60,7 @@ def world(local_aws: LocalAws, tmp_path: Path) -> Callable[..., World]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """PySpark and py4j leave the sockets to the JVM to the garbage collector; ours are watched by the other tests."""
     for item in items:
-        if item.get_closest_marker("spark"):
+        if any(item.get_closest_marker(marker) for marker in ("spark", "spark40", "spark43")):
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
             item.add_marker(
                 pytest.mark.filterwarnings(

@@ -13,7 +13,7 @@ from kinesis_efo.spark.graceful import await_stop
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.spark43
 
 
 @pytest.mark.parametrize("asked", [True, False])

@@ -6,6 +6,7 @@ Hypothesis' examples are never timed, since the machines are noisy; in CI they a
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -16,6 +17,10 @@ settings.register_profile("kinesis-efo", settings.get_profile("ci" if "CI" in os
 settings.load_profile("kinesis-efo")
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", jvm_options())
+
+# A shell without job control ignores SIGINT for what it starts in the background, and programs that tests interrupt inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -70,7 +70,6 @@ class _Payload(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
 
 _SMALL: Final = msgspec.json.Decoder(_Payload[bytes])
 _LARGE: Final = msgspec.json.Decoder(_Payload[str])
-_FIRST: Final = pa.scalar(0, pa.int64())
 
 
 def decode(
@@ -219,7 +218,7 @@ def _pieces(
                 column.slice(start, count),
                 pa.array([record.partition_key for record in some], pa.string()),
                 pa.array([record.sequence_number for record in some], pa.string()),
-                pa.repeat(_FIRST, count) if subs is None else pa.array(subs[start:stop], pa.int64()),
+                pa.repeat(0, count) if subs is None else pa.array(subs[start:stop], pa.int64()),
                 _timestamps([record.approximate_arrival_timestamp for record in some]),
                 pa.repeat(key.stream, count),
                 pa.repeat(key.shard, count),

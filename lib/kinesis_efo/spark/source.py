@@ -1,9 +1,12 @@
-"""The data source `kinesis-efo` as Spark meets it. Relies on the stream reader.
+"""The data source `kinesis-efo` as Spark meets it.
 
-Options and manifest are checked in `schema()`: that runs at `load()`, where an error reaches the user as it is.
+Options and manifest are checked in `schema()`: that runs at `load()`, where an error reaches the user as it is. Spark imports this
+module in four processes before a query reads its first record; so each part is imported where it is needed.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import (
@@ -15,12 +18,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kinesis_efo.aws import SyncClients
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, resolve_manifest
-from kinesis_efo.options import SourceOptions
-from kinesis_efo.spark.sink import KinesisBatchWriter, KinesisStreamWriter
-from kinesis_efo.spark.stream_reader import KinesisStreamReader
+from kinesis_efo.options import AwsSettings, SourceOptions
+
+if TYPE_CHECKING:
+    from kinesis_efo.spark.stream_reader import KinesisStreamReader
 
 NAME = "kinesis-efo"
 """What goes into `spark.readStream.format(...)`."""
@@ -74,6 +77,8 @@ class KinesisEfoSource(DataSource):
                 f"kinesis-efo has the columns {SCHEMA.simpleString()}; got {schema.simpleString()}. "
                 "Leave .schema(...) out and select or cast what you need after load()"
             )
+        from kinesis_efo.spark.stream_reader import KinesisStreamReader
+
         options, manifest = self._resolve()
         return KinesisStreamReader(options, manifest)
 
@@ -83,6 +88,8 @@ class KinesisEfoSource(DataSource):
         Raises:
             ConfigurationError: Mode, columns, options or manifest are wrong.
         """
+        from kinesis_efo.spark.sink import KinesisStreamWriter
+
         return KinesisStreamWriter.of(self.options, schema, overwrite)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -91,8 +98,22 @@ class KinesisEfoSource(DataSource):
         Raises:
             ConfigurationError: Mode, columns, options or manifest are wrong.
         """
+        from kinesis_efo.spark.sink import KinesisBatchWriter
+
         return KinesisBatchWriter.of(self.options, schema, overwrite)
 
     def _resolve(self) -> tuple[SourceOptions, Manifest]:
         options = SourceOptions.parse(self.options)
-        return options, resolve_manifest(options, SyncClients(options.aws))
+        return options, resolve_manifest(options, _Session(options.aws))
+
+
+class _Session:
+    """AWS for a manifest that lies there; the SDK is imported only then."""
+
+    def __init__(self, settings: AwsSettings) -> None:
+        self._settings = settings
+
+    def client(self, service_name: str, /) -> Any:
+        from kinesis_efo.aws import SyncClients
+
+        return SyncClients(self._settings).client(service_name)

@@ -60,6 +60,20 @@ assert "pyspark" not in sys.modules
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
+@pytest.mark.parametrize(
+    ("module", "never"),
+    [
+        ("pyspark_kinesis_efo", {"aiobotocore", "botocore", "pyarrow", "pandas"}),
+        ("kinesis_efo.spark.stream_reader", {"aiobotocore", "botocore", "pandas"}),
+        ("kinesis_efo.fetcher.runtime", {"pandas"}),
+    ],
+)
+def test_processes_of_spark_wait_for_no_import_that_they_do_not_need(module: str, never: set[str]) -> None:
+    """Spark imports the source in four processes before a query reads its first record, and in every worker."""
+    program = f"import sys, {module}; found = {never} & set(sys.modules); assert not found, found"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
 def test_programs_import_nothing_else_of_the_library(path: Path) -> None:
     imported = set()

@@ -103,8 +103,9 @@ def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: fl
         time.sleep(_LOOK_EVERY)
     query.stop()
     # What went wrong while waiting is the query's end, not the signal.
-    if (error := query.exception()) and not _killed_by_signal(error):
-        raise error
+    failure = query.exception()
+    if failure is not None and not _killed_by_signal(failure):
+        raise failure
     logger.info("query %s stopped", query.runId)
     return True
 

@@ -55,7 +55,7 @@ test: $(VENV)/.classes $(VENV40)/.classes
 lint: $(VENV)/.full
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy lib jobs demo infra benchmarks
+	$(VENV)/bin/mypy lib jobs examples demo infra benchmarks
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml

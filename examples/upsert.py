@@ -1,0 +1,47 @@
+"""Keep the newest record of each partition key in a table of a database.
+
+    spark-submit examples/upsert.py database=newest.db checkpoint=file:///var/lib/checkpoints/newest \
+        manifest=ssm:///kinesis-efo/dev/lake streams=customers
+
+All other arguments are options of the source (docs/options.md) as NAME=VALUE. The database is SQLite, so that it runs
+anywhere. PostgreSQL has the same statement; Delta Lake and Iceberg have MERGE, which takes the same condition.
+
+Spark runs a micro-batch again after a failure, with the same rows. The condition makes that harmless: a record replaces
+only one that lies before it in the stream. SIGTERM or Ctrl-C end the program after its micro-batch.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from contextlib import closing
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kinesis_efo import await_stop, read_stream, stop_signals
+
+TABLE = "create table if not exists newest (key text primary key, data blob, place text)"
+UPSERT = """
+insert into newest values (?, ?, ?) on conflict (key)
+do update set data = excluded.data, place = excluded.place where excluded.place > newest.place
+"""
+
+options = dict(argument.split("=", 1) for argument in sys.argv[1:])
+database, checkpoint = options.pop("database"), options.pop("checkpoint")
+
+
+def upsert(rows: DataFrame, batch_id: int) -> None:
+    """Write a micro-batch in one transaction."""
+    # Sequence numbers are long: as texts of one length they compare as numbers do.
+    place = F.concat(F.lpad("sequenceNumber", 128, "0"), F.lpad(F.col("subSequenceNumber").cast("string"), 20, "0"))
+    newest = rows.withColumn("place", place).groupBy("partitionKey").agg(F.max_by("data", "place"), F.max("place"))
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute(TABLE)
+        connection.executemany(UPSERT, newest.toLocalIterator())
+
+
+spark = SparkSession.builder.appName("upsert").getOrCreate()
+with stop_signals(spark) as stopping:
+    records = read_stream(spark, **options)
+    await_stop(records.writeStream.foreachBatch(upsert).option("checkpointLocation", checkpoint).start(), stopping)

@@ -1,0 +1,37 @@
+"""Add up orders per customer and minute of the order, and write each minute once, when it is complete.
+
+    spark-submit examples/windowed_sums.py output=s3://lake/sums checkpoint=s3://lake/checkpoints/sums \
+        manifest=ssm:///kinesis-efo/dev/lake streams=orders
+
+All other arguments are options of the source (docs/options.md) as NAME=VALUE. A minute is complete when an order has
+come that was placed `DELAY` after its end. Orders of a complete minute are left out. SIGTERM or Ctrl-C end the program
+after its micro-batch.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from kinesis_efo import await_stop, read_stream, stop_signals
+
+SCHEMA = "customer string, amount decimal(12, 2), placed timestamp"
+DELAY = "10 minutes"
+
+options = dict(argument.split("=", 1) for argument in sys.argv[1:])
+output, checkpoint = options.pop("output"), options.pop("checkpoint")
+
+spark = SparkSession.builder.appName("windowed sums").getOrCreate()
+with stop_signals(spark) as stopping:
+    records = read_stream(spark, **options)
+    orders = records.select(F.from_json(F.col("data").cast("string"), SCHEMA).alias("order")).select("order.*")
+    sums = (
+        orders.withWatermark("placed", DELAY)
+        .groupBy(F.window("placed", "1 minute").alias("minute"), "customer")
+        .agg(F.count("*").alias("orders"), F.sum("amount").alias("amount"))
+        .select("minute.start", "customer", "orders", "amount")
+    )
+    files = sums.writeStream.format("parquet").option("path", output).option("checkpointLocation", checkpoint)
+    await_stop(files.outputMode("append").start(), stopping)

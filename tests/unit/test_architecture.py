@@ -1,0 +1,90 @@
+"""The page on architecture names every package, and its paths through the code are those of the code."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+class Step(NamedTuple):
+    """One line of a path: a function, and how far it is indented."""
+
+    indent: int
+    name: str
+
+
+class Call(NamedTuple):
+    """A function of a path and the one above it that calls it; None for those where a path begins."""
+
+    caller: str | None
+    callee: str
+
+
+def steps(block: str) -> list[Step]:
+    lines = re.findall(r"^([ ~]*)([\w.]+:[\w.]+)(?:  .*)?$", block, re.MULTILINE)
+    assert len(lines) == len([line for line in block.splitlines() if line.strip()]), "a line of a path cannot be read"
+    return [Step(len(indent), name) for indent, name in lines]
+
+
+def calls() -> list[Call]:
+    """Every line of every path."""
+    found = []
+    for block in re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
+        above: list[Step] = []
+        for step in steps(block):
+            above = [other for other in above if other.indent < step.indent]
+            found.append(Call(above[-1].name if above else None, step.name))
+            above.append(step)
+    return found
+
+
+CALLS = calls()
+
+
+def function(name: str) -> Any:
+    """The function behind `module:Class.method`."""
+    module, _, path = name.partition(":")
+    return reduce(getattr, path.split("."), import_module(f"kinesis_efo.{module}"))
+
+
+def test_there_are_paths() -> None:
+    begins = [call.callee for call in CALLS if call.caller is None]
+    assert len(begins) >= 6
+    assert len(CALLS) >= 40
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.callee)
+def test_a_step_is_a_function_that_the_one_above_it_calls(call: Call) -> None:
+    callee = function(call.callee)
+    assert callable(callee)
+    if call.caller is None:
+        return
+    source = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function(call.caller)))))
+    mentioned = {node.id for node in ast.walk(source) if isinstance(node, ast.Name)}
+    mentioned |= {node.attr for node in ast.walk(source) if isinstance(node, ast.Attribute)}
+    # `anext(events)` calls `__anext__`.
+    assert call.callee.split(":")[1].split(".")[-1].removeprefix("__").removesuffix("__") in mentioned
+
+
+def test_every_package_is_in_the_tables() -> None:
+    there = {"kinesis_efo", "infra"}
+    there |= {
+        f"kinesis_efo.{path.stem}" for path in (ROOT / "lib" / "kinesis_efo").glob("*.py") if path.stem != "__init__"
+    }
+    for name, parent in (("kinesis_efo", ROOT / "lib" / "kinesis_efo"), ("infra", ROOT / "infra")):
+        there |= {f"{name}.{path.parent.name}" for path in parent.glob("*/__init__.py")}
+    rows = re.findall(r"^\| ((?:`(?:kinesis_efo|infra)[\w.]*`(?:, )?)+) \|", PAGE, re.MULTILINE)
+    named = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
+    assert len(named) == len(set(named))
+    assert set(named) == there

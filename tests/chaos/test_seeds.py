@@ -1,5 +1,5 @@
 """Random mixtures of everything that can go wrong, from seeds, in virtual time: what is written is read, once, in order per key,
-or the query fails with the error that the design's table names, and goes on where it was once it is started again.
+or the query fails with the error that the oracle expects, and goes on where it was once it is started again.
 
 Each scenario takes a simulated half minute of trouble and as long as it needs after it. CI plays these 200; others are played with
 `KINESIS_EFO_SEEDS=1000:2000 pytest tests/chaos/test_seeds.py`.

@@ -1,4 +1,4 @@
-"""Says independently of the library what each subscription must have done: the design's error table, written once more.
+"""Says independently of the library what each subscription must have done about each error: the rules of `recovery`, written once more.
 
 Sits on the seam of the transport, sees every call, event and error of every shard, and knows from that which error the query
 must end in, if any, and whether Kinesis' pace was kept.

@@ -86,24 +86,35 @@ def aws_settings(
     return AwsSettings(region=region, endpoint_url=endpoint_url, role_arn=role_arn, external_id=external_id)
 
 
-def with_aws(command: Callable[..., R]) -> Callable[..., R]:
-    """A command whose first parameter, `aws`, is made of the options that `aws_settings` declares.
+def grouped(**groups: Callable[..., Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """A command some of whose parameters are each made of several options.
 
-    Typer reads options off a signature; so the command's own is shown with these in place of `aws`.
+    Typer reads options off a signature; so the command's own is shown with its other parameters, and the options behind them.
+
+    Args:
+        groups: By parameter, what makes it; its own parameters are the options.
     """
-    own = inspect.signature(command, eval_str=True).parameters
-    shared = inspect.signature(aws_settings, eval_str=True).parameters
-    shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, each in own.items() if name != "aws"]
-    shown += shared.values()
 
-    def called(**values: Any) -> R:
-        aws = aws_settings(**{name: values.pop(name) for name in shared})
-        return command(aws, **values)
+    def decorated(command: Callable[..., R]) -> Callable[..., R]:
+        own = inspect.signature(command, eval_str=True).parameters
+        options = {name: inspect.signature(make, eval_str=True).parameters for name, make in groups.items()}
+        shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, each in own.items() if name not in groups]
+        shown += [each for its_options in options.values() for each in its_options.values()]
 
-    called.__doc__, called.__name__ = command.__doc__, command.__name__
-    called.__annotations__ = {each.name: each.annotation for each in shown}
-    called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    return called
+        def called(**values: Any) -> R:
+            made = {name: make(**{each: values.pop(each) for each in options[name]}) for name, make in groups.items()}
+            return command(**made, **values)
+
+        called.__doc__, called.__name__ = command.__doc__, command.__name__
+        called.__annotations__ = {each.name: each.annotation for each in shown}
+        called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        return called
+
+    return decorated
+
+
+with_aws = grouped(aws=aws_settings)
+"""A command whose parameter `aws` is made of the options that say how AWS is reached."""
 
 
 def seconds(option: str, text: str) -> float:

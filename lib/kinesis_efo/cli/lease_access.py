@@ -22,11 +22,6 @@ from kinesis_efo.options import AwsSettings
 ShardsOption: TypeAlias = Annotated[
     list[str] | None, typer.Option("--shard", metavar="ID", help="Only this shard; may be repeated.")
 ]
-YesFlag: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
-ForceFlag: TypeAlias = Annotated[
-    bool, typer.Option("--force", help="Do it although a live worker holds the leases: it loses them.")
-]
-DryRunFlag: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
 TimeoutOption: TypeAlias = Annotated[
     str,
     typer.Option(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from kinesis_efo.cli import output
+import typer
+
+from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.lease_access import TimeoutOption
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import LeaseStore, Scan
@@ -28,17 +31,54 @@ class Plan:
     remarks: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Care:
+    """How carefully leases are changed.
+
+    Attributes:
+        lease_timeout: Seconds after which a silent owner is dead.
+        dry_run: Only show what would change.
+        force: Go on although somebody is alive.
+        yes: Do not ask.
+        as_json: As `output.answer`.
+    """
+
+    lease_timeout: float
+    dry_run: bool
+    force: bool
+    yes: bool
+    as_json: bool
+
+
+def care(
+    *,
+    lease_timeout: TimeoutOption = "10s",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Do it although a live worker holds the leases: it loses them.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    as_json: output.JsonFlag = False,
+) -> Care:
+    """How carefully leases are changed, from the command line.
+
+    Raises:
+        ConfigurationError: `--lease-timeout` is not a duration.
+    """
+    return Care(arguments.seconds("--lease-timeout", lease_timeout), dry_run, force, yes, as_json)
+
+
+guarded = arguments.grouped(care=care, aws=arguments.aws_settings)
+"""A command that changes leases: its parameters `care` and `aws` are made of options."""
+
+
 async def change(
     table: LeaseStore,
     plan: Callable[[Scan, Scan], Plan],
     of_interest: Callable[[Lease], bool],
-    lease_timeout: float,
+    care: Care,
     *,
     source: LeaseStore | None = None,
-    as_json: bool,
-    dry_run: bool,
-    force: bool,
-    yes: bool,
 ) -> None:
     """Watch, plan, refuse, show, ask, write.
 
@@ -46,36 +86,32 @@ async def change(
         table: The application's leases.
         plan: Plans from a scan of the table and one of `source`.
         of_interest: Leases that nobody alive may hold.
-        lease_timeout: Seconds after which a silent owner is dead.
+        care: How carefully.
         source: Another table, where nobody may be alive either.
-        as_json: As `output.answer`.
-        dry_run: Only show.
-        force: Go on although somebody is alive.
-        yes: Do not ask.
 
     Raises:
         typer.Exit: Refused, declined, or not all was written.
         KinesisEfoError: A table cannot be used, or the plan cannot be made.
     """
-    seen = await _watch(table, lease_timeout, of_interest)
-    other = await _watch(source, lease_timeout, lambda _lease: True) if source else None
+    seen = await _watch(table, care.lease_timeout, of_interest)
+    other = await _watch(source, care.lease_timeout, lambda _lease: True) if source else None
     planned = plan(seen.scan, other.scan if other else Scan())
     edits = planned.edits
     data = {"changes": [_data(edit) for edit in edits], "written": False}
-    if not edits or dry_run:
-        output.answer(as_json, data, lambda: _view(edits))
+    if not edits or care.dry_run:
+        output.answer(care.as_json, data, lambda: _view(edits))
         _say(planned.remarks)
         output.remark("nothing was changed: --dry-run" if edits else "nothing to change")
         return
-    _refuse_alive(table, seen, force)
+    _refuse_alive(table, seen, care.force)
     if source is not None and other is not None:
-        _refuse_alive(source, other, force)
-    if not as_json:
+        _refuse_alive(source, other, care.force)
+    if not care.as_json:
         output.terminal().print(_view(edits))
     _say(planned.remarks)
-    output.confirm(f"Change {output.count(len(edits), 'lease')} in {table.label}", yes=yes)
-    left = await lease_edits.apply(table, edits, force=force)
-    if as_json:
+    output.confirm(f"Change {output.count(len(edits), 'lease')} in {table.label}", yes=care.yes)
+    left = await lease_edits.apply(table, edits, force=care.force)
+    if care.as_json:
         output.answer(True, {**data, "written": not left}, lambda: "")
     output.remark(f"{output.count(len(edits) - len(left), 'lease')} changed")
     if left:

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from kinesis_efo.cli import arguments, output
-from kinesis_efo.cli.lease_access import DryRunFlag, ForceFlag, Leases, TimeoutOption, YesFlag, opened
-from kinesis_efo.cli.lease_guard import Plan, change
+from kinesis_efo.cli.lease_access import Leases, opened
+from kinesis_efo.cli.lease_guard import Care, Plan, change, guarded
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.leases.store import Scan
@@ -54,9 +54,10 @@ def export(
     output.remark(f"{output.count(len(scan.leases), 'lease')} written to {to}")
 
 
-@arguments.with_aws
+@guarded
 def import_kcl(
     aws: AwsSettings,
+    care: Care,
     manifest: arguments.ManifestOption,
     from_table: Annotated[
         str | None,
@@ -74,14 +75,8 @@ def import_kcl(
             help="Stream that rows belong to which name only a shard, where the application has several.",
         ),
     ] = None,
-    lease_timeout: TimeoutOption = "10s",
-    dry_run: DryRunFlag = False,
-    force: ForceFlag = False,
-    yes: YesFlag = False,
-    as_json: output.JsonFlag = False,
 ) -> None:
     """Take over the positions of a KCL application. Stop it first; then start the query with startingPosition=LEASES."""
-    timeout = arguments.seconds("--lease-timeout", lease_timeout)
     if (from_table is None) == (from_file is None):
         raise ConfigurationError("import-kcl needs --from-table or --from-file, one of them")
     now = round(SystemClock().time() * 1000)
@@ -102,10 +97,7 @@ def import_kcl(
                 told += [f"{key} begins now: KCL had stored no position" for key in found.begun_now]
                 return Plan(found.edits, told)
 
-            await change(
-                here.table, plan, here.selects, timeout, source=source,
-                as_json=as_json, dry_run=dry_run, force=force, yes=yes,
-            )  # fmt: skip
+            await change(here.table, plan, here.selects, care, source=source)
 
     asyncio.run(take())
 

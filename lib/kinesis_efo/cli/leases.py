@@ -13,16 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from kinesis_efo.cli import arguments, output
-from kinesis_efo.cli.lease_access import (
-    DryRunFlag,
-    ForceFlag,
-    Leases,
-    ShardsOption,
-    TimeoutOption,
-    YesFlag,
-    opened,
-)
-from kinesis_efo.cli.lease_guard import Plan, change
+from kinesis_efo.cli.lease_access import Leases, ShardsOption, opened
+from kinesis_efo.cli.lease_guard import Care, Plan, change, guarded
 from kinesis_efo.cli.lease_transfer import export, import_kcl
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError
@@ -73,20 +65,15 @@ def list_leases(
 
 
 @leases.command()
-@arguments.with_aws
+@guarded
 def release(
     aws: AwsSettings,
+    care: Care,
     manifest: arguments.ManifestOption,
     stream: arguments.StreamsOption = None,
     shard: ShardsOption = None,
-    lease_timeout: TimeoutOption = "10s",
-    dry_run: DryRunFlag = False,
-    force: ForceFlag = False,
-    yes: YesFlag = False,
-    as_json: output.JsonFlag = False,
 ) -> None:
     """Free leases whose owner is dead, so that a restart need not wait until they expire."""
-    timeout = arguments.seconds("--lease-timeout", lease_timeout)
 
     async def free() -> None:
         async with opened(aws, manifest, stream, shard) as here:
@@ -94,20 +81,17 @@ def release(
                 here.table,
                 lambda scan, _: Plan(lease_edits.releases(here.selected(scan).values())),
                 here.selects,
-                timeout,
-                as_json=as_json,
-                dry_run=dry_run,
-                force=force,
-                yes=yes,
+                care,
             )
 
     asyncio.run(free())
 
 
 @leases.command()
-@arguments.with_aws
+@guarded
 def reset(
     aws: AwsSettings,
+    care: Care,
     manifest: arguments.ManifestOption,
     to: Annotated[
         str,
@@ -119,18 +103,12 @@ def reset(
     ],
     stream: arguments.StreamsOption = None,
     shard: ShardsOption = None,
-    lease_timeout: TimeoutOption = "10s",
-    dry_run: DryRunFlag = False,
-    force: ForceFlag = False,
-    yes: YesFlag = False,
-    as_json: output.JsonFlag = False,
 ) -> None:
     """Move leases to a position: where a new query with startingPosition=LEASES, or a KCL application, begins.
 
     For whole streams, the rows become those of the shards that are open at that position; the shards that continue them
     get theirs when it is their turn. A query that has a checkpoint is not affected.
     """
-    timeout = arguments.seconds("--lease-timeout", lease_timeout)
     position = _target(to, whole_streams=not shard)
 
     async def move() -> None:
@@ -146,9 +124,7 @@ def reset(
                     ],
                 )
 
-            await change(
-                here.table, plan, here.selects, timeout, as_json=as_json, dry_run=dry_run, force=force, yes=yes
-            )
+            await change(here.table, plan, here.selects, care)
 
     asyncio.run(move())
 

@@ -1,7 +1,6 @@
 """What a shard's subscription does about an error: wait for how long, or give up with which message.
 
-The state behind the design's error table: what is counted, what is borne, and for how long. Relies on `faults` for what an
-error means, `backoff` for patience, and a lister to find out what is missing.
+Keeps what that depends on: how many errors came in a row, and since when. `faults` says what an error means.
 """
 
 from __future__ import annotations

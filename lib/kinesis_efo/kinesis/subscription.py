@@ -1,7 +1,6 @@
 """One shard's subscription: opens, reads, renews and reopens it until the shard ends or cannot be read.
 
-Implements section 4 of the design. Delivers every event once and in order to a sink that may make it wait. Relies on the
-transport for SubscribeToShard or GetRecords, and on `recovery` for what to do about errors.
+Delivers every event once and in order to a sink that may make it wait. `recovery` says what to do about errors.
 """
 
 from __future__ import annotations

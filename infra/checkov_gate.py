@@ -248,10 +248,18 @@ def _origin(check: Mapping[str, Any]) -> str:
 
 
 def _uv() -> str:
-    beside = Path(__file__).parents[1] / ".venv-uv" / "bin" / "uv"
-    uv = shutil.which("uv") or (str(beside) if beside.exists() else None)
+    """The program uv: the one that is installed with this Python, else the one on the PATH."""
+    try:
+        from uv import find_uv_bin
+
+        uv: str | None = find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        uv = shutil.which("uv")
     if uv is None:
-        raise GateError("uv is needed to run checkov in an environment of its own: pip install uv")
+        raise GateError(
+            f"checkov runs in an environment that uv makes, and uv is neither installed with {sys.executable} nor on the PATH: "
+            "pip install 'kinesis-efo[infra]'"
+        )
     return uv
 
 

@@ -151,7 +151,10 @@ def _one(options: argparse.Namespace) -> tuple[Environment, Planner]:
 def _commit(options: argparse.Namespace) -> str:
     if options.commit:
         return str(options.commit)
-    ran = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    try:
+        ran = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise PipelineError(f"--commit is missing, and git, which would say it, cannot be run: {error}") from None
     if ran.returncode:
         raise PipelineError(f"--commit is missing, and this is no git repository: {ran.stderr.strip()}")
     return ran.stdout.strip()

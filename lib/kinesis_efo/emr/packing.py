@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -237,14 +238,22 @@ def _install(project: Path, scratch: Path, target: Path, platform: PythonPlatfor
 
 
 def find_uv() -> str:
-    """The program uv: on the PATH, or where this project's own setup puts it.
+    """The program uv: the one that is installed with this Python, else the one on the PATH.
 
     Raises:
         PackagingError: There is none.
     """
-    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(".venv-uv", "bin").absolute()))
+    try:
+        from uv import find_uv_bin
+
+        uv: str | None = find_uv_bin()
+    except (ImportError, FileNotFoundError):
+        uv = shutil.which("uv")
     if uv is None:
-        raise PackagingError("packing needs the program uv: pip install uv")
+        raise PackagingError(
+            f"packing needs the program uv, which is neither installed with {sys.executable} nor on the PATH: "
+            "pip install 'kinesis-efo[emr]'"
+        )
     return uv
 
 

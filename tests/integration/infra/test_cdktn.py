@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from infra.load import DIRECTORY
+from kinesis_efo.emr.packing import find_uv
 from tests.support.terraform import schemas
 
 pytestmark = pytest.mark.slow
@@ -23,9 +23,8 @@ FORK = ("cdktn==0.24.0", schemas.WHEEL, "constructs>=10.6,<10.8", "pydantic>=2.1
 
 def run(script: str, outdir: Path) -> str:
     """Run Python in the fork's environment, with this repository's `infra`."""
-    uv = shutil.which("uv") or str(Path.cwd() / ".venv-uv" / "bin" / "uv")
     packages = [argument for package in FORK for argument in ("--with", package)]
-    command = [uv, "run", "--quiet", "--isolated", "--no-project", *packages, "python", "-c", script]
+    command = [find_uv(), "run", "--quiet", "--isolated", "--no-project", *packages, "python", "-c", script]
     environment = {
         **os.environ,
         "KINESIS_EFO_CDK": "cdktn",

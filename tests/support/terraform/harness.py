@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kinesis_efo.emr.packing import find_uv
+
 HERE = Path(__file__).parent
 TERRAFORM = shutil.which("terraform")
 PACKAGES = ("tf==1.2.0", "grpcio==1.85.1", "msgpack==1.2.4", "boto3>=1.43,<1.44")
@@ -27,11 +29,10 @@ def stand_in(directory: Path, aws: Mapping[str, str] | None = None) -> Iterator[
         aws: The variables that point to a local AWS, where the stacks do not name one: that is where it creates things.
     """
     environment = {**os.environ, **(aws or {})}
-    uv = shutil.which("uv") or str(Path.cwd() / ".venv-uv" / "bin" / "uv")
     packages = [argument for package in PACKAGES for argument in ("--with", package)]
     script = [str(HERE / "provider.py"), str(HERE / "schemas.json"), str(directory / "aws.sock")]
     # `-I` keeps this project's packages out.
-    command = [uv, "run", "--quiet", "--isolated", "--no-project", *packages, "python", "-I", *script]
+    command = [find_uv(), "run", "--quiet", "--isolated", "--no-project", *packages, "python", "-I", *script]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:

@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from kinesis_efo.emr.packing import PythonPlatform, _write_launcher, pack, package, read_archive
+from kinesis_efo.emr.packing import PythonPlatform, _write_launcher, find_uv, pack, package, read_archive
 from kinesis_efo.errors import PackagingError
 
 HERE = PythonPlatform(f"3.{sys.version_info.minor}", "arm64" if os.uname().machine == "aarch64" else "x86_64")
@@ -157,3 +158,23 @@ def test_a_directory_that_is_no_locked_project_is_refused(tmp_path: Path, missin
         (tmp_path / name).touch()
     with pytest.raises(PackagingError, match=f"has no {missing}: --project must be"):
         package(tmp_path, tmp_path / "out", PythonPlatform())
+
+
+def test_uv_is_the_one_that_comes_with_this_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _program(tmp_path / "uv")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert Path(find_uv()).parent == Path(sysconfig.get_path("scripts"))
+
+
+def test_without_that_uv_is_the_one_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uv", None)  # as if it were not installed
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PackagingError, match=r"packing needs the program uv, .*: pip install 'kinesis-efo\[emr\]'"):
+        find_uv()
+    _program(tmp_path / "uv")
+    assert find_uv() == str(tmp_path / "uv")
+
+
+def _program(file: Path) -> None:
+    file.write_text("#!/bin/sh\n")
+    file.chmod(0o755)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,13 @@ def test_what_is_excused_is_so_on_that_resource_only() -> None:
     result = checkov_gate._judge([faulty], ["dev"], PLANTED)
     assert [each.resource for each in result.excused] == ["aws_s3_bucket.state"]
     assert [each.resource for each in result.failed] == ["aws_s3_bucket.other"]
+
+
+def test_without_uv_it_says_what_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uv", None)  # as if it were not installed
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GateError, match=r"pip install 'kinesis-efo\[infra\]'"):
+        gate._uv()
+    (tmp_path / "uv").write_text("#!/bin/sh\n")
+    (tmp_path / "uv").chmod(0o755)
+    assert gate._uv() == str(tmp_path / "uv")

@@ -37,12 +37,15 @@ class Machine:
         path.write_text(f'#!/bin/sh\necho "{name} $*" >> {self.calls}\n{body}\n')
         path.chmod(0o755)
 
-    def python(self, name: str, *, recent: bool, pip: bool = True) -> None:
-        """A Python that is recent enough or not."""
+    def python(
+        self, name: str, *, recent: bool, pip: bool = True, venv: str = "exit 1", directory: Path | None = None
+    ) -> None:
+        """A Python that is recent enough or not, has pip or not; `venv` is what its module of that name does."""
         self.program(
             name,
-            f'case "$1" in -c) exit {0 if recent else 1} ;; --version) echo Python 3.9.2 ;; '
-            f"-m) [ {int(pip)} = 1 ] || exit 1 ;; esac",
+            f'case "$1 $2" in "-c "*) exit {0 if recent else 1} ;; --version*) echo Python 3.9.2 ;; '
+            f'"-m venv") {venv} ;; "-m pip") [ {int(pip)} = 1 ] || exit 1 ;; esac',
+            directory,
         )
 
     def java(self, home: Path, version: str) -> None:
@@ -115,6 +118,34 @@ def test_without_pip_it_says_what_to_install(machine: Machine) -> None:
     done = machine.run("venv", ".venv")
     assert done.returncode == 1
     assert "apt-get install python3-pip" in done.stderr
+
+
+def test_the_system_s_pip_is_found_behind_an_active_environment_that_has_none(machine: Machine) -> None:
+    active = machine.root / "other project" / ".venv" / "bin"
+    machine.python("python3", recent=True, pip=False, directory=active)
+    machine.python("python3", recent=True)
+    done = machine.run("venv", ".venv", PATH=f"{active}:{machine.bin}")
+    assert "-m pip install --quiet --target .venv-uv" in machine.called
+    assert "pip is needed" not in done.stderr
+
+
+def test_an_older_python_s_pip_will_do(machine: Machine) -> None:
+    machine.python("python3", recent=False)
+    machine.python("python3.12", recent=True, pip=False)
+    machine.run("venv", ".venv")
+    assert "python3 -m pip install --quiet --target .venv-uv" in machine.called
+
+
+def test_where_no_python_has_pip_an_environment_brings_one(machine: Machine) -> None:
+    uv = machine.script.parent.parent / ".venv-uv" / "bin"
+    machine.python("made", recent=True)
+    machine.program("ln", f'exec {shutil.which("ln")} "$@"')
+    machine.program("mkdir", f'exec {shutil.which("mkdir")} "$@"')
+    make = f"mkdir -p {uv}; ln -s {machine.bin}/made {uv}/python"
+    machine.python("python3", recent=True, pip=False, venv=make)
+    machine.run("venv", ".venv")
+    assert "python3 -m venv .venv-uv" in machine.called
+    assert "made -m pip install --quiet uv>=0.9" in machine.called
 
 
 def test_a_failure_of_uv_is_a_failure(machine: Machine) -> None:

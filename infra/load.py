@@ -19,8 +19,6 @@ _Model = TypeVar("_Model", bound=Settings)
 
 DIRECTORY = Path(__file__).parent / "environments"
 """Where the environment files are."""
-EXAMPLE = "example"
-"""The environment that only shows what can be written; it is checked, and never deployed."""
 
 
 def load_environments(directory: Path = DIRECTORY, only: Iterable[str] = ()) -> list[Environment]:
@@ -29,13 +27,13 @@ def load_environments(directory: Path = DIRECTORY, only: Iterable[str] = ()) -> 
     Files are checked against each other too, whatever `only` says. Warnings are logged.
 
     Args:
-        directory: Holds `<environment>.yaml` files; `example.yaml` is left out.
+        directory: Holds `<environment>.yaml` files.
         only: Names of the environments wanted; empty for all.
 
     Raises:
         SettingsError: Anything is wrong in any of them, or one named does not exist.
     """
-    files = {path.stem: path for path in sorted(directory.glob("*.yaml")) if path.stem != EXAMPLE}
+    files = {path.stem: path for path in sorted(directory.glob("*.yaml"))}
     wanted = list(only) or list(files)
     faults = [
         Fault("", name, f"there is no such environment; {directory} has {', '.join(files) or 'none'}")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.class_archive import jvm_options
+from tests.support.missing import pytest_terminal_summary as pytest_terminal_summary
 
 settings.register_profile("kinesis-efo", settings.get_profile("ci" if "CI" in os.environ else "default"), deadline=None)
 settings.load_profile("kinesis-efo")

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.load import load_environments
 from infra.pipeline import github
 from infra.pipeline.__main__ import _parser
+from infra.settings import Pipeline
 from infra.stacks.bootstrap import SESSION_SECONDS
+from tests.support.missing import EVERYTHING, make
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -73,8 +74,23 @@ def test_their_make_targets_exist() -> None:
     targets = {word for line in re.findall(r"make (?:-s )?([a-z ]+)", scripts()) for word in line.split()}
     assert {"lint", "test", "synth", "plan", "apply", "jobs", "drift", "environments"} <= targets
     for target in targets:
-        asked = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
+        asked = subprocess.run([make(), "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
         assert "No rule to make target" not in asked.stderr, asked.stderr
+
+
+def test_terraform_has_one_version_everywhere() -> None:
+    steps = [step for path in WORKFLOWS for job in document(path)["jobs"].values() for step in job["steps"]]
+    steps += [step for path in ACTIONS for step in document(path)["runs"]["steps"]]
+    asked = [step["with"] for step in steps if step.get("uses", "").startswith("hashicorp/setup-terraform@")]
+    assert len(asked) == 2
+    assert asked[0] == asked[1]
+
+
+def test_one_workflow_runs_every_test() -> None:
+    steps = document(ROOT / ".github" / "workflows" / "pull-request.yml")["jobs"]["test"]["steps"]
+    assert any(step.get("uses", "").startswith("hashicorp/setup-terraform@") for step in steps)
+    (tests,) = [step for step in steps if "make cdktf test" in step.get("run", "")]
+    assert tests["env"][EVERYTHING]
 
 
 def test_their_steps_exist() -> None:
@@ -90,11 +106,10 @@ def test_only_plans_of_the_workflow_that_is_there_are_taken() -> None:
     assert "name: plan-${{ matrix.stack }}-${{ env.COMMIT }}" in upload, "as fetch_plan looks for it"
 
 
-def test_what_is_deployed_is_the_branch_that_the_roles_trust() -> None:
+def test_what_is_deployed_is_the_branch_that_the_roles_trust_unless_told_otherwise() -> None:
     deploy = document(ROOT / ".github" / "workflows" / "deploy.yml")
-    branches = {each.pipeline.branch for each in load_environments() if each.pipeline}
     # YAML 1.1 reads the key `on` as true.
-    assert deploy[True]["push"]["branches"] == sorted(branches)  # type: ignore[index]
+    assert deploy[True]["push"]["branches"] == [Pipeline.model_fields["branch"].default]  # type: ignore[index]
     assert deploy["jobs"]["deploy"]["environment"] == "${{ matrix.environment }}"
     assert deploy["jobs"]["deploy"]["strategy"]["max-parallel"] == 1
 

@@ -13,7 +13,8 @@ from infra import ledger
 from infra.app import synthesize
 from infra.load import load_environment
 from infra.settings import Environment
-from tests.support.terraform.harness import TERRAFORM, Terraform, stand_in
+from tests.support.missing import terraform
+from tests.support.terraform.harness import Terraform, stand_in
 
 HEAD = {"environment": "test", "region": "eu-west-1", "account_id": "111122223333", "state_bucket": "state"}
 
@@ -23,8 +24,7 @@ Deploy = Callable[..., Terraform]
 @pytest.fixture(scope="session")
 def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
     """The stand-in provider, for the whole session."""
-    if TERRAFORM is None:
-        pytest.skip("NOT RUN: there is no terraform binary on the PATH, so nothing was proven with real Terraform")
+    terraform()
     with stand_in(tmp_path_factory.mktemp("provider")) as environment:
         yield environment
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from infra.load import DIRECTORY
 from kinesis_efo.emr.packing import find_uv
+from tests.support.environments import DIRECTORY
 from tests.support.terraform import schemas
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[3]
 
 # Both engines resolve in one environment only with older constructs: the fork gets one of its own.
 FORK = ("cdktn==0.24.0", schemas.WHEEL, "constructs>=10.6,<10.8", "pydantic>=2.12", "pyyaml>=6", "boto3>=1.43,<1.44")
@@ -30,7 +31,7 @@ def run(script: str, outdir: Path) -> str:
         "KINESIS_EFO_CDK": "cdktn",
         "CDKTF_OUTDIR": str(outdir),
     }
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=280)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -52,7 +53,7 @@ def test_both_engines_synthesize_the_same(tmp_path: Path) -> None:
     main = f"import sys; from infra.__main__ import main; sys.exit(main(['--directory', {str(DIRECTORY)!r}]))"
     run(f"import infra.cdk; assert infra.cdk.ENGINE == 'cdktn'; {main}", tmp_path / "cdktn")
     environment = {**os.environ, "KINESIS_EFO_CDK": "cdktf", "CDKTF_OUTDIR": str(tmp_path / "cdktf")}
-    subprocess.run([sys.executable, "-c", main], env=environment, check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", main], cwd=ROOT, env=environment, check=True, capture_output=True)
     ours, forks = stacks(tmp_path / "cdktf"), stacks(tmp_path / "cdktn")
     assert set(ours) == {"kinesis-efo-dev", "kinesis-efo-prod"}
     assert ours == forks

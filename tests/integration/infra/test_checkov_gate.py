@@ -1,4 +1,4 @@
-"""checkov over the committed environments, as stacks and as plans."""
+"""checkov over complete environments, as stacks and as plans."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pytest
 from infra import ledger
 from infra.app import synthesize, synthesize_bootstrap
 from infra.checkov_gate import EXCUSED, scan_all, scan_plans, scan_stacks
-from infra.load import DIRECTORY, load_environment, load_environments
+from infra.load import load_environment, load_environments
+from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.terraform.harness import Terraform
 
 pytestmark = pytest.mark.slow
 Deploy = Callable[..., Terraform]
 
 
-def test_no_check_fails_on_any_committed_environment_and_some_does_on_a_planted_one(tmp_path: Path) -> None:
-    environments = [load_environment(path) for path in sorted(DIRECTORY.glob("*.yaml"))]
+def test_no_check_fails_on_any_complete_environment_and_some_does_on_a_planted_one(tmp_path: Path) -> None:
+    environments = [load_environment(path) for path in (*sorted(DIRECTORY.glob("*.yaml")), EXAMPLE)]
     for environment in environments:
         if environment.protected:
             ledger.accept(tmp_path, environment)
@@ -40,7 +41,7 @@ def test_no_check_fails_on_any_committed_environment_and_some_does_on_a_planted_
 
 
 def test_no_check_fails_on_what_a_pipeline_needs_and_every_excuse_is_needed(tmp_path: Path) -> None:
-    environments = load_environments()
+    environments = load_environments(DIRECTORY)
     stacks = synthesize(environments, DIRECTORY, outdir=tmp_path / "stacks")
     result = scan_all([stacks, synthesize_bootstrap(environments, tmp_path / "bootstrap")])
     assert result.failed == []

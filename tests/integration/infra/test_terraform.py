@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import botocore.session
@@ -11,11 +12,12 @@ import pytest
 from botocore.stub import Stubber
 
 from infra import literals, names
-from infra.load import DIRECTORY, EXAMPLE, load_environment
+from infra.load import load_environment
 from infra.settings import EmrEc2, EmrServerless, Environment, OtherAccount
 from kinesis_efo.emr.deployment import load_deployment
 from kinesis_efo.emr.target import Target
 from kinesis_efo.manifest import parse_manifest
+from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.terraform.harness import Terraform
 
 Deploy = Callable[..., Terraform]
@@ -26,19 +28,12 @@ def apps(**changes: Any) -> dict[str, Any]:
     return {"lake": {"streams": ["orders"], **changes}}
 
 
-@pytest.fixture(scope="module")
-def committed() -> dict[str, Environment]:
-    return {path.stem: load_environment(path) for path in DIRECTORY.glob("*.yaml")}
-
-
-@pytest.mark.parametrize("name", ["dev", "prod", EXAMPLE])
-def test_a_committed_environment_is_applied_and_what_terraform_evaluates_is_right(
-    name: str, committed: dict[str, Environment], deploy: Deploy
-) -> None:
-    environment = committed[name]
+@pytest.mark.parametrize("path", [DIRECTORY / "dev.yaml", DIRECTORY / "prod.yaml", EXAMPLE], ids=lambda path: path.stem)
+def test_a_complete_environment_is_applied_and_what_terraform_evaluates_is_right(path: Path, deploy: Deploy) -> None:
+    environment = load_environment(path)
     terraform = deploy(environment)
     terraform.run("validate")
-    if name == EXAMPLE:  # which shows moves and the adoption of a table: there is something to move and to adopt
+    if path == EXAMPLE:  # which shows moves and the adoption of a table: there is something to move and to adopt
         assert terraform.changes()["aws_dynamodb_table.ledger"] == ["update"]
     terraform.apply()
     assert terraform.changes() == {}, "a second plan changes nothing"
@@ -49,7 +44,7 @@ def test_a_committed_environment_is_applied_and_what_terraform_evaluates_is_righ
             continue
         manifest = parse_manifest(state[f"aws_ssm_parameter.{key}"]["value"], "state")
         assert manifest.application == names.application_name(key, application)
-        assert manifest.environment == name
+        assert manifest.environment == path.stem
         assert manifest.lease_table == state[f"aws_dynamodb_table.{key}"]["name"]
         assert set(manifest.streams) == set(application.streams)
         for stream_key, stream in manifest.streams.items():

@@ -15,7 +15,7 @@ import yaml
 from infra import up as module
 from infra.__main__ import main
 from infra.errors import UpError
-from infra.load import DIRECTORY, load_environment
+from infra.load import load_environment
 from infra.settings import Environment
 from infra.up import localized, up
 from kinesis_efo.aws import SyncClients
@@ -23,6 +23,7 @@ from kinesis_efo.emr.deployment import load_deployment
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings
+from tests.support.environments import DIRECTORY, EXAMPLE
 
 REGION = "eu-west-1"
 ADOPTED = "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"
@@ -217,9 +218,9 @@ def test_two_adopted_streams_of_one_name_cannot_both_be_local(declare: Callable[
         localized(environment)
 
 
-@pytest.mark.parametrize("name", ["dev", "prod", "example"])
-def test_committed_environments_come_up(name: str, aws: LocalAws, tmp_path: Path) -> None:
-    document = yaml.safe_load((DIRECTORY / f"{name}.yaml").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("path", [DIRECTORY / "dev.yaml", DIRECTORY / "prod.yaml", EXAMPLE], ids=lambda path: path.stem)
+def test_complete_environments_come_up(path: Path, aws: LocalAws, tmp_path: Path) -> None:
+    name, document = path.stem, yaml.safe_load(path.read_text(encoding="utf-8"))
     del document["pipeline"]  # which names environments that are not in this directory
     document["environment"] = f"{name}x"
     (tmp_path / f"{name}x.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")

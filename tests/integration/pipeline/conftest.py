@@ -16,7 +16,8 @@ from infra.pipeline.plans import Gate, Planner
 from infra.pipeline.record import Records
 from infra.settings import Environment
 from kinesis_efo.local import LocalAws, Settings
-from tests.support.terraform.harness import TERRAFORM, stand_in
+from tests.support.missing import terraform
+from tests.support.terraform.harness import stand_in
 
 REGION = "eu-west-1"
 # Terraform's S3 backend knows AWS_ENDPOINT_URL, but not that it is no AWS.
@@ -28,8 +29,7 @@ Document = dict[str, Any]
 @pytest.fixture(scope="module")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAws]:
     """Local AWS, which the provider and Terraform's backend work with."""
-    if TERRAFORM is None:
-        pytest.skip("NOT RUN: there is no terraform binary on the PATH, so nothing was proven with real Terraform")
+    terraform()
     with (
         pytest.MonkeyPatch.context() as patch,
         LocalAws(settings=Settings(region=REGION, consumer_creating_seconds=0.1)) as local,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from kinesis_efo.emr.packing import find_uv
+from tests.support.missing import terraform
 
 HERE = Path(__file__).parent
-TERRAFORM = shutil.which("terraform")
 PACKAGES = ("tf==1.2.0", "grpcio==1.85.1", "msgpack==1.2.4", "boto3>=1.43,<1.44")
 
 
@@ -69,9 +68,8 @@ class Terraform:
 
     def run(self, *arguments: str, succeeds: bool = True) -> str:
         """Run a command; returns what it printed. With `succeeds=False` it must fail."""
-        assert TERRAFORM is not None
         ran = subprocess.run(
-            [TERRAFORM, f"-chdir={self.stack}", *arguments, *([] if "-json" in arguments else ["-no-color"])],
+            [terraform(), f"-chdir={self.stack}", *arguments, *([] if "-json" in arguments else ["-no-color"])],
             env=dict(self._environment),
             capture_output=True,
             text=True,

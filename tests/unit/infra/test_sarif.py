@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from infra.sarif import Failure, as_sarif
+from tests.support.environments import DIRECTORY
 
 FILE = """\
 environment: dev
@@ -55,11 +56,10 @@ def test_what_belongs_to_no_file_is_shown_all_the_same(tmp_path: Path) -> None:
 
 
 def test_committed_files_are_named_as_in_the_repository() -> None:
-    (run,) = json.loads(as_sarif([Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.flights", "kinesis-efo-dev")]))[
-        "runs"
-    ]
+    failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.flights", "kinesis-efo-dev")
+    (run,) = json.loads(as_sarif([failure], DIRECTORY))["runs"]
     where = run["results"][0]["locations"][0]["physicalLocation"]
-    assert where["artifactLocation"]["uri"] == "infra/environments/dev.yaml"
+    assert where["artifactLocation"]["uri"] == "tests/support/environments/dev.yaml"
     assert where["region"]["startLine"] > 1
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from infra import rules
 from infra.errors import SettingsError
-from infra.load import DIRECTORY, EXAMPLE, load_environment, load_environments
+from infra.load import load_environment, load_environments
 from infra.settings import (
     Access,
     AdoptedStream,
@@ -27,6 +27,7 @@ from infra.settings import (
     Pipeline,
     ServerlessApplication,
 )
+from tests.support.environments import DIRECTORY, EXAMPLE
 
 Write = Callable[..., Path]
 
@@ -389,13 +390,13 @@ def test_settings_do_not_change(write: Write) -> None:
         environment.region = "us-east-1"
 
 
-@pytest.mark.parametrize("path", sorted(DIRECTORY.glob("*.yaml")), ids=lambda path: path.stem)
-def test_committed_environments_are_valid_and_without_warnings(path: Path) -> None:
+@pytest.mark.parametrize("path", [*sorted(DIRECTORY.glob("*.yaml")), EXAMPLE], ids=lambda path: path.stem)
+def test_complete_environments_are_valid_and_without_warnings(path: Path) -> None:
     assert list(rules.warnings(load_environment(path))) == []
 
 
 def test_the_example_shows_every_setting() -> None:
-    written = yaml.safe_load((DIRECTORY / f"{EXAMPLE}.yaml").read_text(encoding="utf-8"))
+    written = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     streams, applications = written["streams"].values(), written["applications"].values()
     accesses = [application["access"] for application in applications]
 
@@ -415,7 +416,3 @@ def test_the_example_shows_every_setting() -> None:
         get_args(kind.model_fields["kind"].annotation)[0] for kind in kinds
     }
     assert set().union(*accesses) == set().union(*(fields(kind) for kind in kinds))
-
-
-def test_the_example_is_never_deployed() -> None:
-    assert EXAMPLE not in {environment.environment for environment in load_environments()}

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+import infra
 from infra import names
 from infra.app import synthesize
-from infra.load import DIRECTORY, EXAMPLE, load_environment, load_environments
+from infra.load import load_environment, load_environments
 from infra.settings import Environment
+from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.unit.infra.conftest import without_metadata
 
 Synth = Callable[..., dict[str, Any]]
@@ -271,7 +273,7 @@ def test_elsewhere_nothing_is_protected(synth: Synth) -> None:
 
 
 def test_identities_are_what_the_stack_declares(load: Load, synth: Synth) -> None:
-    environment = load_environment(DIRECTORY / f"{EXAMPLE}.yaml")
+    environment = load_environment(EXAMPLE)
     stack = synth(environment)
     kinds = ("aws_kinesis_stream", "aws_kinesis_stream_consumer", "aws_dynamodb_table", "aws_kms_key")
     declared = {f"{kind}.{name}" for kind in kinds for name in stack["resource"][kind]}
@@ -597,7 +599,7 @@ def test_two_syntheses_are_the_same_to_the_byte(load: Load, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["dev", "prod"])
 def test_only_the_denial_is_about_everything(name: str, tmp_path: Path) -> None:
-    out = synthesize(load_environments(only=[name]), DIRECTORY, outdir=tmp_path)
+    out = synthesize(load_environments(DIRECTORY, [name]), DIRECTORY, outdir=tmp_path)
     stack = without_metadata(json.loads(next(out.glob("stacks/*/cdk.tf.json")).read_text(encoding="utf-8")))
     for document in stack["data"]["aws_iam_policy_document"].values():
         for statement in document["statement"]:
@@ -608,8 +610,8 @@ def test_only_the_denial_is_about_everything(name: str, tmp_path: Path) -> None:
 
 
 def test_only_one_module_imports_cdktf() -> None:
-    importing = set()
-    for path in Path("infra").rglob("*.py"):
+    importing, root = set(), Path(infra.__file__).parent
+    for path in root.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -617,5 +619,5 @@ def test_only_one_module_imports_cdktf() -> None:
                 module.split(".")[0] in ("cdktf", "cdktf_cdktf_provider_aws", "constructs", "cdktn")
                 for module in modules
             ):
-                importing.add(str(path))
-    assert importing == {"infra/cdk.py"}
+                importing.add(str(path.relative_to(root)))
+    assert importing == {"cdk.py"}

@@ -1,0 +1,57 @@
+"""Programs that tests need and `make test` does not bring: without one its tests are not run, and the end of the run says so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+EVERYTHING = "KINESIS_EFO_TEST_EVERYTHING"
+"""Where this variable is set, a missing program is a failure: somewhere every test must be run."""
+_PREFIX = "Skipped: "
+
+
+def needed(program: str, remedy: str) -> str:
+    """The path of a program; without it the test is not run.
+
+    Args:
+        program: Its name, looked for on the PATH, or its path.
+        remedy: How to get it.
+    """
+    if found := shutil.which(program):
+        return found
+    missing = f"{Path(program).name} is missing; {remedy}"
+    if os.environ.get(EVERYTHING):
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+def terraform() -> str:
+    """Terraform."""
+    return needed("terraform", "install Terraform 1.10 or newer, and put it on the PATH")
+
+
+def make() -> str:
+    """GNU Make."""
+    return needed("make", "apt-get install make")
+
+
+def not_run(skipped: Iterable[pytest.TestReport]) -> list[str]:
+    """One line for each reason for which tests were not run."""
+    reasons: Counter[str] = Counter()
+    for report in skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reasons[reason.removeprefix(_PREFIX)] += 1
+    return [f"{count} {'test' if count == 1 else 'tests'} NOT RUN: {reason}" for reason, count in reasons.items()]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say at the end what was not run, and why."""
+    if lines := not_run(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.section("not run")
+        for line in lines:
+            terminalreporter.line(line, yellow=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tarfile
 import venv
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from kinesis_efo.emr.packing import find_uv
+from tests.support.archives import unpack
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL_MODULES = """
@@ -137,8 +137,7 @@ def test_the_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
 
 def test_the_source_distribution_builds_the_same_wheel(built: Path, wheel: Path, tmp_path: Path) -> None:
     (source,) = built.glob("*.tar.gz")
-    with tarfile.open(source) as tar:
-        tar.extractall(tmp_path, filter="data")
+    unpack(source, tmp_path)
     (project,) = tmp_path.iterdir()
     again = build(project, tmp_path / "dist", "wheel") / wheel.name
     assert again.read_bytes() == wheel.read_bytes()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from kinesis_efo.emr.packing import PythonPlatform, find_uv, installed, package, read_archive
 from kinesis_efo.errors import PackagingError
+from tests.support.archives import unpack
 
 PROJECT = """\
 [project]
@@ -61,8 +61,7 @@ def test_it_has_what_is_locked_and_nothing_of_the_cluster_or_of_this_machine(loc
         "msgspec": "0.22.0",
         "typing-extensions": archive.packages["typing-extensions"],
     }
-    with tarfile.open(archive.path) as tar:
-        tar.extractall(tmp_path / "unpacked", filter="data")
+    unpack(archive.path, tmp_path / "unpacked")
     unpacked = tmp_path / "unpacked"
     assert [path.name for path in (unpacked / "lib" / "msgspec").glob("*.so")] == [
         "_core.cpython-312-aarch64-linux-gnu.so"

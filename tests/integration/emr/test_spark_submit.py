@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import venv
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from kinesis_efo.emr import job
 from kinesis_efo.emr.packing import Archive, PythonPlatform, package
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.spark import stop_marker
+from tests.support.archives import unpack
 from tests.support.world import make_world, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,8 +42,7 @@ def bare(archive: Archive, tmp_path: Path) -> tuple[Path, dict[str, str]]:
     """A host with Spark, a Python without packages, and the archive unpacked beside the driver; and its environment."""
     container = tmp_path / "container"
     (container / "environment").mkdir(parents=True)
-    with tarfile.open(archive.path) as tar:
-        tar.extractall(container / "environment", filter="data")
+    unpack(archive.path, container / "environment")
     venv.create(tmp_path / "python", with_pip=False, symlinks=True)
     # Executors work in directories below this.
     spark_home = tmp_path / "spark"

@@ -31,7 +31,7 @@ def run(script: str, outdir: Path) -> str:
         "KINESIS_EFO_CDK": "cdktn",
         "CDKTF_OUTDIR": str(outdir),
     }
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

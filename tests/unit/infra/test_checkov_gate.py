@@ -112,7 +112,7 @@ def test_without_uv_it_says_what_brings_it(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "uv", None)  # as if it were not installed
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GateError, match=r"pip install 'kinesis-efo\[infra\]'"):
-        gate._uv()
+        checkov_gate._uv()
     (tmp_path / "uv").write_text("#!/bin/sh\n")
     (tmp_path / "uv").chmod(0o755)
-    assert gate._uv() == str(tmp_path / "uv")
+    assert checkov_gate._uv() == str(tmp_path / "uv")

@@ -152,6 +152,7 @@ def test_every_module_loads_with_what_the_wheel_asks_for(clean: Environment) -> 
     clean.run("python", "-c", ALL_MODULES)
 
 
+@pytest.mark.spark43
 @pytest.mark.slow
 def test_spark_finds_the_source(wheel: Path, tmp_path: Path) -> None:
     environment = Environment(tmp_path, wheel)

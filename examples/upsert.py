@@ -34,7 +34,7 @@ database, checkpoint = options.pop("database"), options.pop("checkpoint")
 def upsert(rows: DataFrame, batch_id: int) -> None:
     """Write a micro-batch in one transaction."""
     # Sequence numbers are long: as texts of one length they compare as numbers do.
-    place = F.concat(F.lpad("sequenceNumber", 128, "0"), F.lpad(F.col("subSequenceNumber").cast("string"), 20, "0"))
+    place = F.concat(F.lpad("sequenceNumber", 129, "0"), F.lpad(F.col("subSequenceNumber").cast("string"), 20, "0"))
     newest = rows.withColumn("place", place).groupBy("partitionKey").agg(F.max_by("data", "place"), F.max("place"))
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(TABLE)

@@ -42,7 +42,9 @@ def main(config: dict[str, Any]) -> None:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # What runs a few times only is interpreted sooner than compiled.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         **config.get("conf", {}),
     }.items():
         builder = builder.config(key, value)

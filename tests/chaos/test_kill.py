@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from tests.chaos.conftest import Driver
@@ -19,7 +21,8 @@ MakeWorld = Callable[..., World]
 MakeDriver = Callable[..., Driver]
 Output = Callable[[], list[int]]
 
-KILLS = 10
+KILLS = 10 if os.environ.get("KINESIS_EFO_FULL") == "1" else 5
+"""On each of the two versions of Spark, at points of their own."""
 
 
 def numbered(count: int, first: int = 0, size: int = 0) -> list[tuple[str, bytes]]:
@@ -68,11 +71,9 @@ def test_killed_in_a_task_and_after_the_sinks_commit(
 
 
 @pytest.mark.timeout(600)
-def test_killed_at_random_ten_times_in_a_row(
-    world: MakeWorld, driver: MakeDriver, output: Output, tmp_path: Path
-) -> None:
+def test_killed_at_random_time_and_again(world: MakeWorld, driver: MakeDriver, output: Output, tmp_path: Path) -> None:
     w = world({"orders": 3})
-    points = random.Random(20131)
+    points = random.Random(f"{pyspark.__version__} 20131")
     batches = []
     with arriving(w) as put:
         standby = driver(w)

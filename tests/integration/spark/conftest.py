@@ -36,6 +36,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .appName("kinesis-efo tests")
         .config("spark.ui.port", "0")
         .config("spark.sql.shuffle.partitions", "2")
+        # What runs a few times only is interpreted sooner than compiled.
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")

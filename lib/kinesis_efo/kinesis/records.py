@@ -99,51 +99,65 @@ def decode(
     Raises:
         FrameError: A payload is not an event with records.
     """
-    floor = after.value if after.kind is PositionKind.AFTER else -1
+    cutter = _Cutter(key, after, through)
+    builder = _BatchBuilder(key, hash_range, deaggregate=deaggregate)
     begun = after if after.kind is PositionKind.INSIDE else None
-    floor = after.value - 1 if begun else floor
-    tally = _Tally(key)
-    ceiling = through.value if through.kind is PositionKind.AFTER else None
-    pending: list[_Record[Any]] = []
-    data: list[bytes] = []
-    size = 0
-    large = False
     for payload in payloads:
+        records, data = cutter.cut(payload)
+        if begun and records:
+            # Reading starts at the record that was begun: it is the first one, where it is still there.
+            if int(records[0].sequence_number) == begun.value:
+                yield from builder.rest(records.pop(0), data.pop(0), begun.sub)
+            begun = None
+        if records:
+            builder.add(records, data, len(payload))
+            if builder.full:
+                yield from builder.flush()
+        if cutter.done:
+            break
+    yield from builder.flush()
+    builder.report()
+
+
+class _Cutter:
+    """Decodes events and keeps the records that lie in a range, ascending, each of them once.
+
+    Attributes:
+        done: Whether the last event reached the end of the range.
+    """
+
+    def __init__(self, key: ShardKey, after: Position, through: Position) -> None:
+        self.done = False
+        self._key = key
+        number = after.sequence_number
+        self._floor = -1 if number is None else number - (after.kind is PositionKind.INSIDE)
+        self._ceiling = through.value if through.kind is PositionKind.AFTER else None
+        self._large = False
+
+    def cut(self, payload: bytes | memoryview) -> tuple[list[_Record[Any]], list[bytes]]:
+        """The records of an event that lie in the range, and their data.
+
+        Raises:
+            FrameError: The payload is not an event with records.
+        """
+        large, ceiling = self._large, self._ceiling
         try:
             records: list[_Record[Any]] = (_LARGE if large else _SMALL).decode(payload).records
             if not records:
-                continue
-            average = len(payload) / len(records)
+                return [], []
+            self._large = len(payload) / len(records) > _PAYS_OFF
             last = int(records[-1].sequence_number)
-            if _is_straight(records, floor) and (ceiling is None or last <= ceiling):
-                floor = last
+            if _is_straight(records, self._floor) and (ceiling is None or last <= ceiling):
+                self._floor = last
             else:
-                records, floor = _cut(records, floor, ceiling)
+                records, self._floor = _cut(records, self._floor, ceiling)
+            self.done = ceiling is not None and last >= ceiling
             # Positional: naming the arguments costs as much as decoding 500 bytes.
-            data += (
-                [b64decode(record.data, None, True) for record in records]
-                if large
-                else [record.data for record in records]
-            )
+            if large:
+                return records, [b64decode(record.data, None, True) for record in records]
+            return records, [record.data for record in records]
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise FrameError(f"an event of shard {key} cannot be decoded: {error}") from None
-        if begun and records:
-            # The first record there is, since reading starts at it.
-            if int(records[0].sequence_number) == begun.value:
-                rows = _rest(records.pop(0), data.pop(0), begun.sub, deaggregate, hash_range, tally)
-                yield from _pieces(*rows, key)
-            begun = None
-        large = average > _PAYS_OFF
-        pending += records
-        size += len(payload)
-        if len(pending) >= MAX_ROWS or size >= (CACHE_BYTES if len(pending) >= MIN_ROWS else MAX_BYTES):
-            yield from _batches(pending, data, key, deaggregate, hash_range, tally)
-            pending, data, size = [], [], 0
-        if ceiling is not None and last >= ceiling:
-            break
-    if pending:
-        yield from _batches(pending, data, key, deaggregate, hash_range, tally)
-    tally.report()
+            raise _undecodable(self._key, error) from None
 
 
 def _is_straight(records: list[_Record[Any]], floor: int) -> bool:
@@ -169,108 +183,123 @@ def _cut(records: list[_Record[Any]], floor: int, ceiling: int | None) -> tuple[
     return kept, floor
 
 
-class _Tally:
-    """What was met in one range that the user should know of, said once at its end."""
+class _BatchBuilder:
+    """Gathers records until they fill a batch, takes aggregates apart and builds the columns.
 
-    def __init__(self, key: ShardKey) -> None:
+    Counts what the user should know of and says it once, in `report`.
+    """
+
+    def __init__(self, key: ShardKey, hash_range: tuple[int, int] | None, *, deaggregate: bool) -> None:
         self._key = key
-        self.corrupt = self.foreign = 0
+        self._hash_range = hash_range
+        self._deaggregate = deaggregate
+        self._records: list[_Record[Any]] = []
+        self._data: list[bytes] = []
+        self._size = 0
+        self._corrupt = 0
+        self._foreign = 0
+
+    def add(self, records: list[_Record[Any]], data: list[bytes], size: int) -> None:
+        """Take records, their data, and the size of the payload they came in."""
+        self._records += records
+        self._data += data
+        self._size += size
+
+    @property
+    def full(self) -> bool:
+        """Whether there are enough records for a batch."""
+        rows = len(self._records)
+        return rows >= MAX_ROWS or self._size >= (CACHE_BYTES if rows >= MIN_ROWS else MAX_BYTES)
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """The batches of all records taken so far."""
+        records, data = self._records, self._data
+        if not records:
+            return
+        self._records, self._data, self._size = [], [], 0
+        column = pa.array(data, pa.binary())
+        if self._deaggregate and pc.any(pc.starts_with(column, pattern=MAGIC)).as_py():
+            yield from self._build(*self._take_apart(records, data))
+        else:
+            yield from self._build(records, column, None)
+
+    def rest(self, record: _Record[Any], body: bytes, done: int) -> Iterator[pa.RecordBatch]:
+        """What is left of a record whose user records were delivered up to `done`.
+
+        Nothing is left of a record that is no aggregate: the KCL numbers it 0. With aggregates left whole, the whole record
+        is delivered while any of it is left.
+        """
+        rows, bodies, subs = self._take_apart([record], [body])
+        left = done + 1
+        if self._deaggregate or not rows[left:]:
+            yield from self._build(rows[left:], bodies[left:], subs[left:])
+        else:
+            yield from self._build([record], [body], [0])
 
     def report(self) -> None:
-        if self.corrupt:
+        """Log what was met in the range."""
+        if self._corrupt:
             logger.warning(
-                "%s: %d records begin like KPL aggregates but are none; passed on as they are", self._key, self.corrupt
+                "%s: %d records begin like KPL aggregates but are none; passed on as they are", self._key, self._corrupt
             )
-        if self.foreign:
+        if self._foreign:
             logger.info(
-                "%s: %d KPL aggregates left out: after a reshard they belong to other shards", self._key, self.foreign
+                "%s: %d KPL aggregates left out: after a reshard they belong to other shards", self._key, self._foreign
             )
 
+    def _take_apart(
+        self, records: list[_Record[Any]], data: list[bytes]
+    ) -> tuple[list[_Record[Any]], list[bytes], list[int]]:
+        """Records with aggregates replaced by what is in them: one record, its data and its sub-sequence number per row."""
+        rows: list[_Record[Any]] = []
+        bodies: list[bytes] = []
+        subs: list[int] = []
+        for record, body in zip(records, data, strict=True):
+            inside = deaggregate_record(body, self._hash_range) if body.startswith(MAGIC) else None
+            if inside is None:
+                self._corrupt += body.startswith(MAGIC)
+                rows.append(record)
+                bodies.append(body)
+                subs.append(0)
+                continue
+            self._foreign += not inside
+            number, time = record.sequence_number, record.approximate_arrival_timestamp
+            rows += [_Record(b"", number, time, user_record.partition_key) for user_record in inside]
+            bodies += [user_record.data for user_record in inside]
+            subs += range(len(inside))
+        return rows, bodies, subs
 
-def _batches(
-    records: list[_Record[Any]],
-    data: list[bytes],
-    key: ShardKey,
-    apart: bool,
-    hash_range: tuple[int, int] | None,
-    tally: _Tally,
-) -> Iterator[pa.RecordBatch]:
-    column = pa.array(data, pa.binary())
-    if apart and pc.any(pc.starts_with(column, pattern=MAGIC)).as_py():
-        yield from _pieces(*_take_apart(records, data, hash_range, tally), key)
-    else:
-        yield from _pieces(records, column, None, key)
+    def _build(
+        self, records: list[_Record[Any]], data: list[bytes] | pa.Array, subs: list[int] | None
+    ) -> Iterator[pa.RecordBatch]:
+        rows = len(data)
+        column = pa.array(data, pa.binary()) if isinstance(data, list) else data
+        # Batches of one size: 10,001 rows make two batches of 5,000 rather than one of a single row.
+        batches = -(-rows // MAX_ROWS)
+        for batch in range(batches):
+            start, stop = batch * rows // batches, (batch + 1) * rows // batches
+            some = records[start:stop]
+            count = len(some)
+            try:
+                columns = [
+                    column.slice(start, count),
+                    pa.array([record.partition_key for record in some], pa.string()),
+                    pa.array([record.sequence_number for record in some], pa.string()),
+                    pa.repeat(0, count) if subs is None else pa.array(subs[start:stop], pa.int64()),
+                    _timestamps([record.approximate_arrival_timestamp for record in some]),
+                    pa.repeat(self._key.stream, count),
+                    pa.repeat(self._key.shard, count),
+                ]
+            except (pa.ArrowException, ValueError) as error:
+                raise _undecodable(self._key, error) from None
+            yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def _pieces(
-    records: list[_Record[Any]], data: list[bytes] | pa.Array, subs: list[int] | None, key: ShardKey
-) -> Iterator[pa.RecordBatch]:
-    rows = len(data)
-    column = pa.array(data, pa.binary()) if isinstance(data, list) else data
-    # Pieces of one size: 10,001 rows make two batches of 5,000 rather than one of a single row.
-    pieces = -(-rows // MAX_ROWS)
-    for piece in range(pieces):
-        start, stop = piece * rows // pieces, (piece + 1) * rows // pieces
-        some = records[start:stop]
-        count = len(some)
-        try:
-            columns = [
-                column.slice(start, count),
-                pa.array([record.partition_key for record in some], pa.string()),
-                pa.array([record.sequence_number for record in some], pa.string()),
-                pa.repeat(0, count) if subs is None else pa.array(subs[start:stop], pa.int64()),
-                _timestamps([record.approximate_arrival_timestamp for record in some]),
-                pa.repeat(key.stream, count),
-                pa.repeat(key.shard, count),
-            ]
-        except (pa.ArrowException, ValueError) as error:
-            raise FrameError(f"an event of shard {key} cannot be decoded: {error}") from None
-        yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+def _undecodable(key: ShardKey, error: Exception) -> FrameError:
+    return FrameError(f"an event of shard {key} cannot be decoded: {error}")
 
 
 def _timestamps(seconds: list[float | None]) -> pa.Array:
     # Kinesis gives milliseconds as decimals of a second; rounding undoes what floating point did to them.
     microseconds = pc.round(pc.multiply(pa.array(seconds, pa.float64()), 1e6))
     return microseconds.cast(pa.int64()).cast(SCHEMA.field("approximateArrivalTimestamp").type)
-
-
-def _take_apart(
-    records: list[_Record[Any]], data: list[bytes], hash_range: tuple[int, int] | None, tally: _Tally
-) -> tuple[list[_Record[Any]], list[bytes], list[int]]:
-    """Records with aggregates replaced by what is in them: one record, its data and its sub-sequence number per row."""
-    rows: list[_Record[Any]] = []
-    bodies: list[bytes] = []
-    subs: list[int] = []
-    for record, body in zip(records, data, strict=True):
-        inside = deaggregate_record(body, hash_range) if body.startswith(MAGIC) else None
-        if inside is None:
-            tally.corrupt += body.startswith(MAGIC)
-            rows.append(record)
-            bodies.append(body)
-            subs.append(0)
-            continue
-        tally.foreign += not inside
-        number, time = record.sequence_number, record.approximate_arrival_timestamp
-        rows += [_Record(b"", number, time, user_record.partition_key) for user_record in inside]
-        bodies += [user_record.data for user_record in inside]
-        subs += range(len(inside))
-    return rows, bodies, subs
-
-
-def _rest(
-    record: _Record[Any],
-    body: bytes,
-    done: int,
-    apart: bool,
-    hash_range: tuple[int, int] | None,
-    tally: _Tally,
-) -> tuple[list[_Record[Any]], list[bytes], list[int]]:
-    """What is left of a record whose user records were delivered up to `done`, as `_take_apart` gives it.
-
-    Of one that is no aggregate nothing is left: the KCL numbers it 0. One that stays whole comes whole while anything is left.
-    """
-    rows, bodies, subs = _take_apart([record], [body], hash_range, tally)
-    left = done + 1
-    if apart or not rows[left:]:
-        return rows[left:], bodies[left:], subs[left:]
-    return [record], [body], [0]

@@ -6,19 +6,21 @@ Keeps what that depends on: how many errors came in a row, and since when. `faul
 from __future__ import annotations
 
 import logging
+import random as standard_random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from botocore.exceptions import ClientError
 
 from kinesis_efo.aws_errors import describe
-from kinesis_efo.clock import Clock
+from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
 from kinesis_efo.kinesis.backoff import Backoff, jitter
 from kinesis_efo.kinesis.faults import Fault, Verdict, classify, fatal, replaced
 from kinesis_efo.kinesis.topology import ShardLister
+from kinesis_efo.kinesis.transport import Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import Position
@@ -56,40 +58,49 @@ class Limits:
 KINESIS_LIMITS: Final = Limits()
 
 
-class Recovery:
-    """Decides after each error of one shard's subscription.
+@dataclass(frozen=True, slots=True)
+class ReadContext:
+    """What all subscriptions to one stream share.
 
-    Args:
+    Attributes:
         stream: The stream and the consumer that reads it.
-        shard_id: The shard.
-        source: Where the consumer's ARN came from, for messages.
-        topology: Asked when something does not exist.
-        retry: How often and how patiently failures are borne.
+        source: Where the consumer's ARN came from, for messages: the manifest's location.
+        transport: How Kinesis is reached.
+        topology: Lists shards when something does not exist.
+        retry: How often a failure is retried, and how long apart.
         limits: Kinesis' times.
         clock: Time.
         random: Numbers in `[0, 1)`, for jitter.
     """
 
-    def __init__(
-        self,
-        stream: StreamRef,
-        shard_id: str,
-        source: str,
-        topology: ShardLister,
-        retry: RetrySettings,
-        limits: Limits,
-        clock: Clock,
-        random: Callable[[], float],
-    ) -> None:
-        self._stream = stream
+    stream: StreamRef
+    source: str
+    transport: Transport
+    topology: ShardLister
+    retry: RetrySettings = field(default_factory=RetrySettings)
+    limits: Limits = KINESIS_LIMITS
+    clock: Clock = field(default_factory=SystemClock)
+    random: Callable[[], float] = standard_random.random
+
+
+class Recovery:
+    """Decides what to do after each error of one shard's subscription.
+
+    Args:
+        context: How the stream is read.
+        shard_id: The shard.
+    """
+
+    def __init__(self, context: ReadContext, shard_id: str) -> None:
+        self._stream = context.stream
         self._shard_id = shard_id
-        self._source = source
-        self._topology = topology
-        self._retry = retry
-        self._limits = limits
-        self._clock = clock
-        self._random = random
-        self._backoff = Backoff(retry, random)
+        self._source = context.source
+        self._topology = context.topology
+        self._retry = context.retry
+        self._limits = context.limits
+        self._clock = context.clock
+        self._random = context.random
+        self._backoff = Backoff(context.retry, context.random)
         self._takeovers: deque[float] = deque()
         self._refusals: deque[float] = deque()
         self._expired = False

@@ -6,7 +6,6 @@ Remembers per shard when Kinesis allows the next SubscribeToShard, across all su
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from math import inf
 from typing import TypeVar
@@ -17,7 +16,7 @@ from kinesis_efo.kinesis.backoff import Backoff
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal, replaced
 from kinesis_efo.kinesis.lineage import Lineage, Shard
-from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention, predates
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription, SubscriptionStats
 from kinesis_efo.kinesis.topology import ShardLister, explained, starting_positions
@@ -63,12 +62,10 @@ class Stream:
         self.stats: dict[str, SubscriptionStats] = {}
         self._shards: dict[str, Shard] = {}
         self._ref = ref
-        self._transport = transport
         self._lister = lister
-        self._retry = retry
         self._source = source
         self._clock = clock
-        self._limits = limits
+        self._context = ReadContext(ref, source, transport, lister, retry, limits, clock)
         self._fail_on_data_loss = fail_on_data_loss
         self._retention = Retention(ref, lister, clock, fail=fail_on_data_loss, shortest=limits.shortest_retention)
         self._lost: set[str] = set()
@@ -185,23 +182,17 @@ class Stream:
         if shard is not None and predates(start, shard):
             raise replaced(self._ref, shard_id, start, self._source)
         subscription = ShardSubscription(
-            self._ref,
+            self._context,
             shard_id,
             start,
             sink,
-            self._transport,
-            self._lister,
-            source=self._source,
             retention=self._retention,
             read_until=read_until,
-            retry=self._retry,
             before=self._last.get(shard_id),
             not_before=self._next_call(shard_id),
-            limits=self._limits,
-            clock=self._clock,
-            stats=self.stats.setdefault(shard_id, SubscriptionStats()),
         )
         self._last[shard_id] = subscription
+        self.stats[shard_id] = subscription.stats
         return subscription
 
     async def tip(self, shard_id: str, position: Position) -> Position:
@@ -214,11 +205,11 @@ class Stream:
         Raises:
             StreamError: It cannot be subscribed to.
         """
-        backoff = Backoff(self._retry, random.random)
+        backoff = Backoff(self._context.retry, self._context.random)
         while True:
             await self._clock.sleep(max(0.0, self._next_call(shard_id) - self._clock.monotonic()))
             try:
-                tip = await self._transport.latest_tip(self._ref, shard_id, position)
+                tip = await self._context.transport.latest_tip(self._ref, shard_id, position)
             except Exception as error:
                 fault = classify(error)
                 patient = fault.verdict in (Verdict.RETRY, Verdict.TOO_SOON, Verdict.NOT_ACTIVE, Verdict.TAKEN_OVER)
@@ -227,7 +218,7 @@ class Stream:
                     raise fatal(fault, self._ref, shard_id, self._source, backoff.first) from error
                 await self._clock.sleep(delay)
             else:
-                self._not_before[shard_id] = self._clock.monotonic() + self._limits.after_success
+                self._not_before[shard_id] = self._clock.monotonic() + self._context.limits.after_success
                 return tip
 
     def _next_call(self, shard_id: str) -> float:

@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random as standard_random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
 from kinesis_efo.aws_errors import describe
-from kinesis_efo.clock import Clock, SystemClock, within
+from kinesis_efo.clock import within
 from kinesis_efo.errors import DataLossError, FrameError
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.kinesis.faults import classify
-from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, Recovery
+from kinesis_efo.kinesis.recovery import ReadContext, Recovery
 from kinesis_efo.kinesis.retention import Retention
-from kinesis_efo.kinesis.topology import ShardLister
-from kinesis_efo.kinesis.transport import EventStream, Transport
-from kinesis_efo.manifest import StreamRef
-from kinesis_efo.options import RetrySettings
+from kinesis_efo.kinesis.transport import EventStream
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 logger = logging.getLogger(__name__)
@@ -86,23 +82,15 @@ class ShardSubscription:
     """Reads one shard from a position on.
 
     Args:
-        stream: The stream and the consumer that reads it.
+        context: How the stream is read.
         shard_id: The shard.
         start: Where to begin.
-        sink: Where events go.
-        transport: How Kinesis is reached.
-        topology: Asked when something does not exist.
-        source: Where the consumer's ARN came from, for messages: the manifest's location.
-        retention: Asked whether records behind a position may be gone, where that matters.
+        sink: Receives the events.
+        retention: Tells whether records behind a position may be gone; None: not checked.
         read_until: What arrived before this time lies at or before `start`, epoch seconds, where that is known.
-        retry: How often and how patiently failures are borne.
-        before: The subscription to this shard that ended, if there was one: what it suffered still counts, and Kinesis' pace
-            goes on.
+        before: The shard's former subscription, which has ended. Its failures still count, its statistics go on, and so does
+            the pace that Kinesis asks for.
         not_before: When the first call may be made, seconds on the monotonic clock, besides what `before` says.
-        limits: Kinesis' times.
-        clock: Time.
-        random: Numbers in `[0, 1)`, for jitter.
-        stats: Of the shard's former subscriptions, to go on counting.
 
     Attributes:
         position: Behind the last event that the sink admitted.
@@ -113,40 +101,28 @@ class ShardSubscription:
 
     def __init__(
         self,
-        stream: StreamRef,
+        context: ReadContext,
         shard_id: str,
         start: Position,
         sink: EventSink,
-        transport: Transport,
-        topology: ShardLister,
         *,
-        source: str,
         retention: Retention | None = None,
         read_until: float | None = None,
-        retry: RetrySettings = RetrySettings(),  # noqa: B008
         before: ShardSubscription | None = None,
         not_before: float = float("-inf"),
-        limits: Limits = KINESIS_LIMITS,
-        clock: Clock | None = None,
-        random: Callable[[], float] = standard_random.random,
-        stats: SubscriptionStats | None = None,
     ) -> None:
         self.position = start
-        self.stats = SubscriptionStats() if stats is None else stats
-        self._stream = stream
+        self.read_until = read_until
+        self.stats: SubscriptionStats = before.stats if before else SubscriptionStats()
+        self._stream = context.stream
         self._shard_id = shard_id
         self._sink = sink
-        self._transport = transport
+        self._transport = context.transport
         self._retention = retention
-        self.read_until = read_until
         self._at_horizon = start == TRIM_HORIZON
-        self._limits = limits
-        self._clock = clock or SystemClock()
-        self._recovery: Recovery = (
-            before._recovery
-            if before
-            else Recovery(stream, shard_id, source, topology, retry, limits, self._clock, random)
-        )
+        self._limits = context.limits
+        self._clock = context.clock
+        self._recovery: Recovery = before._recovery if before else Recovery(context, shard_id)
         self.next_call: float = max(not_before, before.next_call) if before else not_before
         self._last_sign = self._clock.monotonic()
         self._deadline = 0.0

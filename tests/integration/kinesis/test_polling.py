@@ -13,7 +13,7 @@ from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
-from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.manifest import StreamRef
@@ -36,10 +36,11 @@ def transport(client: Any, clock: Any = None) -> PollingTransport:
 
 
 def reader(client: Any, stream: StreamRef, sink: Sink, start: Position = TRIM_HORIZON) -> ShardSubscription:
-    return ShardSubscription(
-        stream, SHARD, start, sink, transport(client), Topology(client),
-        source="manifest.json", retry=RetrySettings(base_ms=5, max_ms=20), limits=polling_limits(KINESIS_LIMITS),
+    context = ReadContext(
+        stream, "manifest.json", transport(client), Topology(client),
+        RetrySettings(base_ms=5, max_ms=20), polling_limits(KINESIS_LIMITS),
     )  # fmt: skip
+    return ShardSubscription(context, SHARD, start, sink)
 
 
 def test_the_answers_json_is_what_tasks_decode(local: Local) -> None:

@@ -14,7 +14,7 @@ import pytest
 from kinesis_efo.errors import ConsumerNotFoundError, ConsumerTakenOverError, StreamNotFoundError, StreamReplacedError
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.records import decode
-from kinesis_efo.kinesis.recovery import Limits
+from kinesis_efo.kinesis.recovery import Limits, ReadContext
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport
@@ -62,10 +62,10 @@ def reader(
     retry: RetrySettings = RETRY,
     **changes: Any,
 ) -> ShardSubscription:
-    return ShardSubscription(
-        stream, shard_id, start, sink, BotoTransport(client), Topology(client),
-        source="manifest.json", retry=retry, limits=replace(QUICK, **changes),
-    )  # fmt: skip
+    context = ReadContext(
+        stream, "manifest.json", BotoTransport(client), Topology(client), retry, replace(QUICK, **changes)
+    )
+    return ShardSubscription(context, shard_id, start, sink)
 
 
 def test_renewals_lose_and_double_nothing(local: Local) -> None:

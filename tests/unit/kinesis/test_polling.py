@@ -20,7 +20,7 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.kinesis.events import ChildShard, Event, read_answer
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
-from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.subscription import ShardSubscription, State
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -57,11 +57,12 @@ class PolledWorld:
         await self.room.wait()
         self.events.append(event)
 
-    def subscribe(self, **changes: Any) -> ShardSubscription:
-        return ShardSubscription(
-            REF, SHARD, self.start, self, self.transport, self.topology, source="the manifest",
-            limits=polling_limits(KINESIS_LIMITS), clock=self.clock, random=lambda: 1.0, **changes,
+    def subscribe(self, retry: RetrySettings = RetrySettings()) -> ShardSubscription:  # noqa: B008
+        context = ReadContext(
+            REF, "the manifest", self.transport, self.topology,
+            retry, polling_limits(KINESIS_LIMITS), self.clock, lambda: 1.0,
         )  # fmt: skip
+        return ShardSubscription(context, SHARD, self.start, self)
 
     async def run_for(self, seconds: float, **changes: Any) -> ShardSubscription:
         subscription = self.subscribe(**changes)

@@ -26,6 +26,7 @@ from kinesis_efo.errors import (
     SubscriptionError,
 )
 from kinesis_efo.kinesis.events import ChildShard, Event
+from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.subscription import ShardSubscription, State
 from kinesis_efo.local.sequence import Numbering
@@ -95,13 +96,16 @@ class ScriptedWorld:
         self.transport = ScriptedTransport(self.clock, *scripts)
         self.topology = topology or ScriptedTopology([SHARD])
         self.sink = Sink(self.clock, delays or {})
-        self.subscription = ShardSubscription(
-            STREAM, SHARD, start, self.sink, self.transport, self.topology,
-            source=SOURCE, retry=retry, clock=self.clock, random=lambda: 1.0,
-            retention=None if fail_on_data_loss is None else Retention(
-                STREAM, self.topology, self.clock, fail=fail_on_data_loss, shortest=DAY
-            ),
-        )  # fmt: skip
+        self.context = ReadContext(
+            STREAM, SOURCE, self.transport, self.topology, retry, clock=self.clock, random=lambda: 1.0
+        )
+        retention = None
+        if fail_on_data_loss is not None:
+            retention = Retention(STREAM, self.topology, self.clock, fail=fail_on_data_loss, shortest=DAY)
+        self.subscription = self.subscribe(start, retention=retention)
+
+    def subscribe(self, start: Position = TRIM_HORIZON, **more: Any) -> ShardSubscription:
+        return ShardSubscription(self.context, SHARD, start, self.sink, **more)
 
     @property
     def stats(self) -> Any:
@@ -456,10 +460,7 @@ async def test_a_success_ends_the_patience_with_refusals() -> None:
 async def test_a_call_made_elsewhere_is_waited_out() -> None:
     world = ScriptedWorld([END])
     begin = world.clock.monotonic()
-    subscription = ShardSubscription(
-        STREAM, SHARD, TRIM_HORIZON, world.sink, world.transport, world.topology,
-        source=SOURCE, clock=world.clock, not_before=begin + 3,
-    )  # fmt: skip
+    subscription = world.subscribe(not_before=begin + 3)
     await subscription.run()
     assert world.transport.calls == [(begin + 3, "TRIM_HORIZON")]
     assert subscription.next_call == begin + 3 + 5
@@ -477,10 +478,7 @@ async def test_what_the_subscription_before_suffered_still_counts() -> None:
         calls += 2
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        subscription = ShardSubscription(
-            STREAM, SHARD, TRIM_HORIZON, world.sink, world.transport, world.topology,
-            source=SOURCE, clock=world.clock, before=subscription,
-        )  # fmt: skip
+        subscription = world.subscribe(before=subscription)
     with pytest.raises(RetriesExhaustedError):
         await subscription.run()
     assert len(world.transport.calls) == 11
@@ -495,10 +493,7 @@ async def test_patience_with_refusals_begins_anew_after_a_time_in_which_nobody_a
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await asyncio.sleep(600)
-    world.subscription = ShardSubscription(
-        STREAM, SHARD, TRIM_HORIZON, world.sink, world.transport, world.topology,
-        source=SOURCE, clock=world.clock, before=world.subscription,
-    )  # fmt: skip
+    world.subscription = world.subscribe(before=world.subscription)
     await world.ends()
 
 

@@ -22,7 +22,7 @@ from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport
-from kinesis_efo.leases import LeaseLoop
+from kinesis_efo.leases import LeaseLoop, Timing, Worker
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings, Start
@@ -90,6 +90,17 @@ class Application:
     runs: int = 0
 
 
+class WatchedFetcher(Fetcher):
+    """Tells the oracle which leases it loses."""
+
+    oracle: Oracle
+
+    def lease_lost(self, key: str, owner: str | None) -> None:
+        """See `LeaseListener`."""
+        self.oracle.interrupted(key)
+        super().lease_lost(key, owner)
+
+
 class Query:
     """One run of the query: from its start to its stop, failure or crash.
 
@@ -118,30 +129,18 @@ class Query:
             )
         }  # fmt: skip
         self.keys = LeaseKeys({"orders": application.ref.stream_name})
-        self.fetcher = Fetcher(
-            self.streams,
-            self.keys,
-            FetcherSettings(application.buffer_bytes, application.fail_on_data_loss, LEASE_TIMEOUT),
-            application.clock,
-        )
+        worker = Worker(name, f"run-{application.runs}")
         self.leases = LeaseLoop(
-            self.network,
-            worker_id=name,
-            run_id=f"run-{application.runs}",
-            endpoint="grpc://here",
-            clock=application.clock,
-            lease_timeout=LEASE_TIMEOUT,
-            random=Random(name),
-            application="lake",
-            on_taken=self.fetcher.lease_taken,
-            on_lost=self._lost,
-            on_failed=self.fetcher.failed,
+            self.network, worker, Timing(LEASE_TIMEOUT), application.clock, Random(name), application="lake"
         )
+        settings = FetcherSettings(application.buffer_bytes, application.fail_on_data_loss, LEASE_TIMEOUT)
+        self.fetcher = WatchedFetcher(self.streams, self.leases, self.keys, settings, application.clock)
+        self.fetcher.oracle = self.oracle
         self.most_used = 0
 
     async def __aenter__(self) -> Query:
         try:
-            await self.fetcher.start(self.leases)
+            await self.fetcher.start("grpc://here")
         except BaseException:
             await self.fetcher.stop()
             raise
@@ -150,10 +149,6 @@ class Query:
     async def __aexit__(self, *_: object) -> None:
         await self.fetcher.stop()
         assert all(body.over for body in self.client.bodies), "a connection was left open"
-
-    def _lost(self, key: str, owner: str | None) -> None:
-        self.oracle.interrupted(key)
-        self.fetcher.lease_lost(key, owner)
 
     def crash(self) -> None:
         """See to it that nothing can be written any more: what `stop` does reaches nobody."""

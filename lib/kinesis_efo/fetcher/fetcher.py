@@ -1,7 +1,7 @@
-"""The fetcher: owns leases, keeps one feed per owned shard, and answers polls, commits and reads.
+"""The fetcher: reads the shards whose leases it holds, one feed per shard, and answers polls, commits and reads.
 
-One asyncio loop; nothing in here is thread-safe. What is read is decided by positions that come from outside (Spark's
-offsets); leases only decide whether this fetcher may read at all. Relies on feeds, leases and the streams' lineage.
+It lives in one asyncio loop and is not thread-safe. Positions from outside (Spark's offsets) decide what is read; leases only
+decide whether this fetcher may read at all.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, Shar
 logger = logging.getLogger(__name__)
 
 LIST_SHARDS_SECONDS: Final = 60.0
-"""Between two looks at a stream's shards; children usually come with their parent's last event."""
+"""Time between two listings of a stream's shards. A parent's last event usually announces its children earlier."""
 
 LIST_AGAIN_SECONDS: Final = 2.0
-"""The same, while one of the children told of has a parent that is not known."""
+"""The same, while an announced child has a parent that is not known."""
 
 READ_CHUNK_BYTES: Final = 1 << 20
-"""About what a `get` sends at a time. Each is copied a few times on its way out, beside the budget."""
+"""About how much a `get` sends at a time. Each chunk is copied a few times on its way out, on top of the budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetcherSettings:
-    """How a fetcher behaves.
+    """Settings of a fetcher.
 
     Attributes:
         buffer_bytes: Budget for all shards, bytes.
         fail_on_data_loss: Whether records that are gone fail the query.
-        lease_timeout: Seconds; how long a read may wait for its lease is derived from it.
+        lease_timeout: Seconds without renewal after which a lease is free. How long a read waits for a lease follows from it.
     """
 
     buffer_bytes: int
@@ -74,8 +74,9 @@ class Fetcher:
 
     Args:
         streams: By logical name.
+        leases: Not started yet.
         lease_keys: Which lease belongs to which shard.
-        settings: See there.
+        settings: See `FetcherSettings`.
         clock: Time.
 
     Attributes:
@@ -85,11 +86,13 @@ class Fetcher:
     def __init__(
         self,
         streams: Mapping[str, Stream],
+        leases: LeaseLoop,
         lease_keys: LeaseKeys,
         settings: FetcherSettings,
         clock: Clock,
     ) -> None:
         self._streams = Streams(streams)
+        self._leases = leases
         self._lease_keys = lease_keys
         self._settings = settings
         self._clock = clock
@@ -104,28 +107,26 @@ class Fetcher:
         self._held = Signal()
         self._outdated = Signal()
         self._failure: KinesisEfoError | None = None
-        self._leases: LeaseLoop | None = None
         self._tips: asyncio.Task[Offset] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, leases: LeaseLoop) -> None:
+    async def start(self, endpoint: str) -> None:
         """Begin to take leases and to watch the streams.
 
         Args:
-            leases: Created with this fetcher's `lease_taken`, `lease_lost` and `failed`.
+            endpoint: Where this fetcher serves data; other processes find it with its leases.
 
         Raises:
             LeaseTableError: The lease table cannot be used.
             StreamError: A stream cannot be listed.
         """
-        self._leases = leases
-        await leases.start()
+        await self._leases.start(self, endpoint)
         await self._streams.refresh()
         self._spawn(self._watch_shards)
         self._spawn(self._watch_leases)
 
     async def stop(self) -> None:
-        """Stop fetching, write the last checkpoints and release the leases. Calls that wait are refused."""
+        """Stop fetching, write the last checkpoints and release the leases. Waiting calls fail."""
         self._failure = self._failure or FetcherUnreachableError("the fetcher has stopped: its query has ended")
         self._wake_all()
         closing = [task for feed in self._feeds.values() if (task := feed.close())]
@@ -133,8 +134,7 @@ class Fetcher:
             task.cancel()
         if self._tips is not None:
             self._tips.cancel()
-        if self._leases is not None:
-            await self._leases.stop()
+        await self._leases.stop()
         await asyncio.gather(*closing, *self._tasks, return_exceptions=True)
         self._feeds.clear()
 
@@ -151,10 +151,10 @@ class Fetcher:
     # -- what the stream reader asks
 
     async def poll(self, request: PollRequest) -> PollReply:
-        """How far the next micro-batch may go. Answers at once when there is news, else after the timeout."""
+        """Tell how far the next micro-batch may go: at once where there is something new, else after the timeout."""
         offset = Offset.from_dict(request.offset)
         self._polled = {key: position for key, position in offset.items() if not position.is_end}
-        # An ended shard stays wanted until its end is committed, so that its lease takes that checkpoint: after a crash, too.
+        # An ended shard stays wanted until its end is committed, so that its lease gets that checkpoint even after a crash.
         self._want(
             {
                 key: position
@@ -182,7 +182,7 @@ class Fetcher:
             if not position.is_end and (feed := self._feed(key)) is not None:
                 buffers[key] = feed.from_position(position)
                 buffers[key].want(position)
-        # Half of the budget at most: while Spark works on one micro-batch, the next one is fetched.
+        # At most half of the budget: the next micro-batch is fetched into the other half while Spark works on this one.
         portions = plan(buffers, offset, min(request.max_bytes, self.budget.limit // 2), request.max_records)
         reached = {**offset, **{key: portion.through for key, portion in portions.items()}}
         return PollReply(
@@ -199,7 +199,6 @@ class Fetcher:
     async def commit(self, request: CommitRequest) -> None:
         """Drop what Spark will not ask for again, and move the checkpoints of the leases."""
         self._check()
-        assert self._leases is not None
         for key, position in Offset.from_dict(request.offset).items():
             lease = self._lease_keys.encode(key)
             feed = self._feeds.get(key)
@@ -215,13 +214,13 @@ class Fetcher:
                 self._leases.checkpoint(lease, position)
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        """The hash keys that belong to a shard, where it is known."""
+        """First and last hash key of a shard; None where they are not known."""
         return self._streams.stream(key.stream).hash_range(key.shard)
 
     # -- what tasks ask
 
     async def read(self, wanted: ShardRange) -> AsyncIterator[list[bytes]]:
-        """The payloads that cover a range, some at a time; from Kinesis again where they are not buffered (any more)."""
+        """The payloads that cover a range, some at a time. What is not in the buffer is read from Kinesis again."""
         key, position, through = wanted
         self._reading[key] += 1
         try:
@@ -243,7 +242,7 @@ class Fetcher:
             self._reading[key] -= 1
 
     async def _held_feed(self, key: ShardKey, position: Position) -> ShardFeed:
-        """The feed of a shard, once its lease is held: after a crash it has to expire first."""
+        """The feed of a shard, once its lease is held. After a crash, the old lease has to expire first."""
         if key not in self._wanted:
             self._want({**self._wanted, key: position})
         patience = 3 * self._settings.lease_timeout + 30
@@ -252,15 +251,15 @@ class Fetcher:
             self._check()
             if not await self._wait(self._held, give_up_at):
                 raise FetcherError(
-                    f"the lease {self._lease_keys.encode(key)} could not be had for {patience:.0f} s; "
-                    "look at its row in the lease table, and at its owner"
+                    f"lease {self._lease_keys.encode(key)} could not be taken within {patience:.0f} s: another owner holds it, or the "
+                    "lease table does not answer; look up its owner in the lease table, and stop that query"
                 )
         return feed
 
     # -- where the streams end right now
 
     async def tips(self, request: TipsRequest) -> TipsReply:
-        """Where the ends of the streams are, for the shards of an offset and their descendants."""
+        """Tell where the streams end right now, for the shards of an offset and their descendants."""
         self._check()
         if self._tips is None:
             self._tips = asyncio.create_task(self._find_tips(Offset.from_dict(request.offset)), name="tips")
@@ -275,7 +274,7 @@ class Fetcher:
         await self._streams.refresh()
         found = self._streams.ends(offset)
         open_shards = [key for key, end in found.items() if end is None]
-        # Asking takes a subscription, so it takes the lease: another run must not be thrown out by a question.
+        # Asking takes a subscription and would end another run's: so it needs the lease, as reading does.
         self._want({**self._still_read(), **{key: offset.get(key, TRIM_HORIZON) for key in open_shards}})
         for feed in await asyncio.gather(*(self._held_feed(key, TRIM_HORIZON) for key in open_shards)):
             feed.close()
@@ -285,16 +284,16 @@ class Fetcher:
         ends = {key: end for key, end in found.items() if end is not None}
         return Offset({**ends, **dict(zip(open_shards, tips, strict=True))})
 
-    # -- leases
+    # -- what the lease loop tells and asks it
 
     def read_until(self, key: str, position: Position | None) -> float | None:
-        """Until when all that arrived in a shard lies at or before a position, epoch seconds, where that is known."""
+        """See `LeaseListener`."""
         shard = self._lease_keys.decode(key)
         feed = self._feeds.get(shard) if shard is not None else None
         return feed.read_until(position) if feed is not None and position is not None else None
 
     def lease_taken(self, key: str) -> None:
-        """A lease is ours: its shard is fetched from where the query stands, without waiting for the next poll."""
+        """Start to fetch a shard whose lease is held now, from the query's position, without waiting for the next poll."""
         shard = self._lease_keys.decode(key)
         if shard in self._polled and (feed := self._feed(shard)) is not None:
             feed.from_position(self._polled[shard])
@@ -302,7 +301,7 @@ class Fetcher:
         self._news.notify()
 
     def lease_lost(self, key: str, owner: str | None) -> None:
-        """A lease is not ours any more: stop reading its shard, at once."""
+        """Stop reading a shard whose lease is gone. Where another owner took it, the query fails."""
         shard = self._lease_keys.decode(key)
         if shard in self._feeds:
             self._feeds.pop(shard).close()
@@ -316,7 +315,7 @@ class Fetcher:
         self.arrived()
 
     def failed(self, error: KinesisEfoError) -> None:
-        """Something cannot be healed: every call from now on fails with the first such error."""
+        """Make every call from now on fail with this error, or with the first one where there were several."""
         if self._failure is None:
             self._failure = error
             logger.error("%s", error)
@@ -330,7 +329,6 @@ class Fetcher:
         return {key: position for key, position in self._wanted.items() if self._reading[key]}
 
     def _want(self, positions: Mapping[ShardKey, Position], *, complete: bool = False) -> None:
-        assert self._leases is not None
         if positions.keys() == self._wanted.keys() and complete <= self._complete:
             return
         self._wanted, self._complete = dict(positions), complete
@@ -338,8 +336,7 @@ class Fetcher:
         self._leases.want({self._lease_keys.encode(key): info for key, info in infos}, complete=complete)
 
     def _feed(self, key: ShardKey) -> ShardFeed | None:
-        """The feed of a shard whose lease is held at this moment, else None."""
-        assert self._leases is not None
+        """The feed of a shard; None while its lease is not held."""
         if not self._leases.is_held(self._lease_keys.encode(key)):
             return None
         if key not in self._feeds:
@@ -354,19 +351,18 @@ class Fetcher:
         return self._feeds[key]
 
     def _subscribe(self, key: ShardKey, start: Position, sink: EventSink) -> ShardSubscription:
-        assert self._leases is not None
         read_until = self._leases.read_until(self._lease_keys.encode(key), start)
         stream = self._streams.stream(key.stream)
         return stream.subscribe(key.shard, start, sink, read_until)
 
-    # -- what feeds tell
+    # -- what feeds tell it
 
     def arrived(self) -> None:
-        """Some shard has something new."""
+        """Wake the polls that wait: some shard has something new."""
         self._news.notify()
 
     def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
-        """A shard's last event is in; its children are known now."""
+        """Take note of a shard's children, which its last event announced."""
         stream = self._streams.stream(key.stream)
         stream.learn(key.shard, children)
         if stream.lineage.outdated:
@@ -395,7 +391,6 @@ class Fetcher:
             self.arrived()
 
     async def _watch_leases(self) -> None:
-        assert self._leases is not None
         while True:
             missing = [key for key in map(self._lease_keys.encode, self._wanted) if not self._leases.is_held(key)]
             if missing:
@@ -414,14 +409,14 @@ class Fetcher:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- small things
+    # -- helpers
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
 
     async def _wait(self, signal: Signal, give_up_at: float) -> bool:
-        """Wait for a signal; False when the time is up before it came."""
+        """Wait for a signal; False where the time is up first."""
         remaining = give_up_at - self._clock.monotonic()
         if remaining <= 0:
             return False

@@ -1,6 +1,6 @@
-"""A fetcher with all it needs, in a thread of its own: clients, leases, the Flight service, and their orderly end.
+"""Runs a fetcher in a thread of its own, with its clients, leases and Flight service, and ends them in order.
 
-The one place where the parts are put together. Relies on everything below it.
+This is the one place where these parts are put together.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Transport
+from kinesis_efo.leases.election import Worker
+from kinesis_efo.leases.keeper import Timing
 from kinesis_efo.leases.loop import LeaseLoop, worker_id
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.table import LeaseTable, client_config
@@ -50,7 +52,7 @@ class FetcherRuntime:
 
     Args:
         manifest: The application, with the streams to read.
-        options: What the query said.
+        options: The options of the query.
         host: Address to bind to.
         clock: Time.
         limits: Kinesis' times; tests shorten them.
@@ -86,7 +88,7 @@ class FetcherRuntime:
         """Start fetching on demand.
 
         Raises:
-            KinesisEfoError: The lease table, a stream or the credentials are not what they should be.
+            KinesisEfoError: The lease table, a stream or the credentials cannot be used.
         """
         self._thread.start()
         try:
@@ -96,10 +98,10 @@ class FetcherRuntime:
             raise
 
     def initial_offset(self, start: Start) -> Offset:
-        """Where a new query begins, as positions of shards.
+        """The position of each shard from which a new query begins.
 
         Raises:
-            KinesisEfoError: The streams cannot be listed, or the leases say nothing.
+            KinesisEfoError: The streams cannot be listed, or there are no leases to start from.
         """
         assert self._table is not None
         return self._run(start_offset(start, self._streams, self._table, self._lease_keys, self._clock))
@@ -110,7 +112,7 @@ class FetcherRuntime:
         return self._fetcher is not None and self._fetcher.reading
 
     def stop(self) -> None:
-        """Release the leases, close every connection, end the thread. Bounded; may be called again."""
+        """Release the leases, close every connection, end the thread. Takes bounded time; may be called again."""
         with self._stopping:
             self._stop()
 
@@ -121,10 +123,10 @@ class FetcherRuntime:
             asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result(_STOP_SECONDS)
         except (TimeoutError, CancelledError):
             logger.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
-        # The leases first: a successor waits for them.
+        # Only after the leases were released: a successor waits for them.
         self._end_report()
         if self._service is not None:
-            # Waits for calls that are under way; they have ended with the fetcher, but a stuck one must not hold us.
+            # `shutdown` waits for the calls under way. They ended with the fetcher, but a stuck one must not block us.
             closing = threading.Thread(target=self._service.shutdown, daemon=True)
             closing.start()
             closing.join(2)
@@ -159,29 +161,23 @@ class FetcherRuntime:
             manifest.lease_table,
             declared_by=f"the stack of application {manifest.application!r} (see manifest {manifest.source})",
         )
-        settings = FetcherSettings(options.buffer_bytes, options.fail_on_data_loss, options.lease_timeout)
-        fetcher = Fetcher(self._streams, self._lease_keys, settings, self._clock)
-        self._fetcher = fetcher
-        self._service = FetcherService(fetcher, self._loop, self.secret, self._host)
-        self.location = self._service.location
         random = Random()
         leases = LeaseLoop(
             self._table,
-            worker_id=worker_id(random),
-            run_id=uuid.uuid4().hex,
-            endpoint=self.location,
-            clock=self._clock,
-            lease_timeout=options.lease_timeout,
-            random=random,
+            Worker(worker_id(random), uuid.uuid4().hex),
+            Timing(options.lease_timeout),
+            self._clock,
+            random,
             application=manifest.application,
             in_flight=_LEASE_REQUESTS,
-            read_until=fetcher.read_until,
-            on_taken=fetcher.lease_taken,
-            on_lost=fetcher.lease_lost,
-            on_failed=fetcher.failed,
         )
+        settings = FetcherSettings(options.buffer_bytes, options.fail_on_data_loss, options.lease_timeout)
+        fetcher = Fetcher(self._streams, leases, self._lease_keys, settings, self._clock)
+        self._fetcher = fetcher
+        self._service = FetcherService(fetcher, self._loop, self.secret, self._host)
+        self.location = self._service.location
         self._stack.push_async_callback(fetcher.stop)
-        await fetcher.start(leases)
+        await fetcher.start(self.location)
         about = {"application": manifest.application, "environment": manifest.environment}
         collector = FetcherCollector(
             fetcher, self._streams, leases, about, options.metrics.shards, self._clock.monotonic

@@ -1,5 +1,8 @@
 """Leases: which worker reads which shard, kept in DynamoDB in KCL's form. See `LeaseLoop` and `LeaseTable`."""
 
+from kinesis_efo.leases.election import Worker
+from kinesis_efo.leases.keeper import Timing
+from kinesis_efo.leases.listener import LeaseListener, SilentListener
 from kinesis_efo.leases.loop import LeaseLoop, worker_id
 from kinesis_efo.leases.row import Lease, LeaseInfo, LeaseKeys
 from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Scan, Written
@@ -10,11 +13,15 @@ __all__ = [
     "Lease",
     "LeaseInfo",
     "LeaseKeys",
+    "LeaseListener",
     "LeaseLoop",
     "LeaseStore",
     "LeaseTable",
     "Lost",
     "Scan",
+    "SilentListener",
+    "Timing",
+    "Worker",
     "Written",
     "client_config",
     "worker_id",

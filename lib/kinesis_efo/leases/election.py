@@ -21,7 +21,6 @@ class Worker:
 
     id: str
     run: str
-    endpoint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,25 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class Writing:
+    """What all keepers of a worker write with.
+
+    Attributes:
+        store: Where the rows are.
+        clock: Time.
+        timing: How often rows are written.
+        slots: Bounds the requests in flight.
+        random: Spreads renewals.
+    """
+
+    store: LeaseStore
+    clock: Clock
+    timing: Timing
+    slots: asyncio.Semaphore
+    random: Random
+
+
+@dataclass(frozen=True, slots=True)
 class Noted:
     """A position to store with one of the next writes."""
 
@@ -63,10 +82,9 @@ class Keeper:
     """Holds one lease until it is lost, or has to be released.
 
     Args:
-        store: Where the row is.
+        writing: Shared with the other keepers.
         lease: The row as we took it.
         sent_at: Monotonic time before the taking write was sent, seconds.
-        slots: Bounds requests in flight, over all leases.
         noted: Returns what should be stored, or None; asked before every write.
         read_until: Returns until when all that arrived lies at or before a position, epoch seconds, or None; asked before
             every renewal.
@@ -74,25 +92,21 @@ class Keeper:
 
     def __init__(
         self,
-        store: LeaseStore,
+        writing: Writing,
         lease: Lease,
         sent_at: float,
         *,
-        clock: Clock,
-        timing: Timing,
-        slots: asyncio.Semaphore,
-        random: Random,
         noted: Callable[[], Noted | None],
-        read_until: Callable[[Position | None], float | None] = lambda _position: None,
+        read_until: Callable[[Position | None], float | None],
     ) -> None:
         self.lease = lease
         self.lost_to: str | None = None
         self.trouble: LeaseError | None = None
-        self._store = store
-        self._clock = clock
-        self._timing = timing
-        self._slots = slots
-        self._random = random
+        self._store = writing.store
+        self._clock = writing.clock
+        self._timing = writing.timing
+        self._slots = writing.slots
+        self._random = writing.random
         self._noted = noted
         self._read_until = read_until
         self._sent_at = sent_at

@@ -20,7 +20,8 @@ from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, 
 from kinesis_efo.leases.cleanup import finished_parents, passed_parents
 from kinesis_efo.leases.election import Plan, Worker, plan
 from kinesis_efo.leases.expiry import Observer, Sighting
-from kinesis_efo.leases.keeper import Ending, Keeper, Noted, Timing
+from kinesis_efo.leases.keeper import Ending, Keeper, Noted, Timing, Writing
+from kinesis_efo.leases.listener import LeaseListener, SilentListener
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan
 from kinesis_efo.positions import SHARD_END, Position
@@ -56,21 +57,12 @@ class LeaseLoop:
 
     Args:
         table: Where the leases are.
-        worker_id: Unique for ever; see `worker_id`.
-        run_id: Query run; workers of one run share the leases, those of another are refused.
-        endpoint: Where this worker serves data; other processes find it in the rows.
+        worker: This worker and its query run. Workers of one run share the leases, those of another are refused.
+        timing: How often rows are written, and after how long a lease is free.
         clock: Time.
-        lease_timeout: Seconds without renewal after which a lease is free.
-        checkpoint_interval: Least seconds between two checkpoints of one shard.
         random: Spreads renewals and choices.
         application: Name for messages.
         in_flight: Requests to the table at the same time, at most.
-        read_until: Tells for a lease key and a position until when all that arrived lies at or before that, epoch
-            seconds, or None.
-        on_taken: Called with a lease key once it is ours.
-        on_lost: Called with a lease key, and who has it now (None: nobody we know of, the table was not reachable in
-            time), once it is not ours any more without our doing. Stop reading before returning.
-        on_failed: Called with the error that ended the loop.
 
     Attributes:
         stats: What happened so far.
@@ -79,34 +71,26 @@ class LeaseLoop:
     def __init__(
         self,
         table: LeaseStore,
-        *,
-        worker_id: str,
-        run_id: str,
-        endpoint: str,
+        worker: Worker,
+        timing: Timing,
         clock: Clock,
-        lease_timeout: float,
-        checkpoint_interval: float = 5.0,
         random: Random,
+        *,
         application: str | None = None,
         in_flight: int = 32,
-        read_until: Callable[[str, Position | None], float | None] = lambda _key, _position: None,
-        on_taken: Callable[[str], None] = lambda _key: None,
-        on_lost: Callable[[str, str | None], None] = lambda _key, _owner: None,
-        on_failed: Callable[[LeaseError], None] = lambda _error: None,
     ) -> None:
         self.stats = LeaseStats()
         self._table = table
-        self._me = Worker(worker_id, run_id, endpoint)
+        self._me = worker
+        self._endpoint = ""
+        self._listener: LeaseListener = SilentListener()
         self._clock = clock
-        self._timing = Timing(lease_timeout, checkpoint_interval)
+        self._timing = timing
         self._random = random
         self._subject = f"application {application}" if application else table.label
         self._slots = asyncio.Semaphore(in_flight)
-        self._read_until = read_until
-        self._on_taken = on_taken
-        self._on_lost = on_lost
-        self._on_failed = on_failed
-        self._observer = Observer(lease_timeout)
+        self._writing = Writing(table, clock, timing, self._slots, random)
+        self._observer = Observer(timing.lease_timeout)
         self._wanted: dict[str, LeaseInfo] = {}
         self._complete = False
         self._finished: set[str] = set()
@@ -237,13 +221,18 @@ class LeaseLoop:
 
     # -- start and stop
 
-    async def start(self) -> None:
+    async def start(self, listener: LeaseListener, endpoint: str) -> None:
         """Check the table and begin.
+
+        Args:
+            listener: Reads the shards, and learns what happens to their leases.
+            endpoint: Where this worker serves data; other processes find it in the rows.
 
         Raises:
             LeaseTableError: The table is missing, is no lease table, or refuses us.
             TableUnavailableError: It cannot be reached.
         """
+        self._listener, self._endpoint = listener, endpoint
         await self._table.check()
         self._loop_task = asyncio.create_task(self._run(), name=f"leases of {self._me.id}")
 
@@ -345,11 +334,11 @@ class LeaseLoop:
         lease = Lease.new(key, info)
         if (noted := self._noted.get(key)) is not None and lease.advances(noted.position, noted.sub):
             lease = lease.checkpointed(noted.position, noted.sub, noted.children)
-        lease = lease.taken(self._me.id, self._me.run, self._me.endpoint)
+        lease = lease.taken(self._me.id, self._me.run, self._endpoint)
         return await self._acquire(lambda: self._table.create_if_absent(lease))
 
     async def _take(self, seen: Lease) -> bool:
-        return await self._acquire(lambda: self._table.take(seen, self._me.id, self._me.run, self._me.endpoint))
+        return await self._acquire(lambda: self._table.take(seen, self._me.id, self._me.run, self._endpoint))
 
     async def _acquire(self, write: Callable[[], Awaitable[Outcome]]) -> bool:
         async with self._slots:
@@ -369,15 +358,11 @@ class LeaseLoop:
     def _begin(self, lease: Lease, sent_at: float) -> None:
         key = lease.key
         keeper = Keeper(
-            self._table,
+            self._writing,
             lease,
             sent_at,
-            clock=self._clock,
-            timing=self._timing,
-            slots=self._slots,
-            random=self._random,
             noted=lambda: self._noted.get(key),
-            read_until=lambda position: self._read_until(key, position),
+            read_until=partial(self._listener.read_until, key),
         )
         self._keepers[key] = keeper
         self.stats.taken += 1
@@ -386,7 +371,7 @@ class LeaseLoop:
         self._tending.add(task)
         task.add_done_callback(self._tending.discard)
         if key in self._open and not self._stopping:
-            self._on_taken(key)
+            self._listener.lease_taken(key)
             self._news.set()
         else:  # given up while the write was under way
             keeper.leave()
@@ -396,22 +381,22 @@ class LeaseLoop:
             match await keeper.keep():
                 case Ending.LEAVING:
                     if key in self._open and not self._stopping:  # not wanted for a moment, and wanted again since
-                        self._on_lost(key, None)
+                        self._listener.lease_lost(key, None)
                     freed = await keeper.release()
                     logger.info("lease %s %s by %s", key, "released" if freed else "left to expire", self._me.id)
                 case Ending.ASKED:
                     heir = keeper.lease.handover_to
                     logger.info("lease %s handed over by %s to %s", key, self._me.id, heir)
-                    self._on_lost(key, heir)
+                    self._listener.lease_lost(key, heir)
                     await keeper.release()
                 case Ending.LOST:
                     self.stats.lost_to_others += 1
                     logger.warning("lease %s of %s lost to %s", key, self._me.id, keeper.lost_to or "nobody")
-                    self._on_lost(key, keeper.lost_to)
+                    self._listener.lease_lost(key, keeper.lost_to)
                 case Ending.UNREACHABLE:
                     self.stats.not_renewed += 1
                     logger.warning("lease %s of %s lost: not renewed in time: %s", key, self._me.id, keeper.why_late)
-                    self._on_lost(key, None)
+                    self._listener.lease_lost(key, None)
                     if isinstance(keeper.trouble, LeaseTableError):
                         self._fail(keeper.trouble)
                     elif self._stopping:
@@ -458,5 +443,5 @@ class LeaseLoop:
         if self._failure is None:
             self._failure = error
             logger.error("%s", error)
-            self._on_failed(error)
+            self._listener.failed(error)
         self._news.set()

@@ -24,7 +24,18 @@ from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport
-from kinesis_efo.leases import Lease, LeaseInfo, LeaseLoop, LeaseTable, Written, client_config, worker_id
+from kinesis_efo.leases import (
+    Lease,
+    LeaseInfo,
+    LeaseLoop,
+    LeaseTable,
+    SilentListener,
+    Timing,
+    Worker,
+    Written,
+    client_config,
+    worker_id,
+)
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import Manifest, StreamRef, load_manifest
 from kinesis_efo.options import AwsSettings
@@ -138,16 +149,8 @@ async def life(world: World) -> int:
 async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transport: BotoTransport) -> int:
     stream = manifest.streams["orders"]
     shards = await topology.shards(stream.stream_arn)
-    leases = LeaseLoop(
-        table,
-        worker_id=worker_id(Random(1)),
-        run_id="run",
-        endpoint="grpc://127.0.0.1:1",
-        clock=SystemClock(),
-        lease_timeout=10,
-        random=Random(2),
-    )
-    await leases.start()
+    leases = LeaseLoop(table, Worker(worker_id(Random(1)), "run"), Timing(10), SystemClock(), Random(2))
+    await leases.start(SilentListener(), "grpc://127.0.0.1:1")
     received = 0
     try:
         leases.want({shard.shard_id: LeaseInfo() for shard in shards})

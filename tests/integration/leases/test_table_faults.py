@@ -23,6 +23,9 @@ from kinesis_efo.leases import (
     LeaseLoop,
     LeaseTable,
     Lost,
+    SilentListener,
+    Timing,
+    Worker,
     Written,
     client_config,
     worker_id,
@@ -242,18 +245,14 @@ async def test_a_worker_gets_through_lost_answers_throttling_and_silence(
     table: LeaseTable, proxy: Proxy, client: Any
 ) -> None:
     lost: list[tuple[str, str | None]] = []
-    loop = LeaseLoop(
-        table,
-        worker_id=worker_id(Random(1)),
-        run_id="run",
-        endpoint="grpc://here",
-        clock=SystemClock(),
-        lease_timeout=3.0,
-        random=Random(1),
-        on_lost=lambda key, owner: lost.append((key, owner)),
-    )
+
+    class Listener(SilentListener):
+        def lease_lost(self, key: str, owner: str | None) -> None:
+            lost.append((key, owner))
+
+    loop = LeaseLoop(table, Worker(worker_id(Random(1)), "run"), Timing(3.0), SystemClock(), Random(1))
     keys = {f"shardId-{i:012d}": LeaseInfo() for i in range(32)}
-    await loop.start()
+    await loop.start(Listener(), "grpc://here")
     loop.want(keys)
     await loop.wait_held(keys, at_most=20)
     proxy.drop_answers = 20

@@ -24,7 +24,7 @@ from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.leases import LeaseLoop
+from kinesis_efo.leases import LeaseLoop, Timing, Worker
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.metrics import Kind
@@ -65,23 +65,13 @@ class Query:
         access = Stream(ref, transport, stream, RetrySettings(), "manifest.json", clock, limits)
         keys = LeaseKeys({"orders": "dev-orders"})
         self._streams = {"orders": access}
-        self.fetcher = Fetcher({"orders": access}, keys, FetcherSettings(buffer_bytes, True, 10.0), clock)
-        self.leases = LeaseLoop(
-            self.store,
-            worker_id=f"w{id(self)}",
-            run_id=f"r{id(self)}",
-            endpoint="grpc://here",
-            clock=clock,
-            lease_timeout=10.0,
-            random=Random(1),
-            application="lake",
-            on_taken=self.fetcher.lease_taken,
-            on_lost=self.fetcher.lease_lost,
-            on_failed=self.fetcher.failed,
-        )
+        worker = Worker(f"w{id(self)}", f"r{id(self)}")
+        self.leases = LeaseLoop(self.store, worker, Timing(10.0), clock, Random(1), application="lake")
+        settings = FetcherSettings(buffer_bytes, True, 10.0)
+        self.fetcher = Fetcher({"orders": access}, self.leases, keys, settings, clock)
 
     async def __aenter__(self) -> Query:
-        await self.fetcher.start(self.leases)
+        await self.fetcher.start("grpc://here")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -328,7 +318,7 @@ async def test_a_lease_that_cannot_be_had_fails_a_read_with_its_name() -> None:
         stream.put(0, 30)
         await until_read(first, horizon(stream), 1)
         async with Query(stream, store) as second:
-            with pytest.raises(KinesisEfoError, match=r"already read by|could not be had"):
+            with pytest.raises(KinesisEfoError, match=r"already read by|could not be taken"):
                 await second.read(
                     ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(9999))
                 )

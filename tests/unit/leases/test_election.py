@@ -15,7 +15,7 @@ from kinesis_efo.leases.election import Plan, Worker, plan
 from kinesis_efo.leases.expiry import Observer
 
 TIMEOUT = 10.0
-ME = Worker("me", "run", "grpc://me")
+ME = Worker("me", "run")
 
 
 def lease(

@@ -7,12 +7,11 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any
 
 import pytest
 
 from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError, TableUnavailableError
-from kinesis_efo.leases import LeaseInfo, LeaseLoop, worker_id
+from kinesis_efo.leases import LeaseInfo, LeaseListener, LeaseLoop, SilentListener, Timing, Worker, worker_id
 from kinesis_efo.leases.loop import LeaseStats
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
@@ -20,6 +19,23 @@ from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock, run
 
 TIMEOUT = 10.0
+
+
+class Listener(SilentListener):
+    """Writes down what a worker's loop tells."""
+
+    def __init__(self, fixture: Fixture, name: str) -> None:
+        self._fixture = fixture
+        self._name = name
+
+    def lease_taken(self, key: str) -> None:
+        self._fixture.events.append((self._name, key, "taken"))
+
+    def lease_lost(self, key: str, owner: str | None) -> None:
+        self._fixture.events.append((self._name, key, owner))
+
+    def failed(self, error: LeaseError) -> None:
+        self._fixture.failed.append(error)
 
 
 class Fixture:
@@ -32,24 +48,26 @@ class Fixture:
         self.failed: list[LeaseError] = []
         self.loops: list[LeaseLoop] = []
 
-    async def worker(self, name: str = "a", run_id: str = "run", keys: str = "", **options: Any) -> LeaseLoop:
+    async def worker(
+        self,
+        name: str = "a",
+        run_id: str = "run",
+        keys: str = "",
+        listener: LeaseListener | None = None,
+        in_flight: int = 32,
+    ) -> LeaseLoop:
         network = self.networks[name] = Network(self.store, Random(name))
         loop = LeaseLoop(
             network,
-            worker_id=name,
-            run_id=run_id,
-            endpoint=f"grpc://{name}",
-            clock=LoopClock(),
-            lease_timeout=TIMEOUT,
-            random=Random(name),
+            Worker(name, run_id),
+            Timing(TIMEOUT),
+            LoopClock(),
+            Random(name),
             application="lake",
-            on_taken=lambda key: self.events.append((name, key, "taken")),
-            on_lost=lambda key, owner: self.events.append((name, key, owner)),
-            on_failed=self.failed.append,
-            **options,
+            in_flight=in_flight,
         )
         self.loops.append(loop)
-        await loop.start()
+        await loop.start(listener or Listener(self, name), f"grpc://{name}")
         loop.want(info(keys))
         return loop
 
@@ -329,12 +347,16 @@ async def test_a_lease_lost_to_the_deadline_is_not_taken_back_from_another(f: Fi
 @scenario
 async def test_a_process_that_was_stopped_knows_before_it_does_anything(f: Fixture) -> None:
     """SIGSTOP: the loop does not run and time passes; on waking up the clock is asked first."""
-    loop = await f.worker(keys="p")
+    written_before_loss: list[int] = []
+
+    class Counting(SilentListener):
+        def lease_lost(self, key: str, owner: str | None) -> None:
+            written_before_loss.append(len(f.store.writes) - writes)
+
+    loop = await f.worker(keys="p", listener=Counting())
     await loop.wait_held("p")
     await asyncio.sleep(20)
     writes = len(f.store.writes)
-    written_before_loss: list[int] = []
-    loop._on_lost = lambda _key, _owner: written_before_loss.append(len(f.store.writes) - writes)
     asyncio.get_running_loop().now += 60  # type: ignore[attr-defined]
     assert not loop.is_held("p")
     assert loop.held == set()
@@ -519,7 +541,12 @@ async def test_a_stored_checkpoint_ahead_of_ours_stays(f: Fixture) -> None:
 @scenario
 async def test_a_row_tells_until_when_its_checkpoint_reaches(f: Fixture) -> None:
     known: dict[Position, int] = {TRIM_HORIZON: 111}
-    loop = await f.worker(read_until=lambda key, position: known.get(position) if key == "p" else None)
+
+    class Knowing(SilentListener):
+        def read_until(self, key: str, position: Position | None) -> float | None:
+            return known.get(position) if key == "p" and position is not None else None
+
+    loop = await f.worker(listener=Knowing())
     loop.want(info("p q"))
     await loop.wait_held(["p", "q"])
     await asyncio.sleep(4)
@@ -667,9 +694,12 @@ async def test_waiting_has_an_end_and_says_what_was_in_the_way(f: Fixture) -> No
 
 
 @scenario
-async def test_an_error_in_a_callback_ends_the_loop_visibly(f: Fixture) -> None:
-    loop = await f.worker()
-    loop._on_taken = lambda key: {}[key]
+async def test_an_error_in_the_listener_ends_the_loop_visibly(f: Fixture) -> None:
+    class Failing(SilentListener):
+        def lease_taken(self, key: str) -> None:
+            raise KeyError(key)
+
+    loop = await f.worker(listener=Failing())
     loop.want(info("p"))
     with pytest.raises(LeaseError, match="the lease loop failed: KeyError"):
         await loop.wait_held("p")

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from kinesis_efo.errors import LeaseError
-from kinesis_efo.leases import LeaseInfo, LeaseLoop
+from kinesis_efo.leases import LeaseInfo, LeaseLoop, SilentListener, Timing, Worker
 from kinesis_efo.leases.row import Item, Lease
 from kinesis_efo.positions import Position
 from tests.support.lease_store import MemoryLeaseStore, Network
@@ -44,22 +44,26 @@ class Process:
         self.dead = False
         self.loop = LeaseLoop(
             self.network,
-            worker_id=name,
-            run_id=run_id,
-            endpoint=f"grpc://{name}",
-            clock=FreezableClock(self.network),
-            lease_timeout=TIMEOUT,
-            random=Random(f"{world.seed} {name} choices"),
-            on_taken=lambda key: world.check(f"{name} took {key}"),
-            on_failed=self.failures_of(world),
+            Worker(name, run_id),
+            Timing(TIMEOUT),
+            FreezableClock(self.network),
+            Random(f"{world.seed} {name} choices"),
         )
 
-    def failures_of(self, world: World):  # type: ignore[no-untyped-def]
-        def failed(error: LeaseError) -> None:
-            assert "already read by" in str(error), error
-            world.refused.append(self.name)
 
-        return failed
+class Listener(SilentListener):
+    """Has the world checked with every lease taken."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+
+    def lease_taken(self, key: str) -> None:
+        self._world.check(f"{self._name} took {key}")
+
+    def failed(self, error: LeaseError) -> None:
+        assert "already read by" in str(error), error
+        self._world.refused.append(self._name)
 
 
 class World:
@@ -90,7 +94,7 @@ class World:
 
     async def begin(self, run_id: str) -> Process:
         process = Process(self, f"w{next(self.numbers)}", run_id)
-        await process.loop.start()
+        await process.loop.start(Listener(self, process.name), f"grpc://{process.name}")
         self.processes.append(process)
         process.loop.want({key: LeaseInfo() for key in KEYS})
         return process

@@ -1,6 +1,6 @@
 """One budget of bytes for all shards of a fetcher, with a guaranteed minimum for each of them.
 
-Lives in the fetcher's event loop and is not thread-safe; what it counts may be read from anywhere. Relies on nothing.
+Lives in the fetcher's event loop and is not thread-safe; its counts may be read from any thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GUARANTEED_BYTES: Final = 2 << 20
 
 
 class Signal:
-    """Wakes everyone who waits for something to change. Waiters look for themselves whether it did."""
+    """Wakes everyone who waits for a change. Waiters check for themselves what has changed."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -36,12 +36,12 @@ class Budget:
     """Bytes shared by all shards of a fetcher.
 
     The sum stays within `limit`. Each shard's guarantee is an even share of it, at most the configured minimum, and is
-    reserved also while the shard does not use it: a slow or huge shard never starves a quiet one.
+    reserved even while the shard does not use it: a slow or huge shard never starves a quiet one.
 
     Args:
         limit: Bytes for all shards together.
         guarantee: Bytes that each shard may hold in any case.
-        now: Monotonic seconds, for how long shards wait.
+        now: Monotonic seconds, to measure how long shards wait.
 
     >>> budget = Budget(limit=100, guarantee=10)
     >>> busy, quiet = ShardKey("s", "busy"), ShardKey("s", "quiet")
@@ -90,7 +90,7 @@ class Budget:
         return self._used + size + reserved <= self.limit
 
     async def wait(self, key: ShardKey) -> None:
-        """Let a shard wait until something has changed. Whether it fits now is for the caller to see."""
+        """Let a shard wait until bytes were freed. The caller checks whether it fits now."""
         began = self._waiting[key] = self._now()
         try:
             await self.room.wait()
@@ -104,12 +104,12 @@ class Budget:
         return self._waited.get(key, 0.0) + (0.0 if since is None else self._now() - since)
 
     def take(self, key: ShardKey, size: int) -> None:
-        """Account bytes to a shard, whether they fit or not."""
+        """Charge bytes to a shard, whether they fit or not."""
         self._held[key] += size
         self._used += size
 
     def give_back(self, key: ShardKey, size: int) -> None:
-        """Free bytes of a shard and wake those that wait for room."""
+        """Free bytes of a shard and wake the shards that wait."""
         self._held[key] -= size
         self._used -= size
         self.room.notify()

@@ -1,8 +1,7 @@
-"""The events of one shard that were fetched and not yet committed, in order and without gaps.
+"""Buffers the events of one shard that were fetched and not yet committed, in order and without gaps.
 
 Lives in the fetcher's event loop and is not thread-safe. `admit` is the back-pressure: while it waits for the budget,
-the shard's socket is not read. What is dropped here can always be read from Kinesis again. Relies on positions, the
-budget and the head of an event.
+the shard's socket is not read. What is dropped here can always be read from Kinesis again.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from kinesis_efo.kinesis.events import Event
 from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey
 
 EVENT_OVERHEAD: Final = 512
-"""Bytes accounted for an event besides its payload: the objects that hold it."""
+"""Bytes charged for an event besides its payload: the objects that hold it."""
 
 QUIET_ANSWERS: Final = 2
-"""GetRecords has to answer so often that there is no more, until it is believed."""
+"""So many answers of GetRecords in a row must say that there is no more before that is believed."""
 
 _COMPACT_AFTER: Final = 1024
 _BEHIND_ALL: Final = 10**400
 
 
 class Portion(NamedTuple):
-    """Some events at the front of a backlog.
+    """The next events behind a position.
 
     Attributes:
         through: Position behind the last of them.
@@ -51,7 +50,7 @@ class ShardBuffer:
         arrived: Called whenever the buffer grew or was closed.
 
     Attributes:
-        waiting_since: When the oldest records here arrived, seconds on the monotonic clock; None where there are none.
+        waiting_since: When the oldest records in the buffer arrived, seconds on the monotonic clock; None where it has none.
     """
 
     def __init__(self, key: ShardKey, start: Position, budget: Budget, arrived: Callable[[], None]) -> None:
@@ -61,8 +60,8 @@ class ShardBuffer:
         self.waiting_since: float | None = None
         self._budget = budget
         self._arrived = arrived
-        # Parallel columns, bisected by planning and reading. The sums run on through evictions; their first element
-        # is the sum before the first event.
+        # Parallel columns, bisected by planning and reading. Evictions do not reset the sums; their first element is the
+        # sum before the first event.
         self._ends: list[int] = []
         self._payloads: list[bytes | None] = []
         self._since: list[float] = []
@@ -80,21 +79,21 @@ class ShardBuffer:
 
     @property
     def idle(self) -> bool:
-        """Whether the newest event only said that nothing came."""
+        """Whether the newest event only moved the position: it brought no records."""
         return len(self) > 0 and self._payloads[-1] is None and self._ends[-1] != _BEHIND_ALL
 
     @property
     def caught_up(self) -> bool:
-        """Whether Kinesis said that there is nothing behind the newest event at this moment, without a position for it."""
+        """Whether GetRecords says that nothing lies behind the newest event right now; it gives no position for that."""
         return self._quiet >= QUIET_ANSWERS
 
     # -- filling
 
     async def admit(self, event: Event, now: float) -> None:
-        """Take the subscription's next event in, waiting until the budget has room for it.
+        """Add the subscription's next event, once the budget has room for it.
 
-        Where everyone who reads this shard is waiting for this very event, what lies before it is dropped and the event
-        is taken whatever its size: one event per shard is always admitted.
+        Where all readers of this shard wait for this very event, everything before it is dropped, and the event is added
+        whatever its size: one event per shard is always admitted.
 
         Args:
             event: The next event.
@@ -103,7 +102,7 @@ class ShardBuffer:
         if event.head.still:
             self._quiet = 0 if event.head.millis_behind else self._quiet + 1
             return
-        # That nothing came needs no room, and must not wait for any: it keeps the offsets of idle shards moving.
+        # An event without records needs no room, and must not wait for any: it keeps the offsets of idle shards moving.
         idle = not event.head.records and event.head.continuation is not None
         size = 0 if idle else EVENT_OVERHEAD + (len(event.payload) if event.head.records else 0)
         while size and not self._closed and not self._budget.fits(self.key, size):
@@ -121,7 +120,7 @@ class ShardBuffer:
             # Positions only grow, whatever an idle event says: an offset must never step back.
             end = max(end, self.end.value)
         if not size and len(self) and self._payloads[-1] is None:
-            # An idle shard says every few seconds that nothing came: one entry holds how far that goes.
+            # An idle shard sends an event without records every few seconds: one entry holds the newest position.
             self._ends[-1] = end
         else:
             self._budget.take(self.key, size)
@@ -137,7 +136,7 @@ class ShardBuffer:
         self._arrived()
 
     def close(self) -> None:
-        """Drop everything; whoever reads here finds that the buffer covers nothing any more."""
+        """Drop everything. Readers find that the buffer covers no position any more."""
         if not self._closed:
             self._closed = True
             self._budget.leave(self.key)
@@ -146,24 +145,25 @@ class ShardBuffer:
     # -- planning
 
     def covers(self, position: Position) -> bool:
-        """Whether everything behind `position` is here or still to come, with nothing missing between."""
+        """Whether everything behind `position` is here or still to come, without a gap."""
         if self._closed:
             return False
         if position == self.start or position.is_end:
             return True
         if position.kind is not PositionKind.AFTER:
             return False
-        # Every number that a query knows of a shard was read from its start. Two readers far apart can therefore share the
-        # buffer of the one behind; if each started one of its own, they would take it from each other for ever.
+        # A query reads a shard from its start, so that a buffer from the start on covers every number that the query knows.
+        # Two readers far apart therefore share the buffer of the one behind. If each started its own, they would take the
+        # subscription from each other for ever.
         return self.start.kind is not PositionKind.AFTER or position.value >= self.start.value
 
     def want(self, position: Position) -> None:
-        """Note where the driver's plan ends: a poll that finds nothing behind it is waiting for more."""
+        """Note where the driver's plan ends. A poll that finds nothing behind it waits for more."""
         self._wanted = position
         self._wake_if_starving()
 
     def news_since(self, after: Position) -> float | None:
-        """When the first event behind a position arrived that has records or ends the shard; None where there is none."""
+        """When the first event behind a position arrived that has records or ends the shard; None where there is no such event."""
         news = self._first_news(self._index_after(after))
         return self._since[news] if news < len(self._ends) else None
 
@@ -174,7 +174,7 @@ class ShardBuffer:
             after: A position that the buffer covers.
             max_bytes: Most bytes.
             max_records: Most records.
-            some: Go up to the first event with records, where there is one, whatever its size.
+            some: Include the first event with records, where there is one, whatever its size.
         """
         first = self._index_after(after)
         by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
@@ -194,7 +194,7 @@ class ShardBuffer:
 
     @contextmanager
     def reading(self, after: Position, through: Position) -> Iterator[Cursor]:
-        """A cursor for the range `(after, through]`; what lies behind it is kept for as long as it is open."""
+        """Open a cursor for the range `(after, through]`; what lies behind the cursor is kept while it is open."""
         cursor = Cursor(self, after, through)
         self._cursors.add(cursor)
         try:
@@ -208,7 +208,7 @@ class ShardBuffer:
         if self.covers(position):
             self._evict(self._index_after(position))
 
-    # -- inside
+    # -- helpers
 
     def _index_after(self, position: Position) -> int:
         if position.is_end:
@@ -225,7 +225,7 @@ class ShardBuffer:
 
     def _starving(self) -> bool:
         if self._cursors:
-            # One that has all it wants waits for nothing: what it read may be read again, by another action or attempt.
+            # A reader that is done waits for nothing: another action or attempt may read the same again.
             return all(not cursor.done and self._is_at_end(cursor.position) for cursor in self._cursors)
         return self._is_at_end(self._wanted)
 
@@ -241,7 +241,7 @@ class ShardBuffer:
             return
         self.start = _position(self._ends[stop - 1])
         freed = self._bytes_through[stop] - self._bytes_through[self._gone]
-        # Payloads are let go at once, their slots now and then: deleting from the front moves the rest.
+        # Payloads are freed at once, their slots only now and then: deleting from the front moves the rest.
         self._payloads[self._gone : stop] = [None] * (stop - self._gone)
         self._gone = stop
         if self._gone > _COMPACT_AFTER and self._gone * 2 > len(self._ends):
@@ -256,10 +256,10 @@ class ShardBuffer:
 
 
 class Cursor:
-    """Where one reader of a buffer stands.
+    """The place of one reader in a buffer.
 
     Attributes:
-        position: Behind the last event it took.
+        position: Behind the last event that the reader took.
     """
 
     __slots__ = ("_buffer", "_through", "position")
@@ -273,15 +273,15 @@ class Cursor:
     def done(self) -> bool:
         """Whether the reader has all of its range.
 
-        A range that was planned from SubscribeToShard may end behind the last record. GetRecords never says so much; but what
-        the range ends with is past, so it is complete once there is nothing more at this moment.
+        A range that was planned from SubscribeToShard may end behind the last record, at a position that GetRecords never
+        reports. But the end of the range is in the past, so the range is complete once there is nothing more right now.
         """
         if self.position.reaches(self._through):
             return True
         return self._buffer.caught_up and self._buffer._is_at_end(self.position)
 
     def take(self, max_bytes: int) -> list[bytes]:
-        """The next payloads up to and including the event that ends the range; none where nothing is here yet.
+        """The next payloads, up to and including the event that ends the range; none where nothing has arrived yet.
 
         Args:
             max_bytes: Stop after the event that exceeds this.

@@ -1,6 +1,6 @@
-"""Talks to a fetcher over Arrow Flight: from the stream reader on the driver, and from Spark's tasks.
+"""The client of a fetcher's Arrow Flight service, for the stream reader on the driver and for Spark's tasks.
 
-Relies on the messages. Errors of the fetcher arrive as the exceptions they were there.
+Errors of the fetcher are raised here with the type that they had there.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FetcherClient:
     """One connection to one fetcher. Not to be shared between threads.
 
     Args:
-        location: Where it serves, for example `grpc://127.0.0.1:40231`.
+        location: Address of its service, for example `grpc://127.0.0.1:40231`.
         secret: The secret of the run.
     """
 
@@ -78,20 +78,20 @@ class FetcherClient:
             offset: How far the query has come.
             max_bytes: Most bytes of the micro-batch.
             max_records: Most records of it.
-            timeout: Seconds to wait for news.
+            timeout: Seconds to wait where there is nothing new.
 
         Raises:
-            KinesisEfoError: Reading failed for good; or the fetcher cannot be talked to.
+            KinesisEfoError: Reading failed for good, or the fetcher cannot be reached.
         """
         request = PollRequest(offset.to_dict(), max_bytes, max_records, timeout)
         return self._action("poll", request, PollReply, timeout + _ANSWER_SECONDS)
 
     def commit(self, offset: Offset) -> None:
-        """Say that Spark will not ask for anything up to an offset again."""
+        """Tell the fetcher that Spark will not ask for anything up to an offset again."""
         self._action("commit", CommitRequest(offset.to_dict()), None, _ANSWER_SECONDS)
 
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
-        """Where the ends of the streams are right now, for the shards of an offset and their descendants.
+        """Where the streams end right now, for the shards of an offset and their descendants.
 
         Returns:
             None where that is not known within `timeout` seconds: ask again.
@@ -142,9 +142,9 @@ class FetcherClient:
                 "hosts reach it only at an address of the driver's host (kinesis-efo option 'fetcherHost')"
             ) from None
         except flight.FlightCancelledError:
-            # Nothing here cancels a call that it still waits for: the service did, by shutting down in the middle of it.
+            # This client never cancels a call that it waits for: the service did, by shutting down in the middle of it.
             raise FetcherUnreachableError(
-                f"the fetcher at {self.location} has stopped in the middle of a call"
+                f"the fetcher at {self.location} has stopped in the middle of a call; its query has ended, or restarts"
             ) from None
         except flight.FlightTimedOutError as error:
             raise FetcherUnreachableError(f"the fetcher at {self.location} did not answer in time: {error}") from None

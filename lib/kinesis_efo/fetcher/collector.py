@@ -1,7 +1,7 @@
-"""What a fetcher counts, as samples: per shard as far as shards are told apart, per stream, and for all of it.
+"""Collects a fetcher's counts as metric samples: for the fetcher, per stream, and per shard where shards are told apart.
 
-Read from an exporter's thread: it looks at plain numbers and copies of dictionaries only. Relies on what the parts count; a
-shard's counts outlive its feeds, so that no total steps back.
+Runs in an exporter's thread, so it reads plain numbers and copies of dictionaries only. A shard's counts outlive its feeds,
+so that no total decreases.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
 from kinesis_efo.positions import ShardKey
 
 QUIET_SECONDS: Final = 10.0
-"""Twice the time between two events of an idle shard: no event for longer than that is a lag by itself."""
+"""Twice the time between two events of an idle shard: a longer silence counts as lag."""
 
 
 class Collected(Protocol):
-    """What is read of a fetcher."""
+    """What the collector reads of a fetcher."""
 
     budget: Budget
 
@@ -34,12 +34,12 @@ class Collected(Protocol):
 
 
 class FetcherCollector:
-    """A source of samples.
+    """Gives the samples of one fetcher.
 
     Args:
-        fetcher: What is read.
+        fetcher: The fetcher.
         streams: By logical name.
-        leases: The fetcher's.
+        leases: The fetcher's leases.
         about: Attributes of every sample: application and environment.
         shards: Most shards that are told apart.
         now: Monotonic seconds.
@@ -64,7 +64,7 @@ class FetcherCollector:
         self._now = now
 
     def __call__(self) -> Iterator[Sample]:
-        """All values, now. What is counted per stream comes as one sample per shard, to be added up."""
+        """All present values. Counts per stream come as one sample per shard, to be added up."""
         feeds = {feed.key: feed for feed in self._fetcher.feeds}
         self._shards.keep(feeds.keys())
         for name, stream in self._streams.items():

@@ -1,6 +1,6 @@
-"""One shard while it is fetched: a subscription that fills a buffer, started anew where someone asks for what is not there.
+"""Fetches one shard: a subscription fills a buffer, and starts anew where a reader asks for what the buffer does not hold.
 
-Lives in the fetcher's event loop. Relies on the subscription and the buffer.
+Lives in the fetcher's event loop.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 
 
 class FeedListener(Protocol):
-    """Whom a feed tells what happens to it."""
+    """Receives what happens to a feed."""
 
     def arrived(self) -> None:
-        """There is something new to read."""
+        """Something new can be read."""
 
     def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
-        """The last event of the shard is in."""
+        """The last event of the shard has arrived."""
 
     def failed(self, error: KinesisEfoError) -> None:
         """The shard cannot be read any more."""
 
 
 class ShardFeed:
-    """Keeps the events of one shard coming.
+    """Keeps a buffer filled with the events of one shard.
 
     Args:
         key: The shard.
-        subscribe: Makes a subscription from a position into a sink.
+        subscribe: Makes a subscription that delivers into a sink, from a position on.
         budget: Shared with all other shards.
-        listener: Told what happens.
+        listener: Receives what happens.
         clock: Time.
         fail_on_data_loss: Whether a shard that is gone fails the query; else it counts as read to its end.
     """
@@ -72,7 +72,7 @@ class ShardFeed:
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
 
     def from_position(self, position: Position) -> ShardBuffer:
-        """The buffer, holding everything behind `position` or about to."""
+        """The buffer that holds or will receive everything behind `position`; fetching starts anew there if it has to."""
         if self.buffer is None or not self.buffer.covers(position):
             before = self.close()
             self.buffer = ShardBuffer(self.key, position, self._budget, self._announce)
@@ -80,7 +80,7 @@ class ShardFeed:
         return self.buffer
 
     def read_until(self, position: Position) -> float | None:
-        """Until when all that arrived lies at or before a position, epoch seconds; None where that is not known."""
+        """The time up to which every record that arrived lies at or before a position, in epoch seconds, where it is known."""
         subscription = self._subscription
         if subscription is None or self.buffer is None or self.buffer.end != position:
             return None
@@ -90,7 +90,7 @@ class ShardFeed:
         """Stop fetching and drop the buffer.
 
         Returns:
-            The task that is being cancelled, for those who wait until its connection is closed.
+            The task that is being cancelled: when it is done, its connection is closed.
         """
         task, self._task = self._task, None
         buffer, self.buffer = self.buffer, None
@@ -102,7 +102,7 @@ class ShardFeed:
         return task
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
-        """Tell that the shard is closed, as ListShards has it: its end is taken as read once `last` is."""
+        """Note that ListShards calls the shard closed: once `last` has been read, its end has."""
         self._closing = (last, children)
         if self._subscription is not None:
             self._subscription.close_at(last, children)
@@ -125,19 +125,19 @@ class ShardFeed:
         except KinesisEfoError as error:
             self._listener.failed(error)
         except Exception as error:
-            logger.exception("shard %s", self.key)
+            logger.exception("shard %s: fetching failed", self.key)
             self._listener.failed(KinesisEfoError(f"shard {self.key}: {type(error).__name__}: {error}"))
 
     def _announce(self) -> None:
         self.news.notify()
-        # That nothing came matters to those who read up to there. A poll would look through all shards for it: 256 idle
-        # ones say so 50 times a second.
+        # Readers up to this position need to know that nothing arrived. A poll does not: it would look through all shards,
+        # and 256 idle ones say so 50 times a second.
         if self.buffer is None or not self.buffer.idle:
             self._listener.arrived()
 
 
 class _Filling:
-    """The sink of one subscription; what a former one still delivers goes into a closed buffer."""
+    """The sink of one subscription. Each has its own: what a former one still delivers goes into a closed buffer."""
 
     def __init__(self, feed: ShardFeed, buffer: ShardBuffer) -> None:
         self._feed = feed

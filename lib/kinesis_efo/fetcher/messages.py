@@ -1,6 +1,6 @@
-"""What the stream reader, the tasks and the fetcher say to each other, and how errors cross the wire.
+"""The messages between the stream reader, the tasks and the fetcher, and the form in which errors cross the wire.
 
-JSON by msgspec inside Arrow Flight actions and tickets. Relies on positions and errors.
+They are JSON by msgspec, inside Arrow Flight actions and tickets.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ PAYLOAD_SCHEMA: Final = pa.schema([pa.field("payload", pa.binary(), nullable=Fal
 """A `get` streams the JSON payloads of SubscribeToShard events as they came, one per row."""
 
 UNCOPIED_BYTES: Final = 64 << 10
-"""A payload of so many bytes is worth a batch of its own: to send one costs as much as to copy this."""
+"""A payload of this size or more is sent alone and uncopied: one more batch costs as much as copying so many bytes."""
 
 TOGETHER_BYTES: Final = 1 << 20
-"""Smaller payloads are sent about so many bytes at a time: what fits into the processor's cache goes fastest."""
+"""Smaller payloads are sent together, about so many bytes at a time: what fits into the processor's cache is fastest."""
 
 SECRET_HEADER: Final = "x-kinesis-efo-secret"
 """The header that carries the secret of the run in every call."""
 
 
 class PollRequest(msgspec.Struct, frozen=True):
-    """How far the query has come, and how much more it wants.
+    """Asks how far the next micro-batch may go.
 
     Attributes:
-        offset: Positions of all shards, as in Spark's offset log.
+        offset: How far the query has come: positions of all shards, as in Spark's offset log.
         max_bytes: Most bytes of the next micro-batch.
         max_records: Most records of it.
         timeout: Seconds to wait where there is nothing new.
@@ -53,9 +53,9 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
         stream: Logical name of its stream.
         shard: Shard id.
         through: Position up to which records are buffered and within the limits.
-        records: Kinesis records on the way there.
+        records: Kinesis records up to there.
         bytes: What they occupy in the buffer.
-        millis_behind: What Kinesis said last of how far reading lags, or None before the first event.
+        millis_behind: How far reading lags, by the last event, in milliseconds; None before the first.
     """
 
     stream: str
@@ -71,8 +71,8 @@ class PollReply(msgspec.Struct, frozen=True):
 
     Attributes:
         shards: The shards that may move on.
-        starting: Children whose parents this micro-batch (or an earlier one) finishes; they start at the horizon.
-        finished: Ended shards that need no place in the offset any more, since all their children are in it.
+        starting: Children whose parents are read to their end with this micro-batch; they start at the trim horizon.
+        finished: Ended shards that can leave the offset, since all their children are in it.
     """
 
     shards: list[ShardProgress]
@@ -81,13 +81,13 @@ class PollReply(msgspec.Struct, frozen=True):
 
 
 class CommitRequest(msgspec.Struct, frozen=True):
-    """Positions up to which Spark will not ask again."""
+    """Tells the positions up to which Spark will not ask again."""
 
     offset: dict[str, Any]
 
 
 class TipsRequest(msgspec.Struct, frozen=True):
-    """Ask where the ends of the streams are right now, for the shards of an offset and their descendants.
+    """Asks where the streams end right now, for the shards of an offset and their descendants.
 
     Attributes:
         offset: Positions of all shards.
@@ -99,17 +99,17 @@ class TipsRequest(msgspec.Struct, frozen=True):
 
 
 class TipsReply(msgspec.Struct, frozen=True):
-    """Where the ends of the streams are.
+    """Where the streams end.
 
     Attributes:
-        offset: A position per shard, `SHARD_END` for closed ones; None while it is not known yet: ask again.
+        offset: A position per shard, `SHARD_END` for closed ones; None while that is not known yet: ask again.
     """
 
     offset: dict[str, Any] | None
 
 
 class GetTicket(msgspec.Struct, frozen=True):
-    """Ask for the events that cover some ranges, one after the other: each call has its price, so a task makes one.
+    """Asks for the events that cover some ranges, one after the other. A task makes one call for all of them: each has its price.
 
     Attributes:
         ranges: Stream, shard, and the two positions of each range.
@@ -131,10 +131,10 @@ class GetTicket(msgspec.Struct, frozen=True):
 
 
 class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
-    """Goes with every batch of a `get`.
+    """Tells which range a batch of a `get` belongs to.
 
     Attributes:
-        index: Which of the ranges its payloads belong to.
+        index: Index of the range in the ticket.
         hashes: First and last hash key of the shard, as text, where the fetcher knows them.
     """
 
@@ -154,7 +154,7 @@ class RangeLabel(msgspec.Struct, frozen=True, array_like=True):
 
 
 def payload_batches(payloads: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """Payloads as batches to send, in order: large ones alone and uncopied, small ones together."""
+    """Put payloads into batches to send, in order: large ones alone and uncopied, small ones together."""
     small: list[bytes] = []
     size = 0
     for payload in payloads:
@@ -186,12 +186,12 @@ class _Failure(msgspec.Struct):
 
 
 def pack_error(error: KinesisEfoError) -> bytes:
-    """An error of this library, to cross the wire beside Flight's own."""
+    """Encode an error of this library, to be sent along with Flight's own."""
     return msgspec.json.encode(_Failure(type(error).__name__, str(error)))
 
 
 def unpack_error(data: bytes) -> KinesisEfoError:
-    """The error that `pack_error` packed, of the same type."""
+    """Decode what `pack_error` encoded, to an error of the same type."""
     try:
         failure = msgspec.json.decode(data, type=_Failure)
     except msgspec.MsgspecError:

@@ -1,7 +1,4 @@
-"""How a micro-batch is cut out of what is buffered: which part of each shard, within the trigger's limits.
-
-Pure. Relies on buffers for their sums.
-"""
+"""Cuts a micro-batch out of the buffers: which part of each shard, within the trigger's limits. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from kinesis_efo.positions import Position, ShardKey
 def plan(
     buffers: Mapping[ShardKey, ShardBuffer], positions: Mapping[ShardKey, Position], max_bytes: int, max_records: int
 ) -> dict[ShardKey, Portion]:
-    """Share the limits of one micro-batch out to the shards.
+    """Divide the limits of one micro-batch among the shards.
 
-    Every shard gets an even share; what some do not need goes to the others, those first whose records wait longest. The
-    one that waits longest of all gets at least one event, so that no limit, however small, stops a query.
+    Every shard gets an even share. What some do not need goes to the others, to the longest waiting first. The one that
+    waits longest gets at least one event, so that no limit, however small, stops a query.
 
     Args:
         buffers: The shards' buffers; each covers its position.

@@ -1,6 +1,6 @@
-"""The fetcher's Arrow Flight service: `poll`, `commit`, `tips` and `get`, for whoever knows the secret of the run.
+"""The fetcher's Arrow Flight service: `poll`, `commit`, `tips` and `get`, for callers that know the run's secret.
 
-Flight answers in threads of its own; every call hops into the fetcher's event loop. Relies on the messages.
+Flight answers in threads of its own; every call is handed over to the fetcher's event loop.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Served(Protocol):
         """See `messages.TipsRequest`."""
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
-        """The hash keys that belong to a shard, where it is known."""
+        """First and last hash key of a shard; None where they are not known."""
 
     def read(self, wanted: ShardRange) -> AsyncIterator[list[bytes]]:
         """The payloads that cover a range, some at a time."""
@@ -59,9 +59,9 @@ class FetcherService(flight.FlightServerBase):  # type: ignore[misc]
     """Serves one fetcher until `shutdown`.
 
     Args:
-        fetcher: What is served.
+        fetcher: The fetcher.
         loop: The event loop that it lives in.
-        secret: Without it no call is answered.
+        secret: The secret of the run; a call without it is refused.
         host: Address to bind to; the port is any free one.
     """
 
@@ -72,7 +72,7 @@ class FetcherService(flight.FlightServerBase):  # type: ignore[misc]
         self.location = f"grpc://{_bracketed(host)}:{self.port}"
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
-        """Answer one of the actions."""
+        """Answer `poll`, `commit` or `tips`."""
         body = action.body.to_pybytes()
         match action.type:
             case "poll":
@@ -118,7 +118,7 @@ class FetcherService(flight.FlightServerBase):  # type: ignore[misc]
             except TimeoutError:
                 if future.done():
                     raise flight.FlightServerError("the fetcher timed out") from None
-                # Nobody waits for the answer any more: a task was killed, or the query stopped.
+                # The caller does not wait any more: its task was killed, or the query stopped.
                 if context is not None and context.is_cancelled():
                     future.cancel()
                     raise flight.FlightCancelledError("the caller has gone") from None
@@ -141,7 +141,7 @@ async def _chunks(fetcher: Served, ranges: Iterable[ShardRange]) -> AsyncIterato
 
 
 async def _next(chunks: AsyncIterator[tuple[RangeLabel, list[bytes]]]) -> list[tuple[RangeLabel, list[bytes]]]:
-    """What comes next, of several ranges where they are small: a hop between threads costs as much as some kilobytes."""
+    """The next payloads, of several ranges where they are small: a hop between threads costs as much as copying kilobytes."""
     some = []
     size = 0
     async for label, payloads in chunks:

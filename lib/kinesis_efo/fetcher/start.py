@@ -1,7 +1,4 @@
-"""Where a new query begins: the option `startingPosition` turned into a position per shard, once.
-
-Relies on the streams' shards and, for `LEASES`, on the lease table.
-"""
+"""Turns the option `startingPosition` into a position per shard, once, when a new query begins."""
 
 from __future__ import annotations
 
@@ -27,12 +24,12 @@ async def start_offset(
     Args:
         start: The option.
         streams: By logical name.
-        table: Asked for `LEASES` only.
+        table: Read for `LEASES` only.
         lease_keys: Which lease belongs to which shard.
-        clock: Says what `LATEST` means: this moment. It is stored, so that a restart before the first record does not skip.
+        clock: `LATEST` means its present time. That is stored, so that a restart before the first record skips nothing.
 
     Raises:
-        KinesisEfoError: A stream cannot be listed, or its leases say nothing.
+        KinesisEfoError: A stream cannot be listed, or has no leases to start from.
     """
     now = Position.at_timestamp(round(clock.time() * 1000))
     if start.from_leases:
@@ -59,7 +56,7 @@ async def _from_leases(
         # KCL keeps LATEST in a row until its first checkpoint: nothing was read yet.
         positions[shard] = lease.position or now
         parents[shard] = lease.parents
-    for shard in _waiting(positions, streams, parents):
+    for shard in _held_back(positions, streams, parents):
         del positions[shard]
     for name in streams:
         if not any(key.stream == name for key in positions):
@@ -70,12 +67,12 @@ async def _from_leases(
     return Offset(positions)
 
 
-def _waiting(
+def _held_back(
     positions: Mapping[ShardKey, Position],
     streams: Mapping[str, Stream],
     parents: Mapping[ShardKey, Collection[str]],
 ) -> list[ShardKey]:
-    """Shards that the KCL has leases for, and holds back until their parents are read to their end: they come after them."""
+    """Shards whose leases the KCL created, but holds back until their parents are read: they start after their parents."""
 
     def unread(key: ShardKey) -> bool:
         listed = streams[key.stream].shard(key.shard)

@@ -1,7 +1,4 @@
-"""All streams of an application, as positions of a query go through their shards.
-
-What one stream answers by shard id is asked here by `ShardKey`.
-"""
+"""All streams that a query reads, asked by `ShardKey` and offset for what `Stream` answers by shard id."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Streams:
-    """Where a query can go from where it is.
+    """Answers for all streams of a query: which shards begin, which have ended, which are lost.
 
     Args:
         streams: By logical name.
@@ -36,7 +33,7 @@ class Streams:
         """A stream by its logical name.
 
         Raises:
-            FetcherError: The query does not read it; its checkpoint does.
+            FetcherError: The checkpoint names the stream, but the query does not read it.
         """
         try:
             return self.streams[name]
@@ -48,7 +45,7 @@ class Streams:
 
     @property
     def outdated(self) -> bool:
-        """Whether some shard that was told of has a parent that is not known."""
+        """Whether an announced shard has a parent that is not known."""
         return any(stream.lineage.outdated for stream in self.streams.values())
 
     async def refresh(self) -> None:
@@ -60,7 +57,7 @@ class Streams:
         await asyncio.gather(*(stream.refresh() for stream in self.streams.values()))
 
     def starting(self, reached: Mapping[ShardKey, Position]) -> list[tuple[str, str]]:
-        """Shards that begin where all their parents have been read to the end."""
+        """Shards that can begin, because all their parents have been read to their end."""
         return [
             (name, shard)
             for name, positions in self._with_ends(reached)
@@ -68,7 +65,7 @@ class Streams:
         ]
 
     def finished(self, reached: Mapping[ShardKey, Position]) -> list[tuple[str, str]]:
-        """Shards that were read to their end and are not needed any more to tell which ones begin."""
+        """Ended shards that can leave the offset: they are not needed any more to tell which ones begin."""
         return [
             (name, shard)
             for name, positions in self._with_ends(reached)
@@ -76,7 +73,7 @@ class Streams:
         ]
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:
-        """All shards from some positions on: `SHARD_END` of those that are closed, None of those that still grow."""
+        """The ends of these shards and their descendants: `SHARD_END` of closed ones, None of those that still grow."""
         return {
             ShardKey(name, shard.shard_id): None if shard.last is None else SHARD_END
             for name, positions in _by_stream(reached).items()
@@ -84,7 +81,7 @@ class Streams:
         }
 
     def lease_info(self, key: ShardKey, position: Position) -> LeaseInfo:
-        """What a shard's lease begins with, if nobody has written it yet."""
+        """What a shard's lease holds when it is created."""
         shard = self.stream(key.stream).shard(key.shard)
         return LeaseInfo(
             start=position,
@@ -94,11 +91,11 @@ class Streams:
         )
 
     async def check_loss(self, offset: Mapping[ShardKey, Position]) -> None:
-        """Look for shards that are lost, each time the query has come to other shards.
+        """Look for shards that are lost, whenever the offset names other shards than before.
 
         Raises:
-            DataLossError: There are some, and losses fail the query.
-            AccessRefusedError, StreamNotFoundError: It cannot be told, and never will be. What passes is logged.
+            DataLossError: A shard is lost, and losses fail the query.
+            AccessRefusedError, StreamNotFoundError: It cannot be told, and waiting does not help. Passing errors are logged.
         """
         if offset.keys() == self._checked:
             return
@@ -108,7 +105,7 @@ class Streams:
             except (DataLossError, AccessRefusedError, StreamNotFoundError):
                 raise
             except StreamError as error:
-                logger.warning("stream %s: whether shards are lost is looked at again: %s", name, error)
+                logger.warning("stream %s: cannot tell whether shards were lost, trying again: %s", name, error)
                 return
         self._checked = frozenset(offset)
 

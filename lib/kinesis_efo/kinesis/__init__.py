@@ -1,1 +1,1 @@
-"""Reading shards with Enhanced Fan-Out: wire format, transport, subscription, topology, decoding."""
+"""Reads shards with Enhanced Fan-Out or GetRecords: wire format, transport, subscription, topology, decoding."""

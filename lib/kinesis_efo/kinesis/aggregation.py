@@ -1,9 +1,9 @@
-"""KPL aggregates: many user records inside one Kinesis record, taken apart as the KCL does.
+"""Takes KPL aggregates apart, as the KCL does: Kinesis records that hold many user records.
 
-Format: magic, a protobuf message, its MD5 (awslabs/amazon-kinesis-producer, aggregation-format.md). The reader below is
-for this one message: the `protobuf` package would bring generated code and a version that PySpark and its users have to
-agree on, for three fields. Nothing is trusted: lengths are checked, and keys are held to Kinesis' limit, so that what comes
-out stays in proportion to what went in. Relies on nothing.
+Format: magic, a protobuf message, its MD5 (awslabs/amazon-kinesis-producer, aggregation-format.md). The parser below reads only
+this message: for three fields, the `protobuf` package would bring generated code and a version that PySpark and its users have
+to agree on. Nothing is trusted: lengths are checked, and keys must keep to Kinesis' limit, so that the output stays in
+proportion to the input.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UserRecord(NamedTuple):
 
 
 class _Corrupt(ValueError):
-    """The bytes are not an aggregate, whatever they begin with."""
+    """The bytes are not an aggregate, although they begin like one."""
 
 
 def deaggregate(data: bytes, hash_range: tuple[int, int] | None) -> list[UserRecord] | None:
@@ -47,8 +47,8 @@ def deaggregate(data: bytes, hash_range: tuple[int, int] | None) -> list[UserRec
         hash_range: First and last hash key of the shard; None keeps everything.
 
     Returns:
-        The records; none of them when the aggregate belongs to another shard; None when the data is not an aggregate, or a
-        corrupt one: then it is a record like any other.
+        The records; an empty list where the aggregate belongs to another shard; None where the data is no aggregate or a
+        corrupt one, and so a record like any other.
     """
     if len(data) <= len(MAGIC) + _DIGEST or not data.startswith(MAGIC):
         return None

@@ -1,7 +1,4 @@
-"""Patience with a failing shard: how long to wait before the next try, and when to give up.
-
-Pure. Relies on the settings in options.
-"""
+"""Backs off from a failing shard: how long to wait before the next try, and when to give up. Pure."""
 
 from __future__ import annotations
 
@@ -21,21 +18,21 @@ def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) 
     >>> [jitter(RetrySettings(), failures, lambda: 1.0) for failures in (1, 2, 3, 10**6)]
     [1.0, 1.5, 2.25, 10.0]
     """
-    # The power would overflow some day, long after the maximum has come to rule.
+    # The power would overflow some day, long after the maximum applies.
     growth: float = settings.factor ** min(failures - 1, 200)
     return random() * min(settings.max_ms, settings.base_ms * growth) / 1000
 
 
 class Backoff:
-    """Counts failures in a row. Any progress forgives them all.
+    """Counts failures in a row. Any progress resets the count.
 
     Args:
-        settings: How often and how patiently.
+        settings: How often to retry, and how long to wait.
         random: Gives numbers in `[0, 1)`.
 
     Attributes:
-        failures: How many in a row.
-        first: The first of them: what followed may only be its consequence.
+        failures: Failures in a row.
+        first: The first of them; later ones may only be its consequences.
     """
 
     def __init__(self, settings: RetrySettings, random: Callable[[], float]) -> None:

@@ -1,7 +1,6 @@
-"""The head of an event: what must be known of it before its records are decoded.
+"""Reads the head of an event: what the fetcher must know before Spark's tasks decode the records (`records`).
 
-An event is what SubscribeToShard sends, or what GetRecords answers: both hold records in the same form. The payload stays
-raw JSON; decoding records is the Spark tasks' work (`records`). Relies on msgspec, which skips what is not asked for.
+An event is what SubscribeToShard sends or GetRecords answers: both hold records in the same form. The payload stays raw JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _Long = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class ChildShard(NamedTuple):
-    """A shard that continues the one whose end an event tells.
+    """A child that the last event of a shard announces.
 
     Attributes:
         shard_id: Its id.
@@ -36,14 +35,14 @@ class ChildShard(NamedTuple):
 
 
 class EventHead(NamedTuple):
-    """What the fetcher needs of an event.
+    """What the fetcher needs to know of an event.
 
     Attributes:
-        continuation: Sequence number to continue behind, or None where the shard ends.
+        continuation: Sequence number behind which reading goes on; None where the shard ends.
         millis_behind: How far the event lags behind the shard's tip, in milliseconds.
         records: Number of Kinesis records in it; aggregated ones count once.
-        children: The shards that continue this one; only where the shard ends.
-        still: Nothing came, and Kinesis did not say how far that goes, as GetRecords does not: the position stays.
+        children: The children of the shard; only where it ends.
+        still: Whether the position stays: an answer of GetRecords without records does not say up to where there are none.
     """
 
     continuation: int | None
@@ -58,7 +57,7 @@ class Event(NamedTuple):
 
     Attributes:
         payload: The raw JSON.
-        head: What was read of it.
+        head: Its head.
     """
 
     payload: bytes
@@ -66,7 +65,7 @@ class Event(NamedTuple):
 
     @property
     def through(self) -> Position:
-        """How far the shard is read once this event is; not to be asked of one that is `still`."""
+        """How far the shard has been read once this event has; undefined for one that is `still`."""
         return SHARD_END if self.head.continuation is None else Position.after(self.head.continuation)
 
 
@@ -106,13 +105,13 @@ class _Answer(msgspec.Struct, rename="pascal"):
 
 
 class Answer(NamedTuple):
-    """What GetRecords answered.
+    """An answer of GetRecords.
 
     Attributes:
-        events: The same as events: none, one or two, since an answer may hold the last records and tell the end.
+        events: The answer as events: two where it holds the last records and the end.
         iterator: Where to go on; None at the shard's end.
         millis_behind: How far the answer lags behind the shard's tip, in milliseconds.
-        bytes: Data and partition keys in it, as Kinesis counts them against the shard's throughput; to a few bytes per record.
+        bytes: Bytes of data and partition keys, which Kinesis counts against the shard's throughput; to a few bytes per record.
         records: Kinesis records in it.
     """
 

@@ -1,4 +1,4 @@
-"""What a reader does about an error of SubscribeToShard or GetRecords, and what it tells the user when that was in vain."""
+"""Classifies errors of SubscribeToShard and GetRecords by what a reader does about them, and words the fatal ones."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class Verdict(Enum):
     RETRY = auto()
     """Transient: back off, counted."""
     KEY = auto()
-    """The KMS key: back off, counted; what it ends in names the key."""
+    """The KMS key cannot be used: back off, counted; the fatal error names the key."""
     EXPIRED = auto()
-    """Credentials expired: one more try, signed anew, then refused."""
+    """Credentials expired: one more try, signed anew, then fatal."""
     TOO_SOON = auto()
     """Someone subscribed to the shard less than 5 s ago: wait, not counted."""
     NOT_ACTIVE = auto()
     """The consumer is not ACTIVE (yet): back off, for up to 5 minutes."""
     TAKEN_OVER = auto()
-    """Someone else subscribed to the shard with our consumer."""
+    """Someone else subscribed to the shard with our consumer: back off; fatal if it happens often."""
     MISSING = auto()
-    """Stream, shard or consumer does not exist: ListShards tells which."""
+    """Stream, shard or consumer does not exist: ask ListShards which."""
     REFUSED = auto()
     """Credentials or policy: fatal."""
     INVALID = auto()
     """Kinesis, or the SDK, calls the request invalid: fatal."""
     UNEXPECTED = auto()
-    """Nothing this library knows of: fatal, so that it is seen."""
+    """An error that this library does not know: fatal, so that it is seen."""
 
 
 class Fault(NamedTuple):
@@ -68,7 +68,7 @@ class Fault(NamedTuple):
 _VERDICTS: Final = {
     Cause.PASSING: Verdict.RETRY,
     Cause.CREDENTIALS_UNREACHABLE: Verdict.RETRY,
-    # A writer fails at once instead. A reader loses nothing by waiting, and goes on where a key or its policy is mended.
+    # A reader loses nothing by waiting, and goes on once the key or its policy is repaired. A writer fails at once instead.
     Cause.KEY: Verdict.KEY,
     Cause.EXPIRED: Verdict.EXPIRED,
     Cause.MISSING: Verdict.MISSING,
@@ -94,25 +94,25 @@ def _verdict(error: Exception) -> Verdict:
     if cause is Cause.IN_USE:
         if isinstance(error, EventStreamError):
             return Verdict.TAKEN_OVER
-        # Kinesis has one code for both. "Consumer ... is not in ACTIVE status." is the other message; a text that is new to
-        # us is taken for that one, since its way out leads through the first's.
+        # Kinesis has one code for both, and tells them apart by the message; the other one is "Consumer ... is not in ACTIVE
+        # status.". An unknown message counts as that one: both are waited out for up to 5 minutes.
         return Verdict.TOO_SOON if "another active subscription" in message_of(error).lower() else Verdict.NOT_ACTIVE
     if cause is Cause.UNKNOWN:
-        # An answer with a code that is new to us may pass, and to ask again does no harm: retries are bounded. Whatever else is
-        # unknown is a bug, and should be seen.
+        # An unknown code of the service may pass, and asking again does no harm: retries are bounded. Any other unknown error
+        # is a bug and should be seen.
         return Verdict.RETRY if isinstance(error, ClientError) else Verdict.UNEXPECTED
     return _VERDICTS[cause]
 
 
 def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, first: Exception | None = None) -> StreamError:
-    """The exception that tells the user why a shard cannot be read any more.
+    """Make the exception that tells the user why a shard cannot be read any more.
 
     Args:
         fault: The last error.
         stream: What was read.
         shard_id: Which shard of it.
         source: Where the ARNs came from: the manifest's location.
-        first: The error that began the row of failures, where that is another one.
+        first: The first error of the row of failures, where that is another one.
     """
     error = fault.error
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"
@@ -150,7 +150,7 @@ def _operation(error: Exception, stream: StreamRef) -> str:
 
 
 def replaced(stream: StreamRef, shard_id: str, position: Position, source: str) -> StreamReplacedError:
-    """The exception that tells the user that a position is not of this stream, but of a former one of its name.
+    """Make the exception that tells the user that a position belongs to a former stream of the same name.
 
     Args:
         stream: What should be read.

@@ -1,7 +1,7 @@
-"""Frames of `application/vnd.amazon.eventstream`, decoded as they arrive, in time linear in their bytes.
+"""Decodes frames of `application/vnd.amazon.eventstream` as they arrive, in time linear in their bytes.
 
 A frame is: total length, length of the headers, CRC of these two; headers; payload; CRC of everything before it. All
-numbers are big-endian. Relies on isal or zlib for CRC-32 (https://smithy.io/2.0/aws/amazon-eventstream.html).
+numbers are big-endian (https://smithy.io/2.0/aws/amazon-eventstream.html).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ HeaderValue = str | bytes | bool
 
 
 class Frame(NamedTuple):
-    """One frame whose checksums were right.
+    """One frame; its checksums were right.
 
     Attributes:
-        headers: By name, for example `:message-type` and `:event-type`. Numbers, times and UUIDs stay raw bytes: no
-            header that this library reads has one.
+        headers: By name, for example `:message-type` and `:event-type`. Numbers, times and UUIDs stay raw bytes: this library
+            reads no header that has one.
         payload: The body; JSON in a SubscribeToShard stream.
     """
 
@@ -45,7 +45,7 @@ class Frame(NamedTuple):
 
 
 class FrameDecoder:
-    """Turns chunks of a response body, cut anywhere, into frames.
+    """Decodes chunks of a response body, cut anywhere, into frames.
 
     >>> decoder = FrameDecoder()
     >>> wire = encode_frame({":event-type": "initial-response"}, b"{}")
@@ -62,7 +62,7 @@ class FrameDecoder:
         self._fault: FrameError | None = None
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
-        """Take the next bytes in.
+        """Decode the next bytes.
 
         Args:
             chunk: Bytes as the socket gave them.
@@ -71,8 +71,8 @@ class FrameDecoder:
             The frames that these bytes completed, in order.
 
         Raises:
-            FrameError: A length is impossible or a checksum is wrong. Frames before it are returned first, the error comes
-                with the next call. The decoder does not recover: it cannot know where the next frame begins.
+            FrameError: A length is impossible or a checksum is wrong. Frames before it are returned first, and the next call
+                raises. The decoder does not recover: it cannot know where the next frame begins.
         """
         if self._fault:
             raise self._fault
@@ -93,7 +93,7 @@ class FrameDecoder:
         return frames
 
     def finish(self) -> None:
-        """Say that no more bytes come.
+        """Check that the bytes ended with a whole frame.
 
         Raises:
             FrameError: The last frame is incomplete or wrong.
@@ -126,7 +126,7 @@ class FrameDecoder:
         return Frame(_headers(headers), payload)
 
     def _take(self, count: int) -> bytes:
-        """The next bytes, copied once. There are as many."""
+        """The next `count` bytes, copied once. The caller has checked that they are there."""
         self._sweep()
         self._have -= count
         taken: list[memoryview] = []
@@ -142,7 +142,7 @@ class FrameDecoder:
         return b"".join(taken)
 
     def _sweep(self) -> None:
-        """Make one piece of the tiny chunks that came: each piece has a price, whatever its size."""
+        """Combine the tiny chunks into one piece: each piece has its price, whatever its size."""
         if self._crumbs:
             self._pieces.append(memoryview(self._crumbs))
             self._crumbs = bytearray()
@@ -158,7 +158,7 @@ def _check_prelude(prelude: bytes) -> tuple[int, int, int]:
         raise FrameError(f"a frame says it has {total} bytes; between {_LEAST} and {MAX_FRAME} are possible")
     if headers_length > total - _LEAST:
         raise FrameError(f"a frame of {total} bytes says that {headers_length} of them are headers")
-    # The prelude's own checksum counts like any other bytes.
+    # The frame's checksum covers the prelude's checksum, too.
     return total, headers_length, crc32(prelude[8:], running)
 
 
@@ -190,7 +190,7 @@ def _headers(raw: bytes) -> dict[str, HeaderValue]:
 
 
 def encode_frame(headers: dict[str, str], payload: bytes) -> bytes:
-    """The bytes of a frame with text headers."""
+    """Encode a frame with text headers."""
     block = b"".join(
         bytes([len(name.encode())])
         + name.encode()

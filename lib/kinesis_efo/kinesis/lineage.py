@@ -1,7 +1,7 @@
-"""Which shards to read when: parents before children, each exactly once, across splits and merges.
+"""Decides which shards to read when: parents before children, each exactly once, across splits and merges. Pure.
 
-Pure. What is in an offset was started; what it descends from was read, or skipped on purpose where the query began. A shard
-that is neither listed nor in the offset was trimmed, and with it everything in it. Relies on positions.
+A shard in an offset was started; its ancestors were read, or skipped on purpose where the query began. A shard that is neither
+listed nor in the offset was trimmed, with all its records.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Lineage:
     """The shards of one stream and how they descend from each other.
 
     Args:
-        shards: As ListShards told them, in any order.
+        shards: As ListShards returned them, in any order.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -51,7 +51,7 @@ class Lineage:
     def __init__(self, shards: Iterable[Shard]) -> None:
         self._shards: dict[str, Shard] = {}
         self._children: dict[str, list[str]] = {}
-        self._hearsay: set[str] = set()
+        self._announced: set[str] = set()
         for shard in shards:
             self._add(shard)
 
@@ -65,26 +65,26 @@ class Lineage:
         return len(self._shards)
 
     def merge(self, children: Iterable[ChildShard], parent: str) -> None:
-        """Add what the end of a shard told, before ListShards may know it.
+        """Add the children that a shard's last event announced; ListShards may not know them yet.
 
         Args:
-            children: The shards that continue it.
+            children: Its children.
             parent: The shard that ended.
         """
         for child in children:
-            # The event does not say with which sequence number a child begins; it is listed soon.
+            # The event does not tell a child's first sequence number; ListShards will soon.
             if child.shard_id not in self._shards:
-                self._hearsay.add(child.shard_id)
+                self._announced.add(child.shard_id)
             hashes = (child.starting_hash, child.ending_hash)
             self._add(Shard(child.shard_id, child.parents or (parent,), hashes, first=0))
 
     @property
     def outdated(self) -> bool:
-        """Whether a shard was told of that has an unknown parent: the other half of a merge, younger than the list of shards."""
-        return any(parent not in self._shards for child in self._hearsay for parent in self._shards[child].parents)
+        """Whether an announced shard has an unknown parent: the other one of a merge, younger than the list of shards."""
+        return any(parent not in self._shards for child in self._announced for parent in self._shards[child].parents)
 
     def children(self, shard_id: str) -> list[str]:
-        """The shards that continue a shard, as far as known."""
+        """The children of a shard, as far as known."""
         return sorted(self._children.get(shard_id, ()))
 
     def roots(self) -> list[str]:
@@ -94,11 +94,10 @@ class Lineage:
         )
 
     def startable(self, positions: Mapping[str, Position]) -> list[str]:
-        """Shards that may be started now, at the trim horizon; the roots where nothing was started yet.
+        """Shards that may be started now, at the trim horizon. Where nothing was started yet, these are the roots.
 
-        A shard may start once all its parents were read to their end, both of them after a merge. Parents that were trimmed
-        count as read: ListShards knows the shard, but not them. Nothing is started twice: neither what is in the offset nor
-        what that descends from.
+        A shard may start once all its parents, two after a merge, were read to their end. Parents that ListShards does not
+        know any more were trimmed, and count as read. Nothing starts twice: no shard of the offset, and no ancestor of one.
 
         Args:
             positions: The offset of this stream, by shard id.
@@ -113,7 +112,7 @@ class Lineage:
         )
 
     def droppable(self, positions: Mapping[str, Position]) -> list[str]:
-        """Ended shards that need no place in the offset any more: all their children have one, or had.
+        """Ended shards that can leave the offset: all their children are in it, or were.
 
         Args:
             positions: The offset of this stream, by shard id.
@@ -130,13 +129,13 @@ class Lineage:
     def lost(self, positions: Mapping[str, Position]) -> list[str]:
         """Shards that were trimmed before they were read to their end.
 
-        They are shards of the offset that are not listed any more, and unread descendants of its shards that are not listed
-        any more either. Empty for an empty offset: a new query loses nothing.
+        These are shards of the offset, and unread descendants of them, that are not listed any more. Empty for an empty
+        offset: a new query loses nothing.
 
         Args:
             positions: The offset of this stream, by shard id.
         """
-        # Ids grow, and are never used again. One above all listed ones is so new that ListShards does not know it yet.
+        # Shard ids grow, and are never reused. One above all listed ids is so new that ListShards does not know it yet.
         newest = max(self._shards, default="")
         cut_off = {shard_id for shard_id, position in positions.items() if not position.is_end and shard_id < newest}
         if positions:
@@ -158,8 +157,8 @@ class Lineage:
             return position.is_end
         if parent in passed:
             return True
-        # Of a merge that was only told of, the other parent may be too new to be listed yet, and not read at all.
-        return parent not in self._shards and child.shard_id not in self._hearsay
+        # The other parent of an announced merge may be too new to be listed, and not read at all.
+        return parent not in self._shards and child.shard_id not in self._announced
 
     def _ancestors(self, shard_ids: Iterable[str]) -> set[str]:
         found: set[str] = set()

@@ -1,8 +1,8 @@
-"""Reading shards with GetRecords: the transport of `readMode=polling`, with the same events, positions and errors.
+"""Reads shards with GetRecords: the transport of `readMode=polling`, with the same events, positions and errors.
 
-Kinesis allows five calls and 2 MB per second and shard, to all who poll the shard together, and an answer of 10 MB
-(https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html). Answers are taken as they come, as the bodies
-of events are: botocore would decode every record.
+Kinesis allows five calls and 2 MB per second and shard, shared by all who poll the shard, and answers of up to 10 MB
+(https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html). Answers stay raw, as events do: botocore would
+decode every record.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ POLLING_CONFIG: Final[dict[str, Any]] = {
     "connect_timeout": 10,
     "read_timeout": 20,
 }
-"""Configuration of the client, besides `max_pool_connections`. Retries are the subscription's."""
+"""Configuration of the client, besides `max_pool_connections`. The subscription retries, not the client."""
 
 CALL_SECONDS: Final = 0.2
-"""Between two calls to a shard: five per second."""
+"""Least time between two calls for a shard: five per second."""
 
 BYTES_PER_SECOND: Final = 2 << 20
-"""What may be read of a shard in a second; larger answers have to be waited for afterwards."""
+"""Bytes that may be read of a shard in a second; after a larger answer, the next call has to wait."""
 
 MOST_RECORDS: Final = 10_000
 """The largest `Limit` there is."""
 
 ANSWER_BYTES: Final = 1 << 20
-"""What an answer should hold, as an event does: more would come no sooner, and wait in memory."""
+"""Bytes that an answer should hold, as an event does: more would not come sooner, and would wait in memory."""
 
 _FIRST_RECORDS: Final = 1_000
 _LOOK_BACK_SECONDS: Final = tuple(30.0 * 10**power for power in range(7))
 
 
 def polling_limits(limits: Limits) -> Limits:
-    """The times that hold for polling: nothing has to lie between two openings but the five calls per second."""
+    """The limits for polling: only the five calls per second keep two openings apart."""
     return replace(
         limits,
         between_calls=min(limits.between_calls, CALL_SECONDS),
@@ -59,7 +59,7 @@ def polling_limits(limits: Limits) -> Limits:
 
 @dataclass(slots=True)
 class Pace:
-    """When a shard may be asked again, and for how many records.
+    """When a shard may be polled again, and for how many records.
 
     Attributes:
         next_call: Seconds on the monotonic clock.
@@ -77,10 +77,10 @@ class Pace:
     limit: int = _FIRST_RECORDS
 
     def asking(self, now: float) -> int:
-        """Note a call; how many records it may ask for."""
+        """Note a call, and return how many records it may ask for."""
         asked = self.limit
         self.next_call = now + CALL_SECONDS
-        # Until it is answered: what is too much for a slow line must not be asked for again.
+        # Lower until an answer comes: a slow line must not be asked again for what was too much.
         self.limit = max(1, asked // 4)
         return asked
 
@@ -88,7 +88,7 @@ class Pace:
         """Note an answer.
 
         Args:
-            answer: What came.
+            answer: The answer.
             now: When, seconds on the monotonic clock.
             interval: Seconds to the next call where there was no more.
         """
@@ -111,7 +111,7 @@ class PollingTransport:
         self._client = client
         self._clock = clock
         self._interval = interval
-        # Of the shard, whatever subscription asks: a new one must not come too soon after the one before.
+        # One per shard, whichever subscription asks: a new one must not come too soon after the former.
         self._paces: dict[tuple[str, str], Pace] = {}
         keep_answers(client, "GetRecords")
 
@@ -120,13 +120,13 @@ class PollingTransport:
         return await self._open(stream, shard_id, starting_position(position))
 
     async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
-        """See `Transport`. GetRecords tells no position where there are no records: this looks for the last one."""
+        """See `Transport`. GetRecords gives no position where there are no records, so this looks for the last record."""
         for seconds in _LOOK_BACK_SECONDS:
             since = {"Type": "AT_TIMESTAMP", "Timestamp": as_time(round((self._clock.time() - seconds) * 1000))}
             try:
                 events = await self._open(stream, shard_id, since)
             except ClientError as error:
-                # Our clock is fast: what it calls the past is the future to Kinesis.
+                # Our clock is fast: its past is the future to Kinesis.
                 if code_of(error) != "InvalidArgumentException":
                     raise
             else:
@@ -149,19 +149,19 @@ class PollingTransport:
 class PolledEvents:
     """The events of one shard from an iterator on; implements `EventStream`.
 
-    Ends at the shard's end. Ends also when the iterator has expired, which it does when nobody asked for five minutes: as a
-    subscription does after five minutes, to be opened again behind what came.
+    Ends at the shard's end, and when the iterator expires because nobody asked for five minutes. The subscription is then opened
+    again behind the last event, as after the five minutes of SubscribeToShard.
 
     Args:
         client: As `PollingTransport`.
         stream_arn: The stream.
         iterator: Where to begin.
-        pace: Of the shard.
+        pace: The pace of the shard.
         clock: Time.
         interval: Seconds between two calls where there was no more.
 
     Attributes:
-        received: Bytes that came so far.
+        received: Bytes received so far.
     """
 
     def __init__(self, client: Any, stream_arn: str, iterator: str, pace: Pace, clock: Clock, interval: float) -> None:
@@ -220,7 +220,7 @@ class PolledEvents:
 
 
 async def _last(events: PolledEvents) -> Position | None:
-    """Behind the last event there is at this moment; None where there is none."""
+    """The position behind the last event right now; None where there is none."""
     last: Position | None = None
     try:
         async for event in events:

@@ -1,7 +1,6 @@
-"""From raw event payloads to Arrow batches of the source's columns. Runs in Spark's tasks.
+"""Decodes raw event payloads into Arrow batches of the source's columns. Runs in Spark's tasks.
 
 msgspec decodes the JSON into one small struct per Kinesis record; everything after that works on columns.
-Relies on `aggregation` for KPL aggregates and pyarrow for the columns.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ SCHEMA: Final = pa.schema(
 """The columns of the source, in this order."""
 
 MAX_ROWS: Final = 10_000
-"""Most rows in a batch. Events are put together up to here: a batch of a few rows costs Spark as much as one of thousands."""
+"""Most rows in a batch. Events are combined up to here: a batch of a few rows costs Spark as much as one of thousands."""
 
 MIN_ROWS: Final = 100
-"""A batch has at least so many rows, where the range has them and `MAX_BYTES` allows."""
+"""Fewest rows in a batch, where the range has so many and `MAX_BYTES` allows them."""
 
 CACHE_BYTES: Final = 2 << 20
-"""A batch with enough rows is handed on once it was made from so many bytes of payload: what fits into the processor's cache
-is built a fifth faster."""
+"""A batch with at least `MIN_ROWS` is complete once its payloads have so many bytes: what fits into the processor's cache is
+built a fifth faster."""
 
 MAX_BYTES: Final = 8 << 20
-"""A batch is handed on once it was made from so many bytes of payload, however few its rows."""
+"""A batch is complete once its payloads have so many bytes, however few its rows."""
 
 
 _PAYS_OFF: Final = 512
-"""Bytes of JSON per record above which pybase64 is faster than msgspec's own base64, in spite of what a call costs."""
+"""Bytes of JSON per record above which pybase64 is faster than msgspec's own base64, although each record takes a call."""
 
 Data = TypeVar("Data", bytes, str)
 
@@ -81,20 +80,20 @@ def decode(
     deaggregate: bool,
     hash_range: tuple[int, int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one shard's range.
+    """Decode the rows of one shard's range.
 
     Args:
         payloads: Raw events of the shard, in order, that cover the range.
         key: The shard.
         after: Where the range starts, exclusive. What lies before is dropped; a start (`TRIM_HORIZON`, `AT_TIMESTAMP`)
-            drops nothing. After `INSIDE`, what that says was done of an aggregate is dropped.
+            drops nothing. `INSIDE` drops the part of an aggregate that was done.
         through: Where it ends, inclusive. `SHARD_END` drops nothing. Reading stops at the first record behind it.
         deaggregate: Take KPL aggregates apart.
         hash_range: First and last hash key of the shard, to drop aggregates that belong to another one.
 
     Yields:
-        Batches of `SCHEMA` with 1 to `MAX_ROWS` rows. Rows ascend by sequence number; one that came before, because an event
-        was delivered twice, is left out.
+        Batches of `SCHEMA` with 1 to `MAX_ROWS` rows. Rows ascend by sequence number; where an event was delivered twice,
+        its records come once.
 
     Raises:
         FrameError: A payload is not an event with records.
@@ -161,7 +160,7 @@ class _Cutter:
 
 
 def _is_straight(records: list[_Record[Any]], floor: int) -> bool:
-    """Whether all records lie behind `floor` and ascend. Compares as text, which is right for numbers of one length."""
+    """Whether all records lie behind `floor` and ascend. Compares text, which is right for numbers of the same length."""
     numbers = [record.sequence_number for record in records]
     return (
         int(numbers[0]) > floor
@@ -300,6 +299,6 @@ def _undecodable(key: ShardKey, error: Exception) -> FrameError:
 
 
 def _timestamps(seconds: list[float | None]) -> pa.Array:
-    # Kinesis gives milliseconds as decimals of a second; rounding undoes what floating point did to them.
+    # Kinesis sends milliseconds as decimals of a second; rounding removes the error of floating point.
     microseconds = pc.round(pc.multiply(pa.array(seconds, pa.float64()), 1e6))
     return microseconds.cast(pa.int64()).cast(SCHEMA.field("approximateArrivalTimestamp").type)

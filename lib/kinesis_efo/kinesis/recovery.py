@@ -1,6 +1,6 @@
-"""What a shard's subscription does about an error: wait for how long, or give up with which message.
+"""Decides what a shard's subscription does about an error: how long it waits, or with which message it gives up.
 
-Keeps what that depends on: how many errors came in a row, and since when. `faults` says what an error means.
+Keeps the state for that: which failures count, which are waited out, and for how long.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds. They are Kinesis' own, or follow from it: tests shorten them, users do not.
+    """Times in seconds that Kinesis sets, or that follow from it. Tests shorten them; users cannot.
 
     Attributes:
-        between_calls: Kinesis allows one call per second and shard.
-        after_success: A call earlier than this after a successful one is refused.
-        opening: A call that takes longer hangs, for example for want of a free connection.
-        silence: Kinesis sends an event every 5 s also when a shard is idle: a connection silent for so long is dead.
-        full: A sink full for so long has the subscription closed, instead of leaving it to break.
-        too_short: A subscription that ends sooner, without a single event, did not end of old age.
-        patience: How long a consumer may take to become ACTIVE; also the window for take-overs.
-        takeovers: So many of them in that window are one too many.
-        shortest_retention: A position younger than this lacks nothing.
+        between_calls: Least time between two calls for a shard: Kinesis allows one per second.
+        after_success: Least time from a successful call to the next: Kinesis refuses an earlier one.
+        opening: Longest time for a call; one that takes longer hangs, for example because no connection is free.
+        silence: A connection without an event for so long is dead: Kinesis sends one every 5 s even where a shard is idle.
+        full: A sink may be full for so long. Then the subscription is closed on purpose, before it breaks.
+        too_short: A subscription that ends sooner, without an event, did not simply expire.
+        patience: How long a consumer may take to become ACTIVE; also the window in which take-overs are counted.
+        takeovers: So many of them in that window are fatal.
+        shortest_retention: Every stream keeps its records for at least so long: nothing behind a younger position is gone.
     """
 
     between_calls: float = 1.0
@@ -106,23 +106,23 @@ class Recovery:
         self._expired = False
 
     def opened(self) -> None:
-        """Note that Kinesis accepted a subscription: nobody stands in the way any more."""
+        """Note that Kinesis accepted a subscription: earlier refusals do not count any more."""
         self._refusals.clear()
         self._expired = False
 
     def progressed(self) -> None:
-        """Note that an event came: earlier failures are forgiven."""
+        """Note that an event came: earlier failures do not count any more."""
         self._backoff.reset()
 
     async def delay(self, fault: Fault, position: Position) -> float:
-        """Seconds to wait before the next try.
+        """How long to wait before the next try, in seconds.
 
         Args:
             fault: What went wrong.
             position: How far the shard has been read.
 
         Raises:
-            StreamError: There is no point in another try.
+            StreamError: Another try cannot help.
             DataLossError: The shard does not exist any more.
         """
         match fault.verdict:
@@ -132,13 +132,13 @@ class Recovery:
                 self._expired = True
                 return self._count(fault)
             case Verdict.TOO_SOON:
-                self._bear_refusal(fault)
+                self._count_refusal(fault)
                 return self._limits.after_success
             case Verdict.NOT_ACTIVE:
-                self._bear_refusal(fault)
+                self._count_refusal(fault)
                 return jitter(self._retry, len(self._refusals), self._random)
             case Verdict.TAKEN_OVER:
-                return self._bear_takeover(fault)
+                return self._count_takeover(fault)
             case Verdict.MISSING:
                 return await self._find_missing(fault, position)
         raise self._fatal(fault) from fault.error
@@ -158,17 +158,17 @@ class Recovery:
         )
         return delay
 
-    def _bear_refusal(self, fault: Fault) -> None:
+    def _count_refusal(self, fault: Fault) -> None:
         now = self._clock.monotonic()
         if self._refusals and now - self._refusals[-1] > 2 * self._limits.opening:
-            # Nobody asked in between, for example while the lease was away: patience begins anew.
+            # Nobody asked in between, for example while the lease was lost: the time begins anew.
             self._refusals.clear()
         self._refusals.append(now)
         if now - self._refusals[0] >= self._limits.patience:
             raise self._fatal(fault) from fault.error
         logger.info("%s: %s; waiting", self._name, fault)
 
-    def _bear_takeover(self, fault: Fault) -> float:
+    def _count_takeover(self, fault: Fault) -> float:
         now = self._clock.monotonic()
         self._takeovers.append(now)
         while self._takeovers[0] < now - self._limits.patience:
@@ -179,7 +179,7 @@ class Recovery:
         return jitter(self._retry, len(self._takeovers), self._random)
 
     async def _find_missing(self, fault: Fault, position: Position) -> float:
-        """Kinesis says the same of a missing stream, shard and consumer. ListShards tells them apart."""
+        """Find out by ListShards whether stream, shard or consumer is missing: Kinesis reports all three alike."""
         where = f"stream {self._stream.name!r}, shard {self._shard_id}"
         try:
             shards = await self._topology.shards(self._stream.stream_arn)
@@ -198,17 +198,17 @@ class Recovery:
             return self._count(found)
         listed = {shard.shard_id for shard in shards}
         if self._shard_id not in listed:
-            # Ids grow, and are never used again in one stream.
+            # Shard ids grow, and a stream never reuses one.
             if self._shard_id > max(listed, default=""):
                 if position.sequence_number is not None:
                     raise replaced(self._stream, self._shard_id, position, self._source) from fault.error
-                return self._count(fault)  # so new that it is not known everywhere yet
+                return self._count(fault)  # so new that not all of Kinesis knows it yet
             raise DataLossError(
                 f"{where}: the shard does not exist any more and was read up to {position} only: what lay behind that is "
                 "gone (retention). Set kinesis-efo option 'failOnDataLoss' to false to go on without it"
             ) from fault.error
         if self._stream.polled:
-            # Both are there after all.
+            # Stream and shard exist after all.
             return self._count(fault)
         raise ConsumerNotFoundError(
             f"{where}: consumer {self._stream.consumer_arn} does not exist (any more); its ARN came from {self._source}. "

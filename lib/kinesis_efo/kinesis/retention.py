@@ -1,9 +1,8 @@
-"""What of a shard was trimmed before it was read, judged by the time that a position stands for.
+"""Tells which records of a shard were trimmed before they were read, by the time that a position stands for.
 
-Where a position lies behind the trim horizon, Kinesis begins at the horizon without a word. The position itself tells: a sequence
-number holds the second in which it was given out, and that of its shard's creation. AWS does not promise that layout, but the KCL reads
-it, too (SequenceNumberValidator). A number that does not fit it tells nothing, and is taken for recent. Relies on a lister and
-on this machine's clock.
+Where the trim horizon has passed a position, Kinesis silently begins at the horizon. A sequence number holds the second in which
+it was given out, and the second of its shard's creation. AWS does not promise that layout, but the KCL reads it, too
+(SequenceNumberValidator). A number that does not fit the layout is taken for recent. Times are compared with this machine's clock.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ _ASK_AGAIN: Final = 60.0
 
 
 class Retention:
-    """Tells whether records behind a position of one stream may be gone, and refuses or warns.
+    """Tells whether records behind a position of one stream may be gone, and raises or warns.
 
-    It never misses a loss that the layout of sequence numbers and the stream's present retention show, and may report one where the
-    shard was idle all the while: Kinesis does not tell whether there was anything.
+    It reports every loss that sequence numbers and the stream's present retention show. It may also report one where the shard was
+    idle all the while: Kinesis does not tell whether there were records.
 
     Args:
         stream: The stream.
-        lister: Knows the stream's retention; asked only about positions older than the shortest one.
+        lister: Knows the stream's retention; only asked for positions older than `shortest`.
         clock: Time.
         fail: Whether a loss fails the query; else it is logged, once per shard.
-        shortest: What every stream keeps its records for, at least; seconds.
+        shortest: Every stream keeps its records for at least so long; seconds.
     """
 
     def __init__(
@@ -60,14 +59,14 @@ class Retention:
     async def check(
         self, shard_id: str, position: Position, read_until: float | None = None, grace: float = 0.0
     ) -> bool:
-        """Whether reading can only go on at the trim horizon, because that has passed a position.
+        """Whether the trim horizon has passed a position, so that reading can only go on at the horizon.
 
         Args:
             shard_id: The shard.
             position: How far it was read.
-            read_until: What arrived before this time was read, epoch seconds, where that is known. It counts as the position
-                does, whichever is later: an idle shard's position may stand still.
-            grace: Seconds by which the horizon may have passed it all the same.
+            read_until: What arrived before this time was read, epoch seconds, where that is known. Where it is later than the
+                position's time, it counts instead: an idle shard's position may stand still.
+            grace: Seconds by which the horizon may have passed the position without counting as a loss.
 
         Raises:
             DataLossError: It has, and losses fail the query.
@@ -91,12 +90,12 @@ class Retention:
         return age <= self._shortest or age <= await self._retention()
 
     async def check_begun(self, shard: Shard) -> None:
-        """Report what is gone of a shard that is read from its beginning, because its parents were read to their end.
+        """Report records that are gone from the beginning of a shard whose parents were read to their end.
 
         Raises:
             DataLossError, ClientError: As `check`.
         """
-        # The number with which a shard begins has no second of its own, but that of the creation.
+        # A shard's first number holds no second of its own, only that of the shard's creation.
         if _is_version_2(shard.first):
             born = float(shard.first >> 148 & _36_BITS)
             await self._has_passed(shard.shard_id, born, "has not been read yet, although its parents have")
@@ -130,12 +129,12 @@ class Retention:
 
 
 def written_at(number: int, shard_id: str, latest: float) -> float | None:
-    """The second in which a record's number was given out, since the epoch; None where it does not look like one.
+    """The time at which a sequence number was given out, in epoch seconds; None where the number does not fit the layout.
 
     Args:
-        number: Of a record or a continuation.
+        number: Sequence number of a record or a continuation.
         shard_id: The shard it belongs to.
-        latest: A time after which no number can have been given out yet.
+        latest: No number can have been given out after this time yet; epoch seconds.
 
     >>> written_at(49590338271490256608559692538361571095921575989136588898, "shardId-000000000006", 2e9)
     1545084650.0
@@ -148,7 +147,7 @@ def written_at(number: int, shard_id: str, latest: float) -> float | None:
 
 
 def predates(position: Position, shard: Shard) -> bool:
-    """Whether a position was reached before its shard began: in an earlier stream of the same name."""
+    """Whether a position is older than its shard, and so belongs to an earlier stream of the same name."""
     number = position.sequence_number
     return number is not None and _is_version_2(number) and _is_version_2(shard.first) and number < shard.first
 

@@ -1,6 +1,6 @@
-"""One stream as its readers know it: its shards and their lineage, and how they are subscribed to.
+"""One stream for its readers: lists its shards, keeps their lineage, and makes subscriptions to them.
 
-Remembers per shard when Kinesis allows the next SubscribeToShard, across all subscriptions.
+Remembers per shard, across subscriptions, when Kinesis allows the next SubscribeToShard.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Stream:
 
     Args:
         ref: From the manifest.
-        transport: How shards are subscribed to.
-        lister: How shards are listed.
-        retry: How often and how patiently failures are borne.
+        transport: Subscribes to shards.
+        lister: Lists shards.
+        retry: How often a failure is retried, and how long apart.
         source: Where the manifest came from, for messages.
         clock: Time.
         limits: Kinesis' times.
@@ -88,10 +88,10 @@ class Stream:
                 self.lineage.merge(children, parent)
 
     async def starting_positions(self, start: Position) -> dict[str, Position]:
-        """Where a new query starts, by shard id. What continues these shards comes after them.
+        """Where a new query starts, by shard id. The children of these shards come after them.
 
         Args:
-            start: `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention becomes the horizon: nothing is lost by that.
+            start: `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention becomes the horizon, which loses nothing.
 
         Raises:
             StreamError: As `refresh`.
@@ -103,29 +103,29 @@ class Stream:
         return await self._listed(starting_positions(self._lister, self._ref.stream_arn, start))
 
     def shard(self, shard_id: str) -> Shard | None:
-        """What ListShards said of a shard; None where it was not listed (yet, or any more)."""
+        """A shard as ListShards returned it; None where it is not listed yet, or not any more."""
         return self._shards.get(shard_id)
 
     def hash_range(self, shard_id: str) -> tuple[int, int] | None:
-        """The hash keys of a shard, where they are known: also of a child that only its parent's end told of."""
+        """The hash keys of a shard, also of a child that only its parent's last event announced; None where they are not known."""
         return self.lineage[shard_id].hash_range if shard_id in self.lineage else None
 
     def with_descendants(self, shard_ids: Iterable[str]) -> list[Shard]:
-        """These shards and all that continue them, as far as listed."""
+        """These shards and all their descendants, as far as listed."""
         found = set(shard_ids)
-        # A child is created after its parents, and its sequence numbers begin behind theirs.
+        # A child is created after its parents, so its sequence numbers begin behind theirs.
         for shard in sorted(self._shards.values(), key=lambda shard: shard.first):
             if found.intersection(shard.parents):
                 found.add(shard.shard_id)
         return [shard for shard in self._shards.values() if shard.shard_id in found]
 
     def learn(self, shard_id: str, children: Sequence[ChildShard]) -> None:
-        """Take note of the children that a shard's last event told."""
+        """Take note of the children that a shard's last event announced."""
         self._learned[shard_id] = tuple(children)
         self.lineage.merge(children, shard_id)
 
     def children(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """The shards that continue a shard, as its last event would tell them."""
+        """The children of a shard, in the form in which its last event announces them."""
         shards = [self.lineage[child] for child in self.lineage.children(shard_id)]
         return tuple(ChildShard(shard.shard_id, shard.parents, *shard.hash_range) for shard in shards)
 
@@ -134,11 +134,11 @@ class Stream:
 
         Args:
             positions: The offset of this stream, by shard id.
-            resumed: Whether the query may have stood still before it came to this offset.
+            resumed: Whether the query may have stood still before this offset.
 
         Raises:
-            DataLossError: There are some, and losses fail the query.
-            StreamError: The stream cannot be listed, or its retention asked for.
+            DataLossError: Such a shard was found, and losses fail the query.
+            StreamError: The shards cannot be listed, or the retention is not known.
         """
         if any(position.is_end for position in positions.values()) and self.lineage.lost(positions):
             await self.refresh()  # the shard may only have been too new
@@ -167,16 +167,16 @@ class Stream:
     def subscribe(
         self, shard_id: str, start: Position, sink: EventSink, read_until: float | None = None
     ) -> ShardSubscription:
-        """A subscription to one shard, not started; any former one has ended.
+        """Make a subscription to one shard, not started. A former one must have ended.
 
         Args:
             shard_id: The shard.
             start: Where to begin.
-            sink: Where events go.
+            sink: Receives the events.
             read_until: What arrived before this time lies at or before `start`, epoch seconds, where that is known.
 
         Raises:
-            StreamReplacedError: The shard began behind the position: it is of a younger stream.
+            StreamReplacedError: The shard is younger than the position, and so is its stream.
         """
         shard = self.shard(shard_id)
         if shard is not None and predates(start, shard):
@@ -196,7 +196,7 @@ class Stream:
         return subscription
 
     async def tip(self, shard_id: str, position: Position) -> Position:
-        """Where a shard ends right now.
+        """The position at which a shard ends right now.
 
         Args:
             shard_id: The shard.

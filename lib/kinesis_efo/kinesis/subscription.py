@@ -1,6 +1,6 @@
-"""One shard's subscription: opens, reads, renews and reopens it until the shard ends or cannot be read.
+"""Reads one shard: opens, renews and reopens its subscription until the shard ends or cannot be read.
 
-Delivers every event once and in order to a sink that may make it wait. `recovery` says what to do about errors.
+Delivers every event once and in order to a sink, which may make it wait. `recovery` decides what to do about errors.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 logger = logging.getLogger(__name__)
 
 AT_HORIZON_SECONDS: Final = 600.0
-"""Whoever begins at the trim horizon reads what is about to go: by so much it may be late until it has got away from there."""
+"""A reader that begins at the trim horizon reads records that are about to go. It may be this many seconds late, until it has
+got away from there."""
 
 
 class EventSink(Protocol):
-    """Where events go."""
+    """Receives the events of a shard."""
 
     async def admit(self, event: Event) -> None:
         """Take the next event. While this waits, nothing is read from the socket: that is the back-pressure."""
@@ -38,7 +39,7 @@ class EventSink(Protocol):
 
 
 class State(Enum):
-    """What a subscription is doing."""
+    """What a subscription is doing right now."""
 
     CLOSED = "closed"
     WAITING = "waiting"
@@ -51,18 +52,18 @@ class State(Enum):
 
 @dataclass(slots=True)
 class SubscriptionStats:
-    """What happened to a shard's subscriptions so far, for metrics: plain numbers, read from other threads.
+    """Counts what happened to a shard's subscriptions, for metrics: plain numbers, read from other threads.
 
     Attributes:
         state: What it is doing.
         opened: Successful SubscribeToShard calls.
-        renewed: Clean ends after which it was opened again.
-        paused: Times it was closed on purpose because the sink was full.
+        renewed: Clean ends, after which the subscription was opened again.
+        paused: How often it was closed on purpose because the sink was full.
         failures: Errors by code.
         events: Events delivered.
         records: Kinesis records in them.
         bytes: Bytes of their payloads.
-        millis_behind: What the last event said of the lag, in milliseconds; None before the first.
+        millis_behind: The lag according to the last event, in milliseconds; None before the first.
         last_event: When the last event came, seconds on the monotonic clock; None before the first.
     """
 
@@ -132,13 +133,13 @@ class ShardSubscription:
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
-        """Tell that ListShards calls the shard closed: the safety net for an end that Kinesis does not announce.
+        """Note that ListShards calls the shard closed: the safety net for an end that Kinesis does not announce.
 
-        Once the position has reached `last`, an end is delivered as if Kinesis had.
+        Once the position has reached `last`, the end is delivered as if Kinesis had announced it.
 
         Args:
             last: The shard's last sequence number.
-            children: The shards that continue it.
+            children: The children of the shard.
         """
         self._closing = (last, children)
 
@@ -177,7 +178,7 @@ class ShardSubscription:
             await self._clock.sleep(delay)
 
     async def _subscribe_once(self) -> Exception | None:
-        """Open and read until the subscription ends; what ended it, or None where nothing was wrong."""
+        """Open a subscription and read until it ends. Returns the error that ended it; None for a normal end."""
         if await self._deliver_known_end():
             return None
         self.stats.state = State.OPENING
@@ -256,7 +257,7 @@ class ShardSubscription:
         return passed
 
     async def _lagging(self) -> Exception | None:
-        """Report when the trim horizon has passed us while we read; what went wrong with asking, if something did."""
+        """Check while reading that the trim horizon has not passed us. Returns the error of the check, if it failed."""
         try:
             await self._is_passed()
         except DataLossError:
@@ -295,7 +296,7 @@ class ShardSubscription:
     def _clean_end(self, opened: float, *, any_event: bool) -> tuple[Exception | None, str]:
         now = self._clock.monotonic()
         if not any_event and (now - opened < self._limits.too_short or now - self._last_sign > self._limits.silence):
-            # Something between us and Kinesis answers, but Kinesis does not: renewing for ever would be a silent stall.
+            # A proxy answers, but Kinesis does not: renewing for ever would be a silent stall.
             return FrameError("the subscription ended without a single event"), "ended without an event"
         self.stats.renewed += 1
         return None, "expired"
@@ -308,10 +309,10 @@ class ShardSubscription:
         self._deadline = self._clock.monotonic() + seconds
 
     async def _watch(self, stream: EventStream) -> None:
-        """Close the connection when what is awaited, an event or room in the sink, takes too long.
+        """Close the connection when the next event, or room in the sink, takes too long.
 
-        One task per subscription rather than a timer per event. It never oversleeps: no limit is shorter than its naps, so
-        whatever began during one is not overdue at its end.
+        One task per subscription is cheaper than a timer per event. It never oversleeps: no limit is shorter than its naps, so
+        nothing that began during a nap is overdue at its end.
         """
         nap = min(self._limits.silence, self._limits.full)
         while True:

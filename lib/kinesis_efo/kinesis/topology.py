@@ -1,7 +1,4 @@
-"""The shards of a stream as ListShards tells them, and for how long it keeps records.
-
-I/O only; what follows from the shards is `lineage`'s. Relies on an aiobotocore client whose retries bear throttling.
-"""
+"""Asks Kinesis for the shards of a stream and its retention. I/O only: `lineage` decides what follows from the shards."""
 
 from __future__ import annotations
 
@@ -21,14 +18,14 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 T = TypeVar("T")
 
 PAGE: Final = 1_000
-"""Shards per call: what the API does by itself, said so that it is certain."""
+"""Shards per call: the default of the API, given so that it is certain."""
 
 SKEW_SECONDS: Final = 300.0
-"""AWS refuses signatures of clocks that are further off."""
+"""AWS refuses signatures of a clock that is further off."""
 
 
 class ShardLister(Protocol):
-    """Where the shards of a stream are asked for."""
+    """Knows the shards and the retention of streams."""
 
     async def shards(self, stream_arn: str) -> list[Shard]:
         """All shards within retention, open and closed.
@@ -51,7 +48,7 @@ class ShardLister(Protocol):
         ...
 
     async def retention(self, stream_arn: str) -> float:
-        """For how long the stream keeps its records, seconds.
+        """How long the stream keeps its records, in seconds.
 
         Raises:
             ClientError: Kinesis refused; botocore's exception.
@@ -63,8 +60,8 @@ class Topology:
     """ListShards and DescribeStreamSummary through an aiobotocore client.
 
     Args:
-        client: An aiobotocore `kinesis` client with retries. The caller closes it.
-        clock: To tell a time that is too new from one that is too old.
+        client: An aiobotocore `kinesis` client whose retries cover throttling. The caller closes it.
+        clock: Tells a time that is too new from one that is too old.
     """
 
     def __init__(self, client: Any, clock: Clock | None = None) -> None:
@@ -83,7 +80,7 @@ class Topology:
         except ClientError as error:
             if code_of(error) != "InvalidArgumentException":
                 raise
-        # Kinesis says the same of a time before retention and of one in the future, which "now" is where our clock is fast.
+        # Kinesis answers alike for a time before retention and for one in the future, as "now" is where our clock is fast.
         if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
             return await self._list(stream_arn, {"Type": "AT_LATEST"})
         return None
@@ -101,7 +98,7 @@ class Topology:
             shards += map(_shard, page["Shards"])
             if not (token := page.get("NextToken")):
                 return shards
-            # The token stands for stream and filter, which must not come again.
+            # The token stands for stream and filter, which must not be sent with it.
             request = {"NextToken": token}
 
 
@@ -111,7 +108,7 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
     Args:
         lister: Knows the shards.
         stream_arn: The stream.
-        start: `TRIM_HORIZON`, or `AT_TIMESTAMP`. A time before retention becomes the horizon.
+        start: `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention becomes the horizon.
 
     Raises:
         ClientError: Kinesis refused; botocore's exception.
@@ -126,10 +123,10 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
 
 
 async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
-    """The result of a listing, or an error that a person can act on.
+    """Await a listing, and turn its failure into an error that a person can act on.
 
     Args:
-        listing: What a `ShardLister` was asked.
+        listing: A call of a `ShardLister`.
         ref: The stream.
         source: Where its ARN came from, for messages: the manifest's location.
 

@@ -1,6 +1,6 @@
-"""The seam to Kinesis: what a subscription needs of it, and its implementation with SubscribeToShard and aiobotocore.
+"""What a subscription needs of Kinesis (`Transport`), and its implementation with SubscribeToShard and aiobotocore.
 
-aiobotocore speaks HTTP/1.1; another transport (HTTP/2) would implement `Transport` and nothing else would change. Events are parsed
+aiobotocore speaks HTTP/1.1; an HTTP/2 transport would implement `Transport`, and nothing else would change. Events are parsed
 here, because botocore's event parser is ten times slower and quadratic in the size of an event.
 """
 
@@ -26,9 +26,9 @@ SUBSCRIPTION_CONFIG: Final[dict[str, Any]] = {
     "connect_timeout": 10,
     "read_timeout": 35,
 }
-"""Configuration of the client for subscriptions, besides `max_pool_connections`: the number of shards plus slack, since one
-that finds no free connection waits for ever. Retries are the subscription's; Kinesis sends an event every 5 s also when
-a shard is idle, so 35 s of silence mean a dead connection."""
+"""Configuration of the client for subscriptions, besides `max_pool_connections`: the number of shards and some more, since a
+call that finds no free connection waits for ever. The subscription retries, not the client. Kinesis sends an event every 5 s
+even where a shard is idle, so that 35 s of silence mean a dead connection."""
 
 OPERATION: Final = "SubscribeToShard"
 _INITIAL_RESPONSE: Final = encode_frame({":message-type": "event", ":event-type": "initial-response"}, b"{}")
@@ -39,7 +39,7 @@ class EventStream(Protocol):
 
     @property
     def received(self) -> int:
-        """Bytes that came so far, those of incomplete events included: a sign of life."""
+        """Bytes received so far, those of incomplete events included: a sign of life."""
         ...
 
     def __aiter__(self) -> AsyncIterator[Event]:
@@ -53,13 +53,13 @@ class EventStream(Protocol):
         ...
 
     def close(self) -> None:
-        """End the subscription. May be called at any time, by any task, any number of times; a read that waits
-        meanwhile ends or raises at once."""
+        """End the subscription. May be called at any time, by any task, any number of times; a waiting read ends or
+        raises at once."""
         ...
 
 
 class Transport(Protocol):
-    """How shards are subscribed to."""
+    """Subscribes to shards."""
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> EventStream:
         """Subscribe to a shard.
@@ -76,14 +76,14 @@ class Transport(Protocol):
         ...
 
     async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
-        """Where the shard ends right now: what comes later lies behind this position.
+        """The position at which the shard ends right now: later records lie behind it.
 
         Counts as a subscription: Kinesis allows the next one to this shard 5 s later.
 
         Args:
             stream: The stream, and the consumer to subscribe.
             shard_id: The shard.
-            position: How far it has been read: what is returned where nothing lies behind it.
+            position: How far it has been read; returned where nothing lies behind it.
 
         Raises:
             ClientError, EventStreamError, FrameError: As when reading.
@@ -132,7 +132,7 @@ class BotoEventStream:
         body: An `aiohttp.ClientResponse` whose headers were received.
 
     Attributes:
-        received: Bytes that came so far.
+        received: Bytes received so far.
     """
 
     def __init__(self, body: Any) -> None:
@@ -147,7 +147,7 @@ class BotoEventStream:
         return self
 
     async def __anext__(self) -> Event:
-        # What arrived before an error is delivered before the error.
+        # Events that arrived before an error are delivered before it.
         while not self._payloads:
             if self._fault:
                 raise self._fault
@@ -171,7 +171,7 @@ class BotoEventStream:
             case "event", "SubscribeToShardEvent":
                 self._payloads.append(frame.payload)
             case "event", _:
-                # The initial response says nothing, and kinds of events that come later are none of ours.
+                # The initial response says nothing, and unknown kinds of events are none of ours.
                 pass
             case "exception", _:
                 raise _stream_error(str(frame.headers.get(":exception-type")), _message(frame.payload))
@@ -191,7 +191,7 @@ def starting_position(position: Position) -> dict[str, Any]:
     """A position as SubscribeToShard's `StartingPosition`.
 
     Raises:
-        ValueError: It is `SHARD_END`, behind which there is nothing, or a time of no calendar.
+        ValueError: It is `SHARD_END`, or a time outside of the calendar.
     """
     match position.kind:
         case PositionKind.TRIM_HORIZON:

@@ -1,4 +1,4 @@
-"""Which rows of shards that are read have to be finished, and which can go. Pure; relies on rows.
+"""Decides which rows of shards that were read have to be finished, and which can be deleted. Pure.
 
 KCL's rule: a parent's row goes when all its children have rows whose checkpoint has left the start, and its own parents'
 rows are gone. That all children are known is read from `childShardIds` or, after a crash before that was written, from

@@ -1,7 +1,7 @@
 """Who should hold what: one worker's next step, decided from the rows it has seen.
 
 Workers of one run share the leases evenly. Another run is never mixed with: as long as one of its workers renews a
-lease that we want, a run that holds nothing takes nothing. Pure; relies on rows and expiry.
+lease that we want, a run that holds nothing takes nothing. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which leases have expired, judged by watching: a counter that does not move for the lease timeout.
+"""Tells which leases have expired: those whose counter was watched and did not move for the lease timeout.
 
 Nobody's wall clock is trusted, and none is in the table: what counts is how long this observer has seen no change on its
-own monotonic clock (KCL's rule). Pure; relies on rows.
+own monotonic clock (KCL's rule). Pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Keeping one lease: renewals and checkpoints of one row, written one after the other, and the deadline on our own clock.
+"""Keeps one lease: writes renewals and checkpoints of its row, one after the other, and knows the deadline on our own clock.
 
 A lease is ours until `lease_timeout` after the moment *before* its last successful write was sent. Whoever watches the
 row sees that write later than we sent it, so nobody can find the lease expired before we do.
-Relies on the store, the clock and rows.
 """
 
 from __future__ import annotations

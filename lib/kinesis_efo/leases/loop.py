@@ -1,7 +1,7 @@
-"""A worker's loop over the lease table: find out who holds what, take what is ours to take, keep it, give it back.
+"""A worker's loop over the lease table: finds out who holds what, takes leases, keeps them and gives them back.
 
-Scans happen only while something wanted is not held (or rows of finished shards are left); what is held is kept by one
-`Keeper` per lease, on its own schedule. Relies on the store, election and keepers; never on what is read with a lease.
+It scans the table only while a wanted lease is not held, or rows of finished shards are left. One `Keeper` per held lease
+renews it, on its own schedule.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kinesis_efo.positions import SHARD_END, Position
 logger = logging.getLogger(__name__)
 
 CLEANUP_INTERVAL = 60.0
-"""Seconds between two looks at the rows of finished shards (KCL's interval)."""
+"""Seconds between two cleanups of the rows of finished shards (KCL's interval)."""
 
 
 def worker_id(random: Random) -> str:
@@ -56,7 +56,7 @@ class LeaseLoop:
     """Holds the leases of the shards that a worker wants. One per worker, on one asyncio loop.
 
     Args:
-        table: Where the leases are.
+        table: The lease table.
         worker: This worker and its query run. Workers of one run share the leases, those of another are refused.
         timing: How often rows are written, and after how long a lease is free.
         clock: Time.
@@ -106,7 +106,7 @@ class LeaseLoop:
         self._failure: LeaseError | None = None
         self._stopping = False
 
-    # -- what the owner of the loop says
+    # -- what the listener says
 
     def want(self, keys: Mapping[str, LeaseInfo], *, complete: bool = True) -> None:
         """Set the leases that this run should hold, in place of the former set.
@@ -149,7 +149,7 @@ class LeaseLoop:
         if key in self._keepers:
             self._keepers[key].leave()
 
-    # -- what it can ask
+    # -- what the listener asks
 
     @property
     def held(self) -> frozenset[str]:
@@ -168,7 +168,7 @@ class LeaseLoop:
         return keeper is not None and keeper.held
 
     def read_until(self, key: str, position: Position) -> float | None:
-        """Until when all that arrived lies at or before a position, by the row of a lease of ours; epoch seconds."""
+        """The time up to which every record that arrived lies at or before a position, by the row of a held lease; epoch seconds."""
         keeper = self._keepers.get(key)
         lease = keeper.lease if keeper is not None else None
         known = lease is not None and lease.checkpoint is not None and position.reaches(lease.checkpoint)

@@ -1,4 +1,4 @@
-"""One row of the lease table as a value: what may happen to it, and its form in DynamoDB.
+"""One row of the lease table as a value: its changes, and its form in DynamoDB.
 
 Attribute names and types are KCL's (its `DynamoDBLeaseSerializer`), so that KCL's tools can read our rows and we can
 read its; `endpoint`, `run`, `checkpointTimestamp`, `checkpointWhole`, `readUntil` (epoch milliseconds) and
@@ -27,7 +27,7 @@ KCL_TRANSIENT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """What a worker knows about a shard it wants to lease; used when its row has to be created.
+    """What a worker knows about a shard when it creates the row of its lease.
 
     Attributes:
         start: Checkpoint of a new row.
@@ -119,7 +119,7 @@ class Lease:
         )
 
     def seen(self, read_until: float | None) -> Self:
-        """The row with what is known of the time up to which its checkpoint reaches."""
+        """The row with the time up to which its checkpoint reaches, where that is known."""
         return self if read_until is None else replace(self, read_until=read_until)
 
     def released(self) -> Self:
@@ -170,7 +170,7 @@ class Lease:
         if self.checkpoint is not None and self.checkpoint.kind is PositionKind.AT_TIMESTAMP:
             item["checkpointTimestamp"] = {"N": str(self.checkpoint.value)}
         if self.whole:
-            # Which one it is about: a KCL application that takes the row over leaves what it does not know as it is.
+            # Names the checkpoint it belongs to: a KCL application that takes the row over keeps attributes it does not know.
             item["checkpointWhole"] = item["checkpoint"]
         if self.read_until is not None:
             item["readUntil"] = {"N": str(round(self.read_until * 1000))}
@@ -254,7 +254,7 @@ def _checkpoint_text(position: Position | None) -> str:
 
 
 def _stored(position: Position, sub: int) -> tuple[Position, int, bool]:
-    """A position as a row has it: checkpoint, sub-sequence number, and whether that is behind all of its record."""
+    """A position in the form of a row: checkpoint, sub-sequence number, and whether it is behind all of its record."""
     if position.kind is PositionKind.INSIDE:
         return Position.after(position.value), position.sub, False
     return position, sub, position.kind is PositionKind.AFTER and not sub
@@ -278,7 +278,7 @@ def _read_checkpoint(item: Mapping[str, Mapping[str, Any]]) -> Position | None:
 
 
 class LeaseKeys:
-    """Which lease key belongs to which shard, in one application.
+    """Translates between shards and lease keys of one application.
 
     The shard id alone where the application reads one stream, `<stream name>:<shard id>` where it reads several.
     KCL's multi-stream keys, `<account>:<stream>:<epoch>:<shard id>`, are understood when reading.

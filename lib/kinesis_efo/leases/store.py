@@ -1,7 +1,7 @@
-"""Where leases are kept, as seen by workers: conditional writes whose outcome is a value.
+"""The interface to the lease table: conditional writes whose outcome is a value.
 
 The rules of fencing live here, once, for DynamoDB (`table.py`) and for the model of it that tests use: every write
-asks for the owner and the counter that the writer saw. Relies on rows.
+asks for the owner and the counter that the writer saw.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The lease table in DynamoDB. Thin: one call per method, conditions as `store.py` asks for them.
-
-Relies on an aiobotocore DynamoDB client that is passed in; `client_config` says how it should be configured.
-"""
+"""The lease table in DynamoDB: one call per method, with the conditions that `store.py` asks for."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from kinesis_efo.leases.row import KCL_TRANSIENT, Item, Lease
 from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan, Written
 
 _FOR_NOW: Final = (Cause.PASSING, Cause.IN_USE, Cause.CREDENTIALS_UNREACHABLE)
-"""What may be over when the next try comes. Codes that are new to us are not taken for it: the run ends, and says what it met."""
+"""Causes that may pass. An unknown code does not count as one: the run ends with an error that names it."""
 
 
 class DynamoDbClient(Protocol):
@@ -79,7 +76,7 @@ class LeaseTable(LeaseStore):
         status = table.get("TableStatus")
         if status in ("CREATING", "UPDATING"):
             if status == "CREATING":
-                raise TableUnavailableError(f"{self.label} is still being created")
+                raise TableUnavailableError(f"{self.label} is still being created; wait until it is ACTIVE")
         elif status != "ACTIVE":
             raise LeaseTableError(f"{self.label} is {status}, expected ACTIVE; {self._remedy}")
         types = {each["AttributeName"]: each["AttributeType"] for each in table["AttributeDefinitions"]}
@@ -204,7 +201,7 @@ def _fence(before: Lease) -> tuple[str, Item]:
 
 
 def _update_request(before: Lease, after: Lease) -> dict[str, Any]:
-    """What differs between two rows, as an update of exactly these attributes: those we do not know stay."""
+    """The update that turns one row into the other. It leaves attributes that we do not know as they are."""
     old, new = before.to_item(), after.to_item()
     changed = sorted(name for name in new if old.get(name) != new[name])
     gone = sorted(set(old) - set(new))

@@ -1,7 +1,6 @@
-"""AWS sessions: one place that knows region, endpoint and role, for botocore and for aiobotocore alike.
+"""Makes AWS clients with a query's region, endpoint and role, for botocore and for aiobotocore.
 
-`AWS_ENDPOINT_URL*`, profiles, web identities and instance roles are the SDK's business and stay there; this module
-adds what a query's options say on top.
+The SDK itself handles `AWS_ENDPOINT_URL*`, profiles, web identities and instance roles; this module adds the query's options.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ CONTROL_CONFIG: dict[str, Any] = {
     "connect_timeout": 10,
     "read_timeout": 30,
 }
-"""Control calls leave retries to the SDK; subscriptions own theirs."""
+"""Configuration for control calls, which the SDK retries. Subscriptions retry by themselves."""
 
 
 class SyncClients:
-    """botocore clients (boto3's are the same) under one set of settings; for what happens once, such as loading the manifest.
+    """Makes botocore clients (boto3's are the same), for calls made once, such as loading the manifest.
 
     Args:
         settings: Region, endpoint and role.
-        region: Used where neither settings nor the SDK's own configuration name one.
+        region: Used where the settings name none; without it, the SDK's own configuration.
     """
 
     def __init__(self, settings: AwsSettings, region: str | None = None) -> None:
@@ -53,7 +52,11 @@ class SyncClients:
         self._region = settings.region or region or core.get_config_variable("region")
 
     def client(self, service_name: str, /) -> Any:
-        """A client. The caller closes it."""
+        """Make a client. The caller closes it.
+
+        Raises:
+            ConfigurationError: There is no region.
+        """
         if self._region is None:
             raise ConfigurationError(
                 f"no AWS region for {service_name}: set kinesis-efo option 'region' or the environment's AWS_REGION"
@@ -65,11 +68,11 @@ class SyncClients:
 
 
 class AsyncClients:
-    """aiobotocore clients under one set of settings. Each is an async context manager.
+    """Makes aiobotocore clients. Each is an async context manager.
 
     Args:
         settings: Region, endpoint and role.
-        region: Used where the settings name none: the manifest's.
+        region: The manifest's region, used where the settings name none.
     """
 
     def __init__(self, settings: AwsSettings, region: str) -> None:
@@ -95,11 +98,14 @@ class AsyncClients:
         return self._session
 
     async def open(self, service: str, config: AioConfig | None = None) -> AbstractAsyncContextManager[Any]:
-        """A client for a service, as an async context manager.
+        """Make a client for a service, as an async context manager.
 
         Args:
             service: `kinesis`, `dynamodb`, ...
-            config: What differs from `CONTROL_CONFIG`.
+            config: Overrides `CONTROL_CONFIG`.
+
+        Raises:
+            ConfigurationError: There are no credentials to assume the role with.
         """
         session = await self._ready()
         client: AbstractAsyncContextManager[Any] = session.create_client(
@@ -121,6 +127,7 @@ def _assume_role_arguments(settings: AwsSettings) -> dict[str, str]:
 def _required(credentials: Any, role_arn: str) -> Any:
     if credentials is None:
         raise ConfigurationError(
-            f"kinesis-efo option 'roleArn' is {role_arn!r}, but there are no AWS credentials to assume it with"
+            f"kinesis-efo option 'roleArn' is {role_arn!r}, but there are no AWS credentials to assume it with; "
+            "give the process credentials that may do so, by a role, a profile or its environment"
         )
     return credentials

@@ -1,4 +1,4 @@
-"""What an error of AWS or of its SDK means: one table of codes, one of exceptions, for all who call AWS.
+"""Tells why a call to AWS failed: one table of error codes and one of exceptions, for all callers.
 
 What to do about a cause is the caller's policy: readers, writers and the lease table differ. The codes are those of the API
 references of Kinesis and DynamoDB, of their pages "Common Errors", and of botocore's own lists of what may be retried.
@@ -41,31 +41,31 @@ class Cause(Enum):
     PASSING = auto()
     """Throttling, a fault of the service, or of the connection: the same call may succeed later."""
     DENIED = auto()
-    """No policy allows it, or one forbids it."""
+    """No policy allows the call, or one forbids it."""
     UNRECOGNIZED = auto()
     """AWS does not accept the credentials or the signature."""
     NO_CREDENTIALS = auto()
-    """There is nothing to sign with."""
+    """There are no credentials to sign with."""
     CREDENTIALS_UNREACHABLE = auto()
-    """Where the credentials come from does not answer."""
+    """The provider of the credentials does not answer."""
     EXPIRED = auto()
     """The credentials have expired."""
     KEY = auto()
     """The KMS key cannot be used."""
     MISSING = auto()
-    """What was asked for does not exist."""
+    """The resource does not exist."""
     IN_USE = auto()
-    """What was asked for is being created, changed or used by someone else."""
+    """The resource is being created or changed, or someone else uses it."""
     INVALID = auto()
     """The service calls the request invalid."""
     UNSENT = auto()
     """The SDK refused to send the request: a parameter or its configuration is wrong."""
     UNKNOWN = auto()
-    """None of these tables knows it."""
+    """The tables below do not know the error."""
 
     @property
     def refused(self) -> bool:
-        """Whether credentials or policies stand in the way, and time does not heal it."""
+        """Whether credentials or policies are the cause, so that waiting does not help."""
         return self in (Cause.DENIED, Cause.UNRECOGNIZED, Cause.NO_CREDENTIALS)
 
 
@@ -138,7 +138,7 @@ _BY_CODE: Final = {
     ),
 }
 
-# In the order in which they are tried: what is more special first.
+# Tried in this order: special types before general ones.
 _BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
     ((CredentialRetrievalError, MetadataRetrievalError), Cause.CREDENTIALS_UNREACHABLE),
     (
@@ -164,7 +164,11 @@ def cause_of(error: Exception) -> Cause:
 
 
 def cause_of_code(code: str, status: int = 0) -> Cause:
-    """What an error code means; with the HTTP status of the answer, where the code concerns all of it.
+    """What an error code means.
+
+    Args:
+        code: The service's error code.
+        status: HTTP status of the answer, where the code concerns the whole answer; else 0.
 
     >>> cause_of_code("ThrottledSomehow", 400).name
     'PASSING'
@@ -177,17 +181,17 @@ def cause_of_code(code: str, status: int = 0) -> Cause:
 
 
 def code_of(error: Exception) -> str:
-    """The service's error code; empty where the service did not answer, or named none."""
+    """The service's error code; empty where the service did not answer or gave none."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def message_of(error: Exception) -> str:
-    """What the service says about an error; the exception's own text where the service did not answer."""
+    """The service's message about an error; the exception's own text where the service did not answer."""
     return str(error.response.get("Error", {}).get("Message", "")) if isinstance(error, ClientError) else str(error)
 
 
 def describe(error: Exception) -> str:
-    """One line on an error: its code or type, and what it says."""
+    """One line about an error: its code or type, and its message."""
     if isinstance(error, ClientError):
         return f"{code_of(error)}: {message_of(error)}"
     if isinstance(error, FrameError):
@@ -196,10 +200,10 @@ def describe(error: Exception) -> str:
 
 
 def key_remedy(code: str, action: str) -> str:
-    """What helps where a key cannot be used, as an imperative.
+    """The remedy for a key that cannot be used, as an imperative.
 
     Args:
         code: An error code of `Cause.KEY`.
-        action: What KMS is asked for: `Decrypt` or `GenerateDataKey`.
+        action: The operation of KMS that failed: `Decrypt` or `GenerateDataKey`.
     """
     return _KEY_REMEDIES[code].format(action=action)

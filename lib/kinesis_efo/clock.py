@@ -1,4 +1,4 @@
-"""Time as it is passed in, so that tests can drive it. Relies on nothing."""
+"""Time as an object that is passed in, so that tests can control it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """What the library needs to know about time."""
+    """What the library needs of time."""
 
     def monotonic(self) -> float:
         """Seconds that only grow; meaningful as differences."""
@@ -45,13 +45,13 @@ class SystemClock:
 async def within(
     clock: Clock, seconds: float, work: Awaitable[T], *, discard: Callable[[T], None] | None = None
 ) -> T | None:
-    """The result of `work`, or None, and `work` cancelled, where it takes longer than `seconds` on the clock.
+    """Await `work` for at most `seconds`. Returns its result, or cancels it and returns None.
 
     Args:
-        clock: Whose seconds.
-        seconds: How long it may take.
-        work: What to do.
-        discard: Called with a result that nobody takes, because time was up or the caller was cancelled just then.
+        clock: Measures the time.
+        seconds: Longest time.
+        work: What to await.
+        discard: Receives a result that came although time was up or the caller was cancelled just then.
     """
     task = asyncio.ensure_future(work)
     alarm = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))

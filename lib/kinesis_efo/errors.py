@@ -1,4 +1,4 @@
-"""Every exception this library raises on purpose, in one tree. Relies on nothing.
+"""Every exception this library raises on purpose, in one tree.
 
 ```
 KinesisEfoError
@@ -86,9 +86,9 @@ class KeyUnusableError(StreamError):
 
 
 class RetriesExhaustedError(StreamError):
-    """Transient faults did not pass: too many in a row when reading, for all of `retry_timeout` when writing.
+    """Transient faults did not pass: too many in a row when reading, or all of `retry_timeout` when writing.
 
-    The message carries the first one.
+    The message names the first one.
     """
 
 
@@ -105,7 +105,7 @@ class ConsumerNotFoundError(SubscriptionError):
 
 
 class StreamReplacedError(SubscriptionError):
-    """The stream was deleted and created again under its name: positions of the former one mean nothing in it."""
+    """The stream was deleted and created again under its name: positions of the former one are void."""
 
 
 class ConsumerTakenOverError(SubscriptionError):
@@ -113,7 +113,7 @@ class ConsumerTakenOverError(SubscriptionError):
 
 
 class WriteError(StreamError):
-    """Something that was put has not been written, for a reason that only writing has."""
+    """Something that was put was not written, for a reason that only writing has."""
 
 
 class RecordRefusedError(WriteError):
@@ -121,7 +121,7 @@ class RecordRefusedError(WriteError):
 
 
 class ProducerClosedError(WriteError):
-    """The producer was closed before, or not opened yet."""
+    """The producer is closed, or not opened yet."""
 
 
 class DataLossError(KinesisEfoError):
@@ -129,7 +129,7 @@ class DataLossError(KinesisEfoError):
 
 
 class LeaseError(KinesisEfoError):
-    """Base of what goes wrong with leases."""
+    """Base of errors about leases."""
 
 
 class LeaseTableError(LeaseError):
@@ -161,7 +161,7 @@ class FetcherRefusedError(FetcherError):
 
 
 class EmrError(KinesisEfoError):
-    """Base of what goes wrong with jobs on EMR."""
+    """Base of errors about jobs on EMR."""
 
 
 class PackagingError(EmrError):
@@ -169,7 +169,7 @@ class PackagingError(EmrError):
 
 
 class SubmissionRefusedError(EmrError):
-    """A job was not submitted, because it could not have worked; all reasons are in one message."""
+    """A job was not submitted, because it could not have worked. One message gives all reasons."""
 
 
 class PlatformError(EmrError):

@@ -1,7 +1,4 @@
-"""The manifest: the one document in which infrastructure and runtime meet, and how it is loaded and checked.
-
-Relies on msgspec for JSON and on an AWS session, passed in, for `ssm://` and `s3://`.
-"""
+"""Loads and checks the manifest: the document through which the infrastructure tells the runtime what it deployed."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ class StreamRef:
 
     @property
     def reader(self) -> str:
-        """What Kinesis is asked for, as messages name it."""
+        """The stream or consumer that reads it, as messages name it."""
         return f"stream {self.stream_arn}" if self.polled else f"consumer {self.consumer_arn}"
 
 
@@ -63,9 +60,9 @@ class Manifest:
         environment: Environment it was deployed to.
         region: AWS region of every stream and of the lease table.
         lease_table: Name of the DynamoDB lease table.
-        streams: By logical name; those that were selected.
+        streams: The selected streams, by logical name.
         source: Where the manifest came from, for messages.
-        stream_names: Logical name to name in Kinesis of all the application's streams, selected or not.
+        stream_names: The name in Kinesis of each stream of the application, selected or not, by logical name.
     """
 
     application: str
@@ -95,22 +92,22 @@ class Manifest:
 
 
 class Session(Protocol):
-    """What is needed of an AWS session: `SyncClients`, or one of boto3."""
+    """What loading needs of an AWS session: `SyncClients`, or a session of boto3."""
 
     def client(self, service_name: str, /) -> Any:
         """A client for `ssm` or `s3`."""
 
 
 def parse_manifest(text: str | bytes, source: str) -> Manifest:
-    """Read and check the JSON text of a manifest. Unknown keys are ignored.
+    """Parse and check the JSON text of a manifest. Unknown keys are ignored.
 
     Args:
         text: The document.
         source: Where it came from, for messages.
 
     Raises:
-        ManifestError: It is not JSON, has another version, lacks a key, or its ARNs contradict each other;
-            all faults that can be seen at once are in one message.
+        ManifestError: It is not JSON, has another version, lacks a key, or its ARNs contradict each other. One message names
+            all faults.
     """
     try:
         data = msgspec.json.decode(text)
@@ -150,7 +147,7 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
 
 
 class _Reader:
-    """Takes values out of the document and gathers what is wrong with it."""
+    """Takes values out of the document and collects its faults."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -192,7 +189,7 @@ class _Reader:
         return ref
 
     def finish(self) -> None:
-        # A missing table or region is named once; what follows from it would only hide it.
+        # A missing table is named once, without the faults that follow from it.
         if self._faults:
             faults = list(dict.fromkeys(self._faults))
             if "key 'leaseTable' is missing" in faults:
@@ -201,7 +198,7 @@ class _Reader:
 
 
 def arn_faults(ref: StreamRef, region: str) -> list[str]:
-    """What contradicts each other in a stream's name and ARNs, as sentences."""
+    """Contradictions between a stream's name and ARNs, one sentence each."""
     faults = []
     stream = _ARN.fullmatch(ref.stream_arn)
     consumer = _CONSUMER.fullmatch(ref.consumer_arn or "")
@@ -271,7 +268,7 @@ def _remedy(error: Exception, location: str) -> str:
 
 
 def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
-    """The manifest that the options mean, whether they name one or give the ARNs directly.
+    """The manifest of a query, whether its options name one or give the ARNs directly.
 
     Raises:
         ManifestError: As `load_manifest`, or `streams` names one that is not in it.
@@ -291,7 +288,7 @@ def _given(options: SourceOptions) -> Manifest:
     assert stream and (consumer or options.read_mode == "polling"), "checked by SourceOptions.parse"
     name = stream["name"]
     return Manifest(
-        # Only messages name it. What keeps two queries apart is the lease table.
+        # Only messages use it; the lease table keeps two queries apart.
         application=consumer["name"] if consumer else options.lease_table,
         environment="",
         region=options.aws.region or stream["region"],

@@ -1,7 +1,4 @@
-"""Where a shard has been read to: positions, Spark offsets made of them, and the ranges between two offsets.
-
-Pure values without I/O. Relies on nothing but msgspec for JSON.
-"""
+"""How far shards have been read: positions, Spark offsets made of them, and the ranges between two offsets. Pure values."""
 
 from __future__ import annotations
 
@@ -29,9 +26,9 @@ class ShardKey(NamedTuple):
 
 
 class PositionKind(Enum):
-    """The kinds of position. `LATEST` is none of them: it becomes `AT_TIMESTAMP` before anything is stored.
+    """The kinds of position. `LATEST` is not one: it becomes `AT_TIMESTAMP` before anything is stored.
 
-    `INSIDE` is only ever a start, where a KCL application stopped in the middle of a KPL aggregate: ranges end on whole records.
+    `INSIDE` is only a start, where a KCL application stopped in the middle of a KPL aggregate. Ranges end on whole records.
     """
 
     TRIM_HORIZON = "TRIM_HORIZON"
@@ -46,7 +43,7 @@ class Position:
     """How far a shard has been read: everything up to and including it is done.
 
     Attributes:
-        kind: Which one.
+        kind: Its kind.
         value: Epoch milliseconds for `AT_TIMESTAMP`, a sequence number for `AFTER` and `INSIDE`, otherwise 0.
         sub: Sub-sequence number of the last user record that is done, for `INSIDE`; otherwise 0.
 
@@ -74,12 +71,12 @@ class Position:
 
     @classmethod
     def inside(cls, sequence_number: int, sub: int) -> Position:
-        """The position behind user record `sub` of an aggregate; all of a record that turns out to be none is done."""
+        """The position behind user record `sub` of an aggregate. If the record turns out to be no aggregate, all of it is done."""
         return cls(PositionKind.INSIDE, sequence_number, sub)
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Read the string form used in offsets, leases and options.
+        """Parse the text that offsets, leases and options use.
 
         Raises:
             ValueError: The text is not a position; the message quotes it.
@@ -102,7 +99,7 @@ class Position:
 
     @property
     def sequence_number(self) -> int | None:
-        """The sequence number in it; None for the kinds that have none."""
+        """Its sequence number; None for the kinds that have none."""
         return self.value if self.kind in (PositionKind.AFTER, PositionKind.INSIDE) else None
 
     @property
@@ -111,10 +108,10 @@ class Position:
         return self.kind is PositionKind.SHARD_END
 
     def reaches(self, other: Position) -> bool:
-        """Whether reading up to here surely includes everything up to `other`.
+        """Whether reading up to here certainly includes everything up to `other`.
 
-        Times and sequence numbers cannot be compared, so a start position is reached by any sequence number
-        but reaches only itself: a reader in doubt has to read again, never to skip.
+        Times and sequence numbers cannot be compared. So any sequence number reaches a start position, which reaches only
+        itself: in doubt, a reader reads again and never skips.
 
         >>> Position.after(12).reaches(Position.after(9)), Position.after(9).reaches(Position.after(12))
         (True, False)
@@ -135,7 +132,7 @@ _NUMBERS = {PositionKind.AT_TIMESTAMP: 1, PositionKind.AFTER: 1, PositionKind.IN
 
 
 def _is_number(text: str) -> bool:
-    # int() also takes signs, blanks, underscores and other scripts' digits, which would not come back the same.
+    # int() also takes signs, blanks, underscores and other scripts' digits, which str() would not give back.
     return text.isascii() and text.isdigit() and len(text) <= 200
 
 
@@ -154,7 +151,7 @@ class ShardRange(NamedTuple):
 
 
 class Offset(Mapping[ShardKey, Position]):
-    """What a query has read of all its shards, in the form that Spark keeps in its offset log.
+    """How far a query has read all its shards, in the form that Spark keeps in its offset log.
 
     >>> offset = Offset({ShardKey("orders", "shardId-000000000000"): TRIM_HORIZON})
     >>> offset.to_json()
@@ -194,7 +191,7 @@ class Offset(Mapping[ShardKey, Position]):
 
     @classmethod
     def from_dict(cls, data: object) -> Offset:
-        """Read plain data as it comes out of Spark's offset log.
+        """Parse plain data from Spark's offset log.
 
         Raises:
             ValueError: The data is not an offset of this source; the message quotes what is wrong.
@@ -218,7 +215,7 @@ class Offset(Mapping[ShardKey, Position]):
 
     @classmethod
     def from_json(cls, text: str) -> Offset:
-        """Read the JSON text of an offset.
+        """Parse the JSON text of an offset.
 
         Raises:
             ValueError: As `from_dict`, or the text is not JSON.
@@ -229,10 +226,10 @@ class Offset(Mapping[ShardKey, Position]):
             raise ValueError(f"not a kinesis-efo offset: {error}; got {text[:200]!r}") from None
 
     def ranges_to(self, end: Offset) -> list[ShardRange]:
-        """What lies between this offset and a later one, shard by shard, in the order of `end`.
+        """The ranges between this offset and a later one, one per shard, sorted by shard.
 
-        A shard that `end` does not name was dropped after it ended; one that this offset does not name is read
-        from its trim horizon, which is where children start.
+        A shard that `end` does not name has left the offset after it ended. One that this offset does not name is a child,
+        and is read from its trim horizon.
         """
         ranges = []
         for key in sorted(end):

@@ -1,7 +1,7 @@
-"""Bodies of requests and answers past botocore's serializers and parsers, which cost more than all the rest of a call.
+"""Takes request and response bodies past botocore's serializers and parsers, which cost more than the rest of a call.
 
-Endpoints, signing, credentials and errors stay the SDK's. The events that this hooks into are not a documented interface:
-aiobotocore is pinned, and the tests of those who use this module say when it changed.
+The SDK still handles endpoints, signing, credentials and errors. The events used here are not a documented interface:
+aiobotocore is pinned, and the tests of the callers show when it changes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import aiohttp
 import aiohttp.payload
 
 RAW_BODY: Final = "KinesisEfoBody"
-"""Where a response holds its body, once `keep_answers` was called for the operation."""
+"""The key under which a response holds its raw body, once `keep_answers` was called for the operation."""
 
 _REQUEST_BODY: Final = "kinesis_efo.body"
 
 
 class Chunks:
-    """Stands in for the body of an event stream where aiobotocore looks for the initial response, which it insists on reading."""
+    """Replaces the body of an event stream for aiobotocore, which insists on reading the initial response."""
 
     def __init__(self, *chunks: bytes) -> None:
         self._chunks = chunks
@@ -32,11 +32,11 @@ class Chunks:
 
 
 def keep_answers(client: Any, operation: str, instead: bytes | Chunks = b"{}") -> None:
-    """Have successful answers handed over as they come: as `RAW_BODY` in the response.
+    """Keep the bodies of successful answers unparsed, as `RAW_BODY` in the response.
 
     Args:
         client: An aiobotocore `kinesis` client.
-        operation: As in the API reference.
+        operation: Name in the API reference.
         instead: What botocore parses in their place.
     """
 
@@ -49,12 +49,12 @@ def keep_answers(client: Any, operation: str, instead: bytes | Chunks = b"{}") -
 
 
 def send_as_is(client: Any, operation: str, parameter: str) -> None:
-    """Have a parameter taken for the whole body of a request, as JSON that is written already.
+    """Send one parameter, encoded JSON, as the whole body of a request.
 
     Args:
         client: An aiobotocore `kinesis` client, without parameter validation.
-        operation: As in the API reference.
-        parameter: The one that callers give as bytes; the others still say where the request goes.
+        operation: Name in the API reference.
+        parameter: The parameter that callers give as bytes. The others still determine the endpoint.
     """
 
     def set_aside(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
@@ -71,8 +71,8 @@ def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None
 
 
 class _Body(aiohttp.BytesPayload):
-    """A body that is in memory anyway. aiohttp warns (ResourceWarning) of those above 1 MiB and asks for a file, which it
-    would read piecemeal through a thread pool."""
+    """A body in memory, of any size. Above 1 MiB, aiohttp warns (ResourceWarning) and asks for a file, which it would read
+    piecemeal through a thread pool."""
 
     def __init__(self, value: bytes) -> None:
         aiohttp.payload.Payload.__init__(self, value, content_type="application/x-amz-json-1.1")
@@ -80,5 +80,5 @@ class _Body(aiohttp.BytesPayload):
 
 
 def _send_whole(request: Any, **_: Any) -> None:
-    # Signed by now: nobody but aiohttp looks at the body any more.
+    # The request is signed by now: only aiohttp still looks at the body.
     request.body = _Body(request.body)

@@ -1,4 +1,4 @@
-"""Sizes, durations and times in the spelling that Spark users know. Relies on nothing.
+"""Parses sizes, durations and times in the spelling that Spark users know.
 
 Spark reads `256m` as mebibytes and `200ms` as a duration (its `JavaUtils`); a number alone is bytes or milliseconds.
 """

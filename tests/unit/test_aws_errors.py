@@ -67,7 +67,7 @@ def test_no_cause_is_left_out_here() -> None:
     assert {cause for cause, *_ in POLICIES} == set(Cause)
 
 
-def test_what_botocore_takes_for_passing_we_do_too() -> None:
+def test_errors_that_botocore_retries_count_as_passing() -> None:
     codes = {*ThrottledRetryableChecker._THROTTLED_ERROR_CODES, *TransientRetryableChecker._TRANSIENT_ERROR_CODES}
     assert {code for code in codes if cause_of_code(code, 400) is not Cause.PASSING} == {"PriorRequestNotComplete"}, (
         "Route 53's, and none of ours"

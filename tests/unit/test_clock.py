@@ -30,7 +30,7 @@ def test_a_result_in_time() -> None:
     run(main())
 
 
-def test_too_late() -> None:
+def test_work_that_takes_too_long() -> None:
     async def main() -> None:
         assert await within(CLOCK, 5, later(6)) is None
         assert CLOCK.monotonic() == 1005
@@ -39,7 +39,7 @@ def test_too_late() -> None:
     run(main())
 
 
-def test_what_fails_fails() -> None:
+def test_an_error_of_the_work_is_raised() -> None:
     async def broken() -> None:
         raise KeyError("x")
 

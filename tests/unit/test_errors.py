@@ -22,12 +22,12 @@ def test_every_error_is_ours_and_is_in_the_tree(kind: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not OptionsError])
-def test_errors_cross_the_wire_as_what_they_are(kind: type[Exception]) -> None:
+def test_errors_cross_the_wire_with_their_type(kind: type[Exception]) -> None:
     again = unpack_error(pack_error(kind("what happened: ä")))  # type: ignore[arg-type]
     assert (type(again), str(again)) == (kind, "what happened: ä")
 
 
-def test_an_error_nobody_understands_is_still_one() -> None:
+def test_an_unreadable_error_is_still_an_error() -> None:
     assert "without saying why" in str(unpack_error(b"\x00garbage"))
     assert str(unpack_error(b'{"kind":"SystemExit","message":"m"}')) == "m"
 

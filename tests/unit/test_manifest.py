@@ -138,11 +138,11 @@ def test_a_consumer_of_another_account_stream_or_region(change: tuple[str, str])
 @pytest.mark.parametrize(
     "arn", ["orders", STREAM + "/x", STREAM.replace("kinesis", "sqs"), STREAM.replace("123456789012", "1")]
 )
-def test_what_is_not_a_streams_arn(arn: str) -> None:
+def test_a_text_that_is_not_a_streams_arn(arn: str) -> None:
     assert f"streamArn {arn!r} is not the ARN of a Kinesis stream" in refused(stream(streamArn=arn))
 
 
-def test_what_is_not_a_consumers_arn() -> None:
+def test_a_text_that_is_not_a_consumers_arn() -> None:
     message = refused(stream(consumerArn=STREAM))
     assert (
         f"consumerArn {STREAM!r} is not the ARN of a stream consumer (.../consumer/<name>:<creation time>)" in message
@@ -154,7 +154,7 @@ def test_what_is_not_a_consumers_arn() -> None:
         st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
     )
 )
-def test_no_document_does_anything_but_load_or_be_refused(data: Any) -> None:
+def test_any_document_is_loaded_or_refused(data: Any) -> None:
     for candidate in (
         data,
         {"schemaVersion": 1, "streams": data},
@@ -219,7 +219,7 @@ def test_from_a_bucket() -> None:
         ("s3:///key", "must be s3://bucket/key"),
     ],
 )
-def test_places_where_there_is_none(location: str, message: str) -> None:
+def test_locations_without_a_manifest(location: str, message: str) -> None:
     with pytest.raises(ManifestError, match=message):
         load_manifest(location, Session(None))
 
@@ -238,7 +238,7 @@ def error(code: str, operation: str = "GetParameter") -> ClientError:
         ("s3://b/k", NoCredentialsError(), "NoCredentialsError: Unable to locate credentials"),
     ],
 )
-def test_what_aws_says_is_explained(location: str, cause: Exception, message: str) -> None:
+def test_errors_of_aws_are_explained(location: str, cause: Exception, message: str) -> None:
     with pytest.raises(ManifestError, match=message) as caught:
         load_manifest(location, Session(cause))
     assert location in str(caught.value)

@@ -23,7 +23,7 @@ offsets = st.dictionaries(st.builds(ShardKey, names, names), positions, max_size
 
 
 @given(positions)
-def test_a_position_survives_its_text(position: Position) -> None:
+def test_a_position_survives_its_text_form(position: Position) -> None:
     assert Position.parse(str(position)) == position
 
 
@@ -32,7 +32,7 @@ def test_a_position_survives_its_text(position: Position) -> None:
     ["", "LATEST", "AFTER", "AFTER:", "AFTER:-1", "AFTER:+1", "AFTER: 1", "AFTER:1_0", "AFTER:٣", "AFTER:1.5", "after:1",
      "TRIM_HORIZON:", "SHARD_END:1", "AT_TIMESTAMP", "AT_TIMESTAMP:now", "kind", "INSIDE:1", "INSIDE:1:2:3", "INSIDE:1:x", "AFTER:1:2", "AFTER:" + "9" * 201],
 )  # fmt: skip
-def test_what_is_no_position(text: str) -> None:
+def test_texts_that_are_not_positions(text: str) -> None:
     with pytest.raises(ValueError, match="is not a position: expected TRIM_HORIZON, SHARD_END"):
         Position.parse(text)
 

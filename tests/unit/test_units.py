@@ -19,7 +19,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", "-1m", "1.5g", "1e3", "256mm", "256 x", "1_000", "9" * 16])
-def test_what_is_no_size(text: str) -> None:
+def test_texts_that_are_not_sizes(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_size(text)
 
@@ -34,7 +34,7 @@ def test_durations(text: str, milliseconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1s", "1.5s", "10 seconds", "1w", "ten"])
-def test_what_is_no_duration(text: str) -> None:
+def test_texts_that_are_not_durations(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_duration(text)
 
@@ -49,7 +49,7 @@ def test_times(text: str, milliseconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-5", "2024-13-01", "1" * 15, "1704067200.5"])
-def test_what_is_no_time(text: str) -> None:
+def test_texts_that_are_not_times(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_time(text)
 

@@ -59,7 +59,7 @@ def test_a_signal_given_before_the_await_is_not_missed() -> None:
     asyncio.run(main())
 
 
-def test_waits_are_counted_for_the_shard_that_waits_also_while_it_does() -> None:
+def test_the_time_that_a_shard_waits_counts_while_it_waits() -> None:
     async def main() -> None:
         clock = LoopClock()
         budget = Budget(limit=100, now=clock.monotonic)
@@ -88,7 +88,7 @@ def test_waits_are_counted_for_the_shard_that_waits_also_while_it_does() -> None
     shards=st.integers(1, 8),
     steps=st.lists(st.tuples(st.integers(0, 7), st.integers(-300, 300)), max_size=60),
 )
-def test_what_fits_never_exceeds_the_limit_and_never_touches_a_guarantee(
+def test_bytes_that_fit_never_exceed_the_limit_and_never_touch_a_guarantee(
     limit: int, guarantee: int, shards: int, steps: list[tuple[int, int]]
 ) -> None:
     budget = Budget(limit, guarantee)

@@ -93,7 +93,7 @@ def test_the_last_event_may_carry_records() -> None:
         assert len(cursor.take(NO_LIMIT)) == 1
 
 
-def test_what_is_committed_is_gone_and_the_rest_is_not() -> None:
+def test_a_commit_drops_what_lies_before_it_and_keeps_the_rest() -> None:
     budget = Budget(1 << 20)
     b = buffer(budget=budget)
     fill(b, event(10), event(20), event(30))
@@ -109,7 +109,7 @@ def test_what_is_committed_is_gone_and_the_rest_is_not() -> None:
         assert len(cursor.take(NO_LIMIT)) == 1
 
 
-def test_it_tells_since_when_records_wait_for_a_commit() -> None:
+def test_the_buffer_knows_since_when_records_wait_for_a_commit() -> None:
     b = buffer()
     fill(b, idle(5), at=1.0)
     assert b.waiting_since is None, "nothing came"
@@ -162,7 +162,7 @@ def test_a_full_budget_makes_the_subscription_wait_until_a_commit() -> None:
     run(main())
 
 
-def test_an_event_larger_than_the_budget_is_taken_once_nobody_needs_what_is_there() -> None:
+def test_an_event_larger_than_the_budget_is_admitted_once_nobody_needs_those_before_it() -> None:
     async def main() -> None:
         b = buffer(limit=2 * SIZE)
         await b.admit(event(10), 0)
@@ -215,7 +215,7 @@ def test_the_slowest_of_two_readers_holds_back_what_is_dropped() -> None:
     run(main())
 
 
-def test_a_reader_that_has_all_it_wants_does_not_let_its_range_be_dropped() -> None:
+def test_a_reader_that_is_done_does_not_let_its_range_be_dropped() -> None:
     """Another action on the same micro-batch would have to wait for a new subscription."""
 
     async def main() -> None:

@@ -79,7 +79,7 @@ def test_records_that_wait_for_spark_grow_old() -> None:
     assert world.value(metrics.WAITING, shard="s0") == 30
 
 
-def test_more_shards_than_are_told_apart_are_one() -> None:
+def test_shards_beyond_the_limit_share_one_label() -> None:
     world = World(shards=1)
     for number, records in enumerate((1, 10, 100)):
         world.read(f"s{number}", records=records, millis_behind=number, last_event=100.0)

@@ -287,7 +287,7 @@ async def test_a_poll_answers_as_soon_as_something_comes() -> None:
 
 
 @scenario
-async def test_a_lost_lease_is_the_querys_end() -> None:
+async def test_a_lost_lease_ends_the_query() -> None:
     stream = ModelStream(shards=1)
     stream.put(0, 30)
     async with Query(stream) as query:
@@ -312,7 +312,7 @@ async def test_a_checkpoint_of_another_query_is_refused() -> None:
 
 
 @scenario
-async def test_a_lease_that_cannot_be_had_fails_a_read_with_its_name() -> None:
+async def test_a_lease_that_cannot_be_taken_fails_a_read_with_its_name() -> None:
     stream, store = ModelStream(), MemoryLeaseStore()
     async with Query(stream, store) as first:
         stream.put(0, 30)
@@ -341,7 +341,7 @@ async def test_tips_name_every_shard_the_query_will_come_to() -> None:
 
 
 @scenario
-async def test_a_spark_that_does_not_move_shows_in_the_metrics() -> None:
+async def test_a_stalled_query_shows_in_the_metrics() -> None:
     stream = ModelStream(shards=1)
     stream.put(0, *[1000] * 40)
     shard = (("stream", "orders"), ("shard", "shardId-000000000000"))

@@ -100,12 +100,12 @@ def test_unknown_fields_and_tags_are_skipped() -> None:
         sealed(b"\xff"),
     ],
 )
-def test_what_is_no_aggregate_is_a_record_like_any_other(data: bytes) -> None:
+def test_data_that_is_not_an_aggregate_is_a_plain_record(data: bytes) -> None:
     assert deaggregate(data, ALL) is None
 
 
 @pytest.mark.parametrize("explicit", [b"x", b"-1", b"1.5", "²".encode(), b""])
-def test_a_hash_key_that_is_no_number(explicit: bytes) -> None:
+def test_a_hash_key_that_is_not_a_number(explicit: bytes) -> None:
     record = field(1, 0) + field(2, 0) + field(3, b"x")
     data = sealed(field(1, b"k") + field(2, explicit) + field(3, record))
     assert deaggregate(data, ALL) is None

@@ -9,7 +9,7 @@ from kinesis_efo.kinesis.backoff import Backoff, jitter
 from kinesis_efo.options import RetrySettings
 
 
-def test_the_designs_defaults_grow_to_ten_seconds() -> None:
+def test_by_default_delays_grow_to_ten_seconds() -> None:
     longest = [jitter(RetrySettings(), failures, lambda: 1.0) for failures in range(1, 9)]
     assert longest == [1.0, 1.5, 2.25, 3.375, 5.0625, 7.59375, 10.0, 10.0]
 
@@ -28,7 +28,7 @@ def test_gives_up_after_max_retries_and_keeps_the_first_cause() -> None:
     assert backoff.first is errors[0]
 
 
-def test_progress_forgives_everything() -> None:
+def test_progress_resets_the_count() -> None:
     backoff = Backoff(RetrySettings(max_retries=1), lambda: 0.5)
     backoff.failed(RuntimeError("old"))
     backoff.reset()

@@ -79,7 +79,7 @@ def test_continuations_of_any_length(number: int) -> None:
         ),
     ],
 )
-def test_what_is_no_event_says_why(payload: bytes, message: str) -> None:
+def test_a_payload_that_is_not_an_event_is_refused_with_the_reason(payload: bytes, message: str) -> None:
     with pytest.raises(FrameError, match=message):
         read_head(payload)
 
@@ -93,7 +93,7 @@ def test_a_message_shows_how_the_event_begins_and_not_all_of_it() -> None:
 
 
 @given(st.binary(max_size=100))
-def test_garbage_is_never_anything_but_a_frame_error(garbage: bytes) -> None:
+def test_garbage_raises_frame_errors_only(garbage: bytes) -> None:
     for payload in (
         garbage,
         event()[:40] + garbage,

@@ -186,7 +186,7 @@ def test_broken_headers_are_frame_errors(block: bytes) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_garbage_is_never_anything_but_a_frame_error(garbage: bytes) -> None:
+def test_garbage_raises_frame_errors_only(garbage: bytes) -> None:
     decoder = FrameDecoder()
     with suppress(FrameError):
         decoder.feed(raw_frame(garbage[:40], garbage[40:]))

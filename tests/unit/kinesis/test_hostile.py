@@ -98,7 +98,7 @@ def test_a_hostile_record_fails_its_task_with_the_shard_named(name: str, beside:
     assert len(str(caught.value)) < 700
 
 
-def test_bytes_that_are_no_utf_8_fail_their_task() -> None:
+def test_bytes_that_are_not_utf_8_fail_their_task() -> None:
     payload = event(Records=[record(PartitionKey="KEY")]).replace(b"KEY", b"\xff\xfe")
     with pytest.raises(FrameError, match="cannot be decoded"):
         list(decode([payload], KEY, TRIM_HORIZON, SHARD_END, deaggregate=True))
@@ -147,7 +147,7 @@ NOT_AGGREGATES = {
 
 
 @pytest.mark.parametrize("name", NOT_AGGREGATES)
-def test_what_only_looks_like_an_aggregate_is_passed_on_as_it_came(name: str) -> None:
+def test_a_record_that_only_looks_like_an_aggregate_is_passed_on_unchanged(name: str) -> None:
     data = aggregate(NOT_AGGREGATES[name])
     assert deaggregate(data, (0, 2**128 - 1)) is None
     (batch,) = decode(

@@ -141,7 +141,7 @@ def test_an_empty_answer_keeps_the_position() -> None:
         (b"[" * 100_000, "cannot be read"),
     ],
 )
-def test_what_is_no_answer_is_refused(body: bytes, message: str) -> None:
+def test_a_body_that_is_not_an_answer_is_refused(body: bytes, message: str) -> None:
     with pytest.raises(FrameError, match=message):
         read_answer(body)
 
@@ -171,7 +171,7 @@ async def test_no_more_than_two_megabytes_a_second_are_read() -> None:
 
 
 @virtual
-async def test_a_shard_without_more_is_left_alone_for_the_interval() -> None:
+async def test_a_shard_without_more_records_is_polled_once_per_interval() -> None:
     for interval in (1.0, 0.2, 10.0):
         world = PolledWorld(10, interval=interval)
         subscription = await world.run_for(600)
@@ -182,7 +182,7 @@ async def test_a_shard_without_more_is_left_alone_for_the_interval() -> None:
 
 
 @virtual
-async def test_nothing_for_hours_is_not_silence_and_forgives_failures() -> None:
+async def test_hours_without_records_are_not_silence_and_reset_failures() -> None:
     world = PolledWorld()
     failing = iter(range(10**6))
 
@@ -208,7 +208,7 @@ async def test_a_new_subscription_keeps_the_pace_of_the_one_before() -> None:
 
 
 @virtual
-async def test_less_is_asked_for_after_an_answer_that_did_not_come() -> None:
+async def test_fewer_records_are_asked_for_after_a_call_without_an_answer() -> None:
     world = PolledWorld(*[100] * 2000)
 
     def broken(_: str) -> None:
@@ -280,7 +280,7 @@ async def test_an_empty_closed_shard_has_ended() -> None:
 
 
 @virtual
-async def test_while_the_sink_is_full_nobody_asks() -> None:
+async def test_nothing_is_polled_while_the_sink_is_full() -> None:
     world = PolledWorld(*[1000] * 30_000)
     task = asyncio.ensure_future((subscription := world.subscribe()).run())
     await asyncio.sleep(2)
@@ -333,7 +333,7 @@ async def test_a_call_that_hangs_is_a_failure_after_35_seconds() -> None:
 
 
 @pytest.mark.parametrize("together", [1, 3])
-def test_others_who_poll_the_shard_slow_it_down_and_no_more(together: int) -> None:
+def test_other_pollers_of_the_shard_only_slow_reading_down(together: int) -> None:
     async def main() -> None:
         world = PolledWorld(*[10] * 3000)
         others = iter(range(10**6))
@@ -351,7 +351,7 @@ def test_others_who_poll_the_shard_slow_it_down_and_no_more(together: int) -> No
 
 
 @virtual
-async def test_throttling_without_end_is_told() -> None:
+async def test_endless_throttling_is_a_fatal_error_that_says_so() -> None:
     world = PolledWorld(10)
 
     def throttle(_: str) -> None:
@@ -394,7 +394,7 @@ async def test_an_invalid_position_names_the_operation() -> None:
     ],
     ids=str,
 )
-def test_something_that_is_missing_is_looked_for(listed: Any, kind: type[Exception]) -> None:
+def test_a_missing_resource_is_identified(listed: Any, kind: type[Exception]) -> None:
     async def main() -> None:
         world = PolledWorld(10)
         world.topology = ScriptedTopology(listed)

@@ -88,7 +88,7 @@ def test_timestamps_keep_their_milliseconds(epoch_ms: int) -> None:
     assert row["approximateArrivalTimestamp"] == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=epoch_ms)
 
 
-def test_what_may_be_missing_is_null() -> None:
+def test_optional_fields_that_are_missing_are_null() -> None:
     bare = {"SequenceNumber": "7", "Data": ""}
     (row,) = rows([event(bare)])
     assert (row["data"], row["partitionKey"], row["approximateArrivalTimestamp"]) == (b"", None, None)
@@ -187,13 +187,13 @@ def test_numbers_are_compared_as_numbers() -> None:
     assert numbers([event(record(1000), record(10005), record(1001))]) == [1000, 10005]
 
 
-def test_small_events_are_put_together() -> None:
+def test_small_events_share_a_batch() -> None:
     events = [event(record(number)) for number in range(25_000)]
     batches = list(decode(events, KEY, TRIM_HORIZON, SHARD_END, deaggregate=True))
     assert [batch.num_rows for batch in batches] == [10_000, 10_000, 5_000]
 
 
-def test_large_events_are_cut() -> None:
+def test_large_events_are_split_into_batches() -> None:
     big = event(*(record(number) for number in range(10**6, 10**6 + 10_001)))
     batches = list(decode([big], KEY, TRIM_HORIZON, SHARD_END, deaggregate=True))
     assert [batch.num_rows for batch in batches] == [5_000, 5_001]
@@ -232,7 +232,7 @@ def test_batches_are_bounded_in_bytes(size: int) -> None:
         (b'{"x":' + b"[" * 100_000, "recursion"),
     ],
 )
-def test_what_is_no_event_is_a_frame_error_that_names_the_shard(payload: bytes, message: str) -> None:
+def test_a_payload_that_is_not_an_event_is_a_frame_error_that_names_the_shard(payload: bytes, message: str) -> None:
     with pytest.raises(
         FrameError, match=f"an event of shard orders:shardId-000000000003 cannot be decoded: .*({message})"
     ):
@@ -318,7 +318,7 @@ def inside(sub: int, *records: dict[str, Any], apart: bool = True, **options: An
 
 
 @pytest.mark.parametrize("sub", [0, 1, 2, 9])
-def test_what_a_kcl_application_processed_of_an_aggregate_is_not_delivered_again(sub: int) -> None:
+def test_user_records_that_a_kcl_application_processed_are_not_delivered_again(sub: int) -> None:
     found = inside(sub, record(5, aggregate("a", "b", "c")), record(6, aggregate("d", "e")))
     assert found == [(5, n, "abc"[n]) for n in range(sub + 1, 3)] + [(6, 0, "d"), (6, 1, "e")]
 
@@ -330,13 +330,13 @@ def test_a_plain_record_or_a_broken_aggregate_at_the_checkpoint_is_done() -> Non
     assert inside(0, record(5, aggregate("a", "b", hash_key="50")), record(6), hash_range=(0, 9)) == [(6, 0, "key-6")]
 
 
-def test_an_aggregate_that_stays_whole_comes_whole_while_anything_of_it_is_left() -> None:
+def test_an_aggregate_left_whole_is_delivered_while_any_of_it_is_left() -> None:
     assert inside(0, record(5, aggregate("a", "b")), record(6), apart=False) == [(5, 0, "key-5"), (6, 0, "key-6")]
     assert inside(1, record(5, aggregate("a", "b")), record(6), apart=False) == [(6, 0, "key-6")]
 
 
 @given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 3))
-def test_what_is_done_of_an_aggregate_and_what_comes_are_all_of_it(count: int, sub: int, before: int) -> None:
+def test_the_done_part_of_an_aggregate_and_the_delivered_part_are_all_of_it(count: int, sub: int, before: int) -> None:
     data = aggregate(*map(str, range(count)))
     records = [*(record(number) for number in range(5 - before, 5)), record(5, data), record(6)]
     found = [row[1] for row in inside(sub, *records) if row[0] == 5]

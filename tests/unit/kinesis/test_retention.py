@@ -55,13 +55,13 @@ def check(work: Callable[[Retention], Awaitable[Any]], lister: Lister | None = N
 
 
 @pytest.mark.parametrize("position", [after(0), after(24 * HOUR), Position.at_timestamp((NOW - 60) * 1000)])
-def test_a_young_position_lacks_nothing_and_costs_no_call(position: Position) -> None:
+def test_a_young_position_has_lost_nothing_and_costs_no_call(position: Position) -> None:
     lister = Lister()
     assert not check(lambda retention: retention.check(SHARD, position), lister)
     assert lister.asked == 0
 
 
-def test_a_position_within_a_longer_retention_lacks_nothing() -> None:
+def test_a_position_within_a_longer_retention_has_lost_nothing() -> None:
     lister = Lister(hours=168)
     assert not check(lambda retention: retention.check(SHARD, after(167 * HOUR)), lister)
     assert lister.asked == 1
@@ -82,7 +82,7 @@ def test_a_position_behind_the_horizon_is_an_error_that_names_shard_and_gap(posi
         assert text in str(caught.value)
 
 
-def test_where_losses_are_accepted_one_line_per_shard_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_accepted_losses_are_logged_once_per_shard(caplog: pytest.LogCaptureFixture) -> None:
     async def thrice(retention: Retention) -> list[bool]:
         other = Position.after(number(30 * HOUR, index=4))
         return [
@@ -113,7 +113,7 @@ def test_the_retention_is_asked_for_once_a_minute_whatever_the_shards() -> None:
     assert lister.asked == 3
 
 
-def test_an_idle_shard_lacks_nothing_of_the_time_in_which_it_was_read() -> None:
+def test_an_idle_shard_has_lost_nothing_from_the_time_in_which_it_was_read() -> None:
     # GetRecords gives it no younger position; whether SubscribeToShard's go on with the clock is Kinesis' affair.
     assert not check(lambda retention: retention.check(SHARD, after(30 * HOUR), read_until=NOW - 5))
     assert not check(lambda retention: retention.check(SHARD, after(5), read_until=NOW - 30 * HOUR))
@@ -135,7 +135,7 @@ def test_an_idle_shard_lacks_nothing_of_the_time_in_which_it_was_read() -> None:
         Position.after(number(-(10**6))),
     ],
 )
-def test_what_tells_no_time_is_taken_for_recent(position: Position) -> None:
+def test_positions_that_hold_no_time_count_as_recent(position: Position) -> None:
     assert not check(lambda retention: retention.check(SHARD, position))
 
 
@@ -160,14 +160,14 @@ def test_a_shard_whose_parents_were_read_but_whose_beginning_is_trimmed() -> Non
         (49588630796424512596616347529113745994736297474709782530, 0, 1538160219.636),
     ],
 )
-def test_numbers_of_aws_tell_their_second(sequence_number: int, shard: int, arrived: float) -> None:
+def test_sequence_numbers_of_aws_hold_their_second(sequence_number: int, shard: int, arrived: float) -> None:
     written = written_at(sequence_number, f"shardId-{shard:012d}", 2e9)
     assert written is not None
     assert 0 <= arrived - written < 2
 
 
 @given(st.integers(0, 2**200))
-def test_any_number_is_borne(number: int) -> None:
+def test_any_number_is_accepted(number: int) -> None:
     found = written_at(number, SHARD, float(NOW))
     assert found is None or 0 <= found <= NOW
 

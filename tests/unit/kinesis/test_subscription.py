@@ -162,7 +162,7 @@ async def test_events_are_delivered_in_order_up_to_the_end() -> None:
 
 
 @virtual
-async def test_nothing_is_asked_of_a_shard_that_was_read_to_its_end() -> None:
+async def test_a_shard_that_was_read_to_its_end_is_not_subscribed_to() -> None:
     world = await ScriptedWorld(start=SHARD_END).ends()
     assert world.transport.calls == []
 
@@ -226,7 +226,7 @@ async def test_cancelling_while_it_opens_leaks_no_connection(after: float) -> No
 
 
 @virtual
-async def test_what_the_sink_raises_is_not_taken_for_a_fault_of_the_stream() -> None:
+async def test_an_error_of_the_sink_does_not_count_as_one_of_the_stream() -> None:
     world = ScriptedWorld([payload(1), payload(2)])
 
     async def admit(event: Event) -> None:
@@ -252,7 +252,7 @@ async def test_35_seconds_of_silence_reopen_behind_the_last_event() -> None:
 
 
 @virtual
-async def test_34_seconds_are_none() -> None:
+async def test_34_seconds_of_silence_are_accepted() -> None:
     world = await ScriptedWorld([Wait(34), payload(1), Wait(34), payload(2), Wait(34), END]).ends()
     assert len(world.transport.calls) == 1
 
@@ -276,7 +276,7 @@ async def test_a_sink_that_waits_less_than_20_seconds_only_stops_the_reading(blo
 
 @pytest.mark.parametrize(("early", "late"), [(0, 0), (0, 0.5), (7, 0), (19.9, 0.2), (19.9, 19.9), (30, 1), (34, 34)])
 @virtual
-async def test_20_seconds_of_a_full_sink_close_and_room_reopens(early: float, late: float) -> None:
+async def test_a_sink_full_for_20_seconds_closes_and_room_reopens(early: float, late: float) -> None:
     script = [payload(1), Wait(early), payload(2), Wait(late), payload(3), payload(4)]
     world = ScriptedWorld(script, [payload(4), END], delays={2: 200.0})
     task = asyncio.ensure_future(world.subscription.run())
@@ -343,7 +343,7 @@ MID_STREAM = [
 
 @pytest.mark.parametrize("error", TRANSIENT, ids=str)
 @virtual
-async def test_a_failure_to_open_is_borne_with_growing_backoff(error: Exception) -> None:
+async def test_a_failure_to_open_is_retried_with_growing_backoff(error: Exception) -> None:
     world = await ScriptedWorld(error, error, error, [END]).ends()
     assert world.transport.gaps == [1.0, 1.5, 2.25]
     assert world.stats.failures.total() == 3
@@ -360,7 +360,7 @@ async def test_a_stream_that_breaks_goes_on_behind_the_last_event(step: Any) -> 
 
 
 @virtual
-async def test_ten_failures_in_a_row_are_borne_and_eleven_are_not() -> None:
+async def test_ten_failures_in_a_row_are_retried_and_eleven_are_fatal() -> None:
     errors = [refused("InternalFailureException", f"number {number}", 500) for number in range(11)]
     await ScriptedWorld(*errors[:10], [END]).ends()
     world = ScriptedWorld(*errors, [END])
@@ -377,7 +377,7 @@ async def test_ten_failures_in_a_row_are_borne_and_eleven_are_not() -> None:
 
 
 @virtual
-async def test_any_progress_forgives_failures() -> None:
+async def test_any_progress_resets_the_count_of_failures() -> None:
     breaking = [[payload(number), broken_off("InternalFailureException")] for number in range(50)]
     world = await ScriptedWorld(*breaking, [END]).ends()
     assert world.sink.continuations == [*range(50), None]
@@ -398,7 +398,7 @@ async def test_streams_that_end_before_they_begin_do_not_go_on_for_ever() -> Non
 
 
 @virtual
-async def test_the_number_of_retries_is_the_users() -> None:
+async def test_the_user_sets_the_number_of_retries() -> None:
     world = ScriptedWorld(*[refused("LimitExceededException")] * 9, retry=RetrySettings(max_retries=2, base_ms=100))
     await world.fails(RetriesExhaustedError)
     assert len(world.transport.calls) == 3
@@ -428,7 +428,7 @@ async def test_a_consumer_that_never_becomes_active() -> None:
 
 
 @virtual
-async def test_someone_who_is_always_there_first() -> None:
+async def test_another_reader_that_always_comes_first() -> None:
     world = ScriptedWorld(*[TOO_SOON] * 100)
     await world.fails(ConsumerTakenOverError, CONSUMER_ARN)
     assert world.elapsed == 300
@@ -444,14 +444,14 @@ async def test_being_taken_over_five_times_in_five_minutes_is_fatal() -> None:
 
 
 @virtual
-async def test_being_taken_over_now_and_then_is_borne() -> None:
+async def test_being_taken_over_now_and_then_is_retried() -> None:
     now_and_then = [[step for _ in range(3) for step in (Wait(30), payload(1))] + [TAKEN_OVER]] * 20
     world = await ScriptedWorld(*now_and_then, [END]).ends()
     assert world.stats.failures == {"ResourceInUseException": 20}
 
 
 @virtual
-async def test_a_success_ends_the_patience_with_refusals() -> None:
+async def test_a_success_resets_the_time_of_refusals() -> None:
     world = await ScriptedWorld(*[TOO_SOON] * 50, [payload(1)], *[TOO_SOON] * 50, [END]).ends()
     assert world.elapsed > 300
 
@@ -467,7 +467,7 @@ async def test_a_call_made_elsewhere_is_waited_out() -> None:
 
 
 @virtual
-async def test_what_the_subscription_before_suffered_still_counts() -> None:
+async def test_failures_of_the_former_subscription_still_count() -> None:
     """A feed that is started again and again, by readers or lost leases, must not make a failing shard look healthy."""
     world = ScriptedWorld(*[refused("InternalFailure", status=500)] * 20)
     subscription, calls = world.subscription, 0
@@ -486,7 +486,7 @@ async def test_what_the_subscription_before_suffered_still_counts() -> None:
 
 
 @virtual
-async def test_patience_with_refusals_begins_anew_after_a_time_in_which_nobody_asked() -> None:
+async def test_the_time_of_refusals_begins_anew_after_a_pause() -> None:
     world = ScriptedWorld(TOO_SOON, TOO_SOON, TOO_SOON, [END])
     running = asyncio.ensure_future(world.subscription.run())
     await asyncio.sleep(1)
@@ -515,7 +515,7 @@ async def test_patience_with_refusals_begins_anew_after_a_time_in_which_nobody_a
     ],
 )
 @virtual
-async def test_errors_that_no_retry_helps(
+async def test_errors_that_are_fatal_at_once(
     code: str, message: str, kind: type[Exception], texts: list[str], in_stream: bool
 ) -> None:
     world = (
@@ -555,7 +555,7 @@ async def test_a_key_that_stays_unusable_is_named_with_what_is_missing() -> None
 
 
 @virtual
-async def test_what_nobody_thought_of_is_not_retried() -> None:
+async def test_unexpected_errors_are_not_retried() -> None:
     bug = KeyError("EventStream")
     error = await ScriptedWorld(bug).fails(SubscriptionError, "unexpected KeyError: 'EventStream'")
     assert error.__cause__ is bug
@@ -627,7 +627,7 @@ async def test_an_end_that_was_reached_before_needs_no_subscription() -> None:
 
 
 @virtual
-async def test_the_announced_end_is_delivered_once_all_the_same() -> None:
+async def test_an_announced_end_of_a_closed_shard_is_delivered_once() -> None:
     world = ScriptedWorld([payload(9), END])
     world.subscription.close_at(10, CHILDREN)
     await world.ends()
@@ -671,7 +671,7 @@ async def test_a_position_behind_the_horizon_is_refused_before_anything_is_read(
 
 
 @virtual
-async def test_where_that_is_accepted_reading_goes_on_at_the_horizon() -> None:
+async def test_where_losses_are_accepted_reading_goes_on_at_the_horizon() -> None:
     script = [payload(aged(0), 3), END]
     world = await ScriptedWorld(script, start=Position.after(aged(2 * DAY)), fail_on_data_loss=False).ends()
     assert world.transport.positions == ["TRIM_HORIZON"]
@@ -687,7 +687,7 @@ async def test_an_idle_shard_read_all_the_while_has_lost_nothing() -> None:
 
 
 @virtual
-async def test_a_sink_that_is_full_for_longer_than_the_retention_is_told() -> None:
+async def test_a_sink_full_for_longer_than_the_retention_is_reported() -> None:
     world = ScriptedWorld(
         [payload(aged(-1), 2), payload(aged(-2), 2), Silence()],
         [END],
@@ -700,7 +700,7 @@ async def test_a_sink_that_is_full_for_longer_than_the_retention_is_told() -> No
 
 
 @virtual
-async def test_a_reader_that_falls_behind_the_horizon_while_it_reads_is_told() -> None:
+async def test_a_reader_that_falls_behind_the_horizon_while_it_reads_is_reported() -> None:
     late = DAY * 1000 - 3000
     script = [payload(aged(DAY), 1, behind=late), Wait(10), payload(aged(DAY - 1), 1, behind=late)]
     world = ScriptedWorld(script, start=Position.after(aged(60)), fail_on_data_loss=True)
@@ -709,7 +709,7 @@ async def test_a_reader_that_falls_behind_the_horizon_while_it_reads_is_told() -
 
 
 @virtual
-async def test_whoever_begins_at_the_horizon_may_be_late_by_minutes_until_it_has_got_away() -> None:
+async def test_a_reader_that_begins_at_the_horizon_may_be_minutes_late_at_first() -> None:
     edge = [step for n in range(60) for step in (Wait(5), payload(aged(DAY - 2 * n), 1, behind=(DAY + 3 * n) * 1000))]
     world = ScriptedWorld(edge, edge, [END], fail_on_data_loss=True)
     await world.ends()
@@ -727,7 +727,7 @@ async def test_whoever_begins_at_the_horizon_may_be_late_by_minutes_until_it_has
 
 
 @virtual
-async def test_a_retention_that_cannot_be_asked_for_is_asked_for_again_and_a_refusal_names_the_permission() -> None:
+async def test_a_failing_request_for_the_retention_is_retried_and_a_refusal_names_the_permission() -> None:
     busy = refused("LimitExceededException", operation="DescribeStreamSummary")
     topology = ScriptedTopology([SHARD], retention=(busy, busy, 48 * 3600))
     world = ScriptedWorld([END], start=Position.after(aged(1.5 * DAY)), topology=topology, fail_on_data_loss=True)

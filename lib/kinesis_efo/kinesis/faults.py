@@ -138,10 +138,13 @@ def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, first: Ex
                 "Look at it with `aws kinesis describe-stream-consumer`"
             )
         case Verdict.UNEXPECTED:
-            return SubscriptionError(f"{where}: unexpected {describe(error)}")
+            return SubscriptionError(
+                f"{where}: unexpected {describe(error)}. This is a bug: report it with the stack trace"
+            )
     since = f"; the first in the row was {describe(first)}" if first and describe(first) != describe(error) else ""
     return RetriesExhaustedError(
-        f"{where} cannot be read: too many failures in a row without any progress. The last was {describe(error)}{since}"
+        f"{where} cannot be read: too many failures in a row without any progress. The last was {describe(error)}{since}. "
+        "Restart the query once the cause is gone; kinesis-efo option 'subscribe.maxRetries' allows more failures"
     )
 
 

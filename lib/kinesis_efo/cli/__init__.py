@@ -1,4 +1,4 @@
-"""The command line `kinesis-efo`. Each command is a module of this package, imported when it is called."""
+"""The command line `kinesis-efo`. Each command is a module of this package, imported when the command is called."""
 
 from kinesis_efo.cli.app import main
 

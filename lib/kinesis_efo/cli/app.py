@@ -1,7 +1,7 @@
-"""The command group: which commands there are, how they are loaded, and how errors reach the terminal.
+"""The command group: lists the commands, imports each when it is called, and prints errors.
 
-A command's module holds a function, or a Typer app for a group of commands, with the command's name. It is imported when
-the command is called: help and completion start at once, and an extra is needed only by the command that uses it.
+A command's module holds a function with the command's name, or a Typer app for a group of commands. Importing it late keeps
+help and completion fast, and only the command that uses an extra needs it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Entry:
     """A command that has not been imported yet.
 
     Attributes:
-        module: Where it is.
-        summary: What the list of commands says of it.
+        module: The module that holds it.
+        summary: Its line in the list of commands.
         extra: The extra of this distribution that it needs, if any.
     """
 
@@ -55,7 +55,7 @@ class LazyGroup(TyperGroup):
     _listing = False
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """The names of all commands, in the order of the help."""
+        """The names of all commands, sorted as in the help."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
@@ -71,7 +71,7 @@ class LazyGroup(TyperGroup):
             super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """What completes a command's name, from the summaries."""
+        """Complete a command's name, from the summaries."""
         with self._summaries():
             return super().shell_complete(ctx, incomplete)
 
@@ -88,7 +88,7 @@ def load(name: str, entry: Entry) -> Any:
     """Import a command.
 
     Raises:
-        ConfigurationError: A package that it needs is not installed; the message names the extra that brings it.
+        ConfigurationError: A package that it needs is not installed; the message names the extra that installs it.
     """
     try:
         found = getattr(importlib.import_module(entry.module), name.replace("-", "_"))
@@ -116,8 +116,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"kinesis-efo {__version__}")
         raise typer.Exit
 
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. An error of this library becomes one message on stderr and exit code 1.
 
     Args:
-        arguments: Without the program's name; those of this process when None.
+        arguments: Arguments without the program's name; None for those of this process.
     """
     try:
         app(args=arguments)

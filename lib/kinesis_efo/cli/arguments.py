@@ -1,7 +1,4 @@
-"""Options that commands share, and what they mean together: which application, and how AWS is reached.
-
-Relies on the manifest and on the library's own validation of options.
-"""
+"""Options that commands share: which application, and how to reach AWS."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ OptionalManifestOption: TypeAlias = Annotated[
         "-m",
         envvar=MANIFEST_VARIABLE,
         metavar="LOCATION",
-        help="A manifest: its streams can be named as it does.",
+        help="A manifest; --stream may then be one of its names.",
         autocompletion=manifest_files,
     ),
 ]
@@ -51,7 +48,7 @@ StreamOption: TypeAlias = Annotated[
         "--stream",
         "-s",
         metavar="NAME",
-        help="The stream: as the manifest names it, its name in Kinesis, or its ARN.",
+        help="The stream: its name in the manifest, its name in Kinesis, or its ARN.",
         autocompletion=stream_names,
     ),
 ]
@@ -71,54 +68,55 @@ def aws_settings(
     *,
     region: Annotated[str | None, typer.Option("--region", help="AWS region; the manifest's by default.")] = None,
     role_arn: Annotated[str | None, typer.Option("--role-arn", help="Role to assume, such as the job's own.")] = None,
-    external_id: Annotated[str | None, typer.Option("--external-id", help="Goes with --role-arn.")] = None,
+    external_id: Annotated[str | None, typer.Option("--external-id", help="External ID for --role-arn.")] = None,
     endpoint_url: Annotated[
-        str | None, typer.Option("--endpoint-url", help="One endpoint for every AWS service, as AWS_ENDPOINT_URL.")
+        str | None, typer.Option("--endpoint-url", help="One endpoint for every AWS service, like AWS_ENDPOINT_URL.")
     ] = None,
 ) -> AwsSettings:
-    """How AWS is reached, from the command line.
+    """The AWS settings that the command line gives.
 
     Raises:
         ConfigurationError: The options contradict each other.
     """
     if external_id and not role_arn:
-        raise ConfigurationError("--external-id goes with --role-arn, which is missing")
+        raise ConfigurationError("--external-id goes with --role-arn: give both")
     return AwsSettings(region=region, endpoint_url=endpoint_url, role_arn=role_arn, external_id=external_id)
 
 
 def grouped(**groups: Callable[..., Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """A command some of whose parameters are each made of several options.
+    """A decorator for commands that receive groups of options as objects.
 
-    Typer reads options off a signature; so the command's own is shown with its other parameters, and the options behind them.
+    Typer reads a command's options from its signature, so the wrapper's signature has the options of each group in place of
+    the parameter.
 
     Args:
-        groups: By parameter, what makes it; its own parameters are the options.
+        groups: By parameter of the command, the function that makes its value. That function's parameters are the options.
     """
 
-    def decorated(command: Callable[..., R]) -> Callable[..., R]:
+    def decorate(command: Callable[..., R]) -> Callable[..., R]:
         own = inspect.signature(command, eval_str=True).parameters
         options = {name: inspect.signature(make, eval_str=True).parameters for name, make in groups.items()}
         shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, each in own.items() if name not in groups]
-        shown += [each for its_options in options.values() for each in its_options.values()]
+        shown += [option for group in options.values() for option in group.values()]
 
-        def called(**values: Any) -> R:
+        def wrapper(**values: Any) -> R:
             made = {name: make(**{each: values.pop(each) for each in options[name]}) for name, make in groups.items()}
             return command(**made, **values)
 
-        called.__doc__, called.__name__ = command.__doc__, command.__name__
-        called.__annotations__ = {each.name: each.annotation for each in shown}
-        called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-        return called
+        wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+        wrapper.__annotations__ = {each.name: each.annotation for each in shown}
+        wrapper.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        return wrapper
 
-    return decorated
+    return decorate
 
 
 with_aws = grouped(aws=aws_settings)
-"""A command whose parameter `aws` is made of the options that say how AWS is reached."""
+"""Decorates a command that receives the AWS settings as its parameter `aws`."""
 
 
 def seconds(option: str, text: str) -> float:
-    """The seconds in an option such as `10s`.
+    """Parse the value of an option, such as `10s`, into seconds.
 
     Raises:
         ConfigurationError: The text is not a duration.
@@ -130,7 +128,7 @@ def seconds(option: str, text: str) -> float:
 
 
 def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> Manifest:
-    """The manifest, with the streams that were asked for.
+    """Load the manifest, with these of its streams; None for all.
 
     Raises:
         ManifestError: It cannot be loaded or is not valid, or lacks a stream.

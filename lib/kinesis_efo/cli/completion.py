@@ -1,7 +1,4 @@
-"""What the shell offers on Tab. Looks at local files only: a key press never calls AWS.
-
-Relies on the manifest's parser.
-"""
+"""Completion on Tab. Reads local files only: a key press never calls AWS."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from kinesis_efo.manifest import parse_manifest
 
 
 def manifest_files(incomplete: str) -> list[str]:
-    """Directories and JSON files that begin so, and the schemes of remote manifests."""
+    """Complete a manifest's location: directories, JSON files, and the schemes of remote manifests."""
     schemes = [scheme for scheme in ("ssm:///", "s3://") if scheme.startswith(incomplete)]
     folder = Path(incomplete or ".") if incomplete.endswith("/") or not incomplete else Path(incomplete).parent
     try:
@@ -26,7 +23,7 @@ def manifest_files(incomplete: str) -> list[str]:
 
 
 def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Streams of the manifest that the command line names so far, if it is a local file."""
+    """Complete a stream's name from the manifest that the command line names, if that is a local file."""
     location = ctx.params.get("manifest")
     if not isinstance(location, str) or "://" in location:
         return []

@@ -1,4 +1,4 @@
-"""``kinesis-efo doctor``: everything a query of an application needs, checked from where it is called. Changes nothing."""
+"""``kinesis-efo doctor``: checks everything that a query of an application needs, from this machine. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def doctor(
     aws: AwsSettings,
     manifest: arguments.ManifestOption,
     stream: arguments.StreamsOption = None,
-    polling: Annotated[bool, typer.Option("--polling", help="For a query with readMode=polling.")] = False,
+    polling: Annotated[bool, typer.Option("--polling", help="Check for a query with readMode=polling.")] = False,
     subscribe_anyway: Annotated[
-        bool, typer.Option("--subscribe-anyway", help="Try a dry-run subscription also while a query holds leases.")
+        bool, typer.Option("--subscribe-anyway", help="Try a dry-run subscription even while a query holds leases.")
     ] = False,
     as_json: output.JsonFlag = False,
 ) -> None:
-    """Check whatever a query needs: credentials, manifest, streams, consumers, leases, quotas, clock, Spark and Java.
+    """Check everything a query needs: credentials, manifest, streams, consumers, leases, quotas, clock, Spark and Java.
 
-    Each line passed, failed or is unknown, with the fix. Nothing is registered, written or subscribed to. Run it where the
-    job runs, or with its role. Exit code 1 if something failed; what is unknown is no failure.
+    Each check passed, failed or is unknown; a failed one names the fix. Registers, writes and subscribes to nothing. Run it
+    where the job runs, or with its role. Exit code 1 if a check failed; unknown is not a failure.
     """
     report(as_json, asyncio.run(_examine(manifest, stream, aws, polling=polling, anyway=subscribe_anyway)))
 
@@ -42,31 +42,32 @@ async def _examine(
     location: str, streams: list[str] | None, aws: AwsSettings, *, polling: bool, anyway: bool
 ) -> list[Finding]:
     clock = SystemClock()
-    here = [machine.spark(), machine.java()]
+    programs = [machine.spark(), machine.java()]
     try:
-        # In a thread: credentials and network may take their time here.
-        found = await asyncio.to_thread(arguments.load, location, aws, streams)
+        # In a thread: loading credentials and the manifest blocks.
+        manifest = await asyncio.to_thread(arguments.load, location, aws, streams)
     except ManifestError as error:
-        wrong = Finding("manifest", Status.FAILED, str(error), "give the right location, or deploy the environment")
+        failed = Finding("manifest", Status.FAILED, str(error), "give the right location, or deploy the environment")
         if aws.region is None:
-            return [wrong, *here]
+            return [failed, *programs]
         async with Access(aws, aws.region) as access:
-            return [await machine.identity(access), wrong, *await machine.path_and_clock(access, clock), *here]
-    named = f"application {found.application}, {output.count(len(found.streams), 'stream')}, region {found.region}"
-    async with Access(aws, found.region) as access:
+            return [await machine.identity(access), failed, *await machine.path_and_clock(access, clock), *programs]
+    count = output.count(len(manifest.streams), "stream")
+    summary = f"application {manifest.application}, {count}, region {manifest.region}"
+    async with Access(aws, manifest.region) as access:
         findings = [
             await machine.identity(access),
-            Finding("manifest", Status.PASSED, f"{found.source}: {named}"),
+            Finding("manifest", Status.PASSED, f"{manifest.source}: {summary}"),
             *await machine.path_and_clock(access, clock),
         ]
-        # Where nothing answers, every other line would say so once more.
+        # Without a path to AWS, every other check would only repeat that.
         if not any(each.status is Status.FAILED and each.subject == machine.PATH for each in findings):
-            findings += await (_polled(access, found) if polling else _fanned_out(access, found, anyway))
+            findings += await (_polled(access, manifest) if polling else _fanned_out(access, manifest, anyway))
             findings += [
-                await lease_checkup.lease_table(access, found),
-                await lease_checkup.lease_writes(access, found),
+                await lease_checkup.lease_table(access, manifest),
+                await lease_checkup.lease_writes(access, manifest),
             ]
-    return [*findings, *here]
+    return [*findings, *programs]
 
 
 async def _polled(access: Access, manifest: Manifest) -> list[Finding]:
@@ -82,7 +83,7 @@ async def _fanned_out(access: Access, manifest: Manifest, anyway: bool) -> list[
     try:
         owners = await lease_checkup.owners(access, manifest)
     except LeaseError:
-        # Said by the line of the table. Nobody reads without one.
+        # The check of the table reports this, and no query reads without a table.
         owners = {}
     now = datetime.now(UTC)
     findings: list[Finding] = []

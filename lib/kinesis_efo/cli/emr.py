@@ -1,9 +1,10 @@
-"""``kinesis-efo emr``: pack a job, submit it to EMR, see how it is, stop it. What is decided is in `kinesis_efo.emr`."""
+"""``kinesis-efo emr``: packs a job, submits it to EMR, shows its runs, and stops them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -33,7 +34,8 @@ _EKS_RELEASE: Final = "emr-spark-8.0.0-latest"
 _SHOWN: Final = 5
 
 EnvironmentOption = Annotated[
-    str | None, typer.Option("--environment", "-e", help="With --application: everything else is as it was deployed.")
+    str | None,
+    typer.Option("--environment", "-e", help="With --application: all other options default to what was deployed."),
 ]
 ApplicationOption = Annotated[str | None, typer.Option("--application", "-a", help="The application to run.")]
 TargetOption = Annotated[
@@ -47,15 +49,21 @@ ManifestOption = Annotated[
 ]
 ArtifactsOption = Annotated[
     str | None,
-    typer.Option("--artifacts", metavar="S3", help="Where archives and programs go: s3://bucket, or with a prefix."),
+    typer.Option(
+        "--artifacts", metavar="S3", help="S3 location for archives and programs: s3://bucket, or with a prefix."
+    ),
 ]
-ProjectOption = Annotated[Path, typer.Option("--project", help="The uv project that is packed.")]
-PythonOption = Annotated[str | None, typer.Option("--python", help="Python of the cluster; 3.11 by default.")]
+ProjectOption = Annotated[Path, typer.Option("--project", help="Directory of the uv project to pack.")]
+PythonOption = Annotated[str | None, typer.Option("--python", help="Python version of the cluster; 3.11 by default.")]
 ArchitectureOption = Annotated[
-    str | None, typer.Option("--architecture", help="Of the cluster: x86_64 (default), or arm64 for Graviton.")
+    str | None,
+    typer.Option("--architecture", help="Architecture of the cluster: x86_64 (default), or arm64 for Graviton."),
 ]
 GraceOption = Annotated[
-    int, typer.Option("--grace", min=0, metavar="SECONDS", help="Time to end by itself, then EMR ends it; 0: at once.")
+    int,
+    typer.Option(
+        "--grace", min=0, metavar="SECONDS", help="Time for a run to end by itself before EMR ends it; 0 for none."
+    ),
 ]
 
 
@@ -71,9 +79,9 @@ def package(
     application: ApplicationOption = None,
     as_json: output.JsonFlag = False,
 ) -> None:
-    """Pack a project and its locked dependencies for the cluster's Python: an archive for --archives.
+    """Pack a project and its locked dependencies for the cluster's Python, as an archive for --archives.
 
-    The same project makes the same bytes. PySpark and boto3 are not in it.
+    The same project makes the same bytes. The archive holds neither PySpark nor boto3.
     """
     if environment or application:
         given = Given(environment=environment, application=application)
@@ -89,17 +97,18 @@ def submit(
     aws: AwsSettings,
     argument: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ARGUMENTS", help="Of the program, after --; --manifest is added to them."),
+        typer.Argument(metavar="ARGUMENTS", help="Arguments of the program, after --; submit adds --manifest."),
     ] = None,
     environment: EnvironmentOption = None,
     application: ApplicationOption = None,
     target: TargetOption = None,
     manifest: ManifestOption = None,
     job: Annotated[
-        str | None, typer.Option("--job", "-j", help="The program: a path, or the name of one in the project's jobs/.")
+        str | None, typer.Option("--job", "-j", help="The program: its path, or its name in the project's jobs/.")
     ] = None,
     archive: Annotated[
-        Path | None, typer.Option("--archive", help="What `package` made; it is made where this is missing.")
+        Path | None,
+        typer.Option("--archive", help="Archive that `package` made; without it, submit packs the project."),
     ] = None,
     project: ProjectOption = Path(),
     python: PythonOption = None,
@@ -108,31 +117,27 @@ def submit(
     execution_role: Annotated[
         str | None, typer.Option("--execution-role", help="ARN of the role that the job runs with.")
     ] = None,
-    release_label: Annotated[
-        str | None, typer.Option("--release-label", help="Release of EMR, for eks targets.")
-    ] = None,
-    logs: Annotated[str | None, typer.Option("--logs", metavar="S3", help="Where EMR writes logs.")] = None,
+    release_label: Annotated[str | None, typer.Option("--release-label", help="EMR release, for eks targets.")] = None,
+    logs: Annotated[str | None, typer.Option("--logs", metavar="S3", help="S3 location for EMR's logs.")] = None,
     conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; repeatable.")
+        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Stop the live run of this application first.")] = False,
     if_changed: Annotated[
-        bool, typer.Option("--if-changed", help="Do nothing where exactly this job runs; replace another run of it.")
+        bool, typer.Option("--if-changed", help="Do nothing if exactly this job runs; replace any other run.")
     ] = False,
     grace: GraceOption = 600,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print the request; change nothing.")
     ] = False,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until it runs.")] = True,
-    patience: Annotated[
-        float, typer.Option("--patience", metavar="SECONDS", help="How long to wait for that.")
-    ] = 900.0,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job runs.")] = True,
+    patience: Annotated[float, typer.Option("--patience", metavar="SECONDS", help="How long --follow waits.")] = 900.0,
     as_json: output.JsonFlag = False,
 ) -> None:
-    """Submit a job: upload what is not there yet, start it, and wait until it runs.
+    """Submit a job: upload its files where they are missing, start it, and wait until it runs.
 
-    Refuses (exit code 3) what could not work: a consumer that is not ACTIVE, a lease table that is not there, a release without
-    Spark 4, a live run of the same application. Submitted twice, it is one run.
+    Refuses (exit code 3) a job that could not work: its consumer is not ACTIVE, the lease table is missing, the release has no
+    Spark 4, or the application already has a live run. Submitting the same job twice makes one run.
     """
     given = Given(environment, application, target, manifest, artifacts)
     settings = _pairs(conf or [])
@@ -163,12 +168,8 @@ def submit(
             logs_key_arn=(deployed.logs_key_arn if deployed and not logs else None),
         )
         try:
-            data = asyncio.run(
-                _submit(
-                    context, request, SystemClock(), replace=replace, if_changed=if_changed, grace=grace, dry_run=dry_run,
-                    follow=follow, patience=patience,
-                )
-            )  # fmt: skip
+            mode = _SubmitMode(replace, if_changed, grace, dry_run, patience if follow else None)
+            data = asyncio.run(_submit(context, request, SystemClock(), mode))
         except SubmissionRefusedError as error:
             output.remark(f"kinesis-efo: {error}")
             raise output.stop(output.ExitCode.REFUSED) from None
@@ -177,50 +178,61 @@ def submit(
                 f"kinesis-efo: no longer watching; what was submitted goes on. See: {context.command('status')}"
             )
             raise output.stop(output.ExitCode.INTERRUPTED) from None
-    # A request is JSON whoever reads it.
+    # A dry run prints the request, which is JSON.
     output.answer(as_json or dry_run, data, lambda: _submitted_view(data))
 
 
-async def _submit(
-    context: Context,
-    request: JobRequest,
-    clock: Clock,
-    *,
-    replace: bool,
-    if_changed: bool,
-    grace: int,
-    dry_run: bool,
-    follow: bool,
-    patience: float,
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _SubmitMode:
+    """How to submit a job, as the command line says.
+
+    Attributes:
+        replace: Stop a live run first.
+        if_changed: Submit nothing if exactly this job runs; else as `replace`.
+        grace: Seconds for a live run to end by itself.
+        dry_run: Change nothing.
+        patience: Seconds to wait until the job runs; None to return at once.
+    """
+
+    replace: bool
+    if_changed: bool
+    grace: int
+    dry_run: bool
+    patience: float | None
+
+
+async def _submit(context: Context, request: JobRequest, clock: Clock, mode: _SubmitMode) -> dict[str, Any]:
     platform, store = context.platform, context.store
     known = platform.runs(request.name)
     live = platform.live(request.name)
     job = plan(request, context.target.kind, store, known)
     data: dict[str, Any] = {"target": str(context.target), "application": request.manifest.application}
     data |= {"fingerprint": job.fingerprint, "archive": request.archive.digest, "program": request.program.digest}
-    if if_changed and (unchanged := same(live, job)):
+    if mode.if_changed and (unchanged := same(live, job)):
         return {**data, "submitted": False, "replaced": [], "run": _run_data(unchanged)}
     async with context.leases() as leases:
-        replacing = bool(live) and (replace or if_changed)
+        replacing = bool(live) and (mode.replace or mode.if_changed)
         ensure(
             await refusals(
                 request, platform, platform.site(), live,
                 kinesis=context.client("kinesis"), leases=leases, clock=clock, replacing=replacing,
             )
         )  # fmt: skip
-        if dry_run:
+        if mode.dry_run:
             return {**data, "submitted": False, "replaces": [run.id for run in live], "request": platform.request(job)}
         replaced: Sequence[Run] = ()
         if replacing:
             output.remark(f"stopping {', '.join(run.id for run in live)}")
             replaced = await make_room(
                 live, platform, leases, clock, _report,
-                grace=grace, lease_seconds=lease_timeout(request.arguments), mark=context.mark,
+                grace=mode.grace, lease_seconds=lease_timeout(request.arguments), mark=context.mark,
             )  # fmt: skip
     identifier = submit_job(job, platform, store, request, output.remark)
     output.remark(f"submitted {identifier} to {platform.target}")
-    run = await until_running(platform, identifier, clock, _report, patience) if follow else platform.run(identifier)
+    if mode.patience is None:
+        run = platform.run(identifier)
+    else:
+        run = await until_running(platform, identifier, clock, _report, mode.patience)
     return {**data, "submitted": True, "replaced": [each.id for each in replaced], "run": _run_data(run)}
 
 
@@ -235,9 +247,9 @@ def stop(
     grace: GraceOption = 600,
     as_json: output.JsonFlag = False,
 ) -> None:
-    """Stop an application's runs: each finishes its micro-batch and releases its leases; what does not in time, EMR ends.
+    """Stop an application's runs: each finishes its micro-batch and releases its leases. EMR ends one that takes too long.
 
-    Exit code 1 where someone still renews the leases afterwards.
+    Exit code 1 if a worker still renews the leases afterwards.
     """
     with Context.open(Given(environment, application, target, manifest, None), aws) as context:
         stopped, owners = asyncio.run(_stop(context, SystemClock(), grace))
@@ -249,7 +261,9 @@ def stop(
     }
     output.answer(as_json, data, lambda: _stopped_view(stopped))
     if owners:
-        output.remark(f"kinesis-efo: {', '.join(owners)} still renews leases of {context.manifest.application}")
+        output.remark(
+            f"kinesis-efo: {', '.join(owners)} still renews leases of {context.manifest.application}: stop it where it runs"
+        )
         raise output.stop(output.ExitCode.FAILED)
 
 
@@ -273,10 +287,10 @@ def status(
     manifest: ManifestOption = None,
     as_json: output.JsonFlag = False,
 ) -> None:
-    """Show an application's runs, the last one first, and where their logs are. Exit code 1 where none is live."""
+    """Show an application's runs, newest first, and where their logs are. Exit code 1 if none is live."""
     with Context.open(Given(environment, application, target, manifest, None), aws) as context:
         known = context.platform.runs(context.name)[:_SHOWN]
-        # A list of EMR Serverless tells less than the run itself.
+        # EMR Serverless lists less about a run than it tells about one.
         runs = [context.platform.run(run.id) for run in known]
     live = any(not run.state.ended for run in runs)
     data = {
@@ -299,7 +313,7 @@ def _build(project: Path, out: Path, python: str | None, architecture: str | Non
 def _program(project: Path, job: str | None) -> Path:
     if not job:
         raise ConfigurationError(
-            "--job is missing: the program to run, such as jobs/archive.py, or a job in the environment file"
+            "--job is missing: the program to run is needed, such as jobs/archive.py, or a job declared in the environment file"
         )
     if job.isidentifier():
         return project / "jobs" / f"{job}.py"
@@ -309,7 +323,7 @@ def _program(project: Path, job: str | None) -> Path:
 def _release_label(context: Context) -> str:
     if context.target.kind is not Kind.EKS:
         return ""
-    # EMR on EKS calls the newest image of a release by its label and this.
+    # This suffix names the newest image of a release on EKS.
     return f"{context.deployment.release_label}-latest" if context.deployment else _EKS_RELEASE
 
 

@@ -1,4 +1,4 @@
-"""What every `kinesis-efo emr` command needs: which application, where it runs, and clients, which are closed at the end."""
+"""What every `kinesis-efo emr` command needs: the application, its target, and clients, which are closed at the end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PLATFORMS: Final[dict[Kind, tuple[str, type[Platform]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the command line says about an application: by name, or piece by piece."""
+    """How the command line identifies an application: by name, or by target and manifest."""
 
     environment: str | None = None
     application: str | None = None
@@ -45,9 +45,9 @@ class Context:
     """An application and where it runs.
 
     Attributes:
-        aws: How AWS is reached.
-        deployment: How it was deployed, where it was named.
-        location: Of its manifest.
+        aws: Region, endpoint and role.
+        deployment: How it was deployed; None unless the command line names it.
+        location: Location of its manifest.
         manifest: Its manifest.
         target: Where it runs.
     """
@@ -59,16 +59,16 @@ class Context:
     target: Target
     _given: Given
     _stack: ExitStack
-    _made: SyncClients
+    _factory: SyncClients
     _clients: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     @contextmanager
     def open(cls, given: Given, aws: AwsSettings) -> Iterator[Context]:
-        """Find out which application is meant, and load its manifest.
+        """Identify the application, and load its manifest.
 
         Raises:
-            ConfigurationError: Something is missing, or cannot be read.
+            ConfigurationError: An option is missing, or the deployment or manifest cannot be read.
         """
         deployment = None
         if given.environment or given.application:
@@ -76,7 +76,9 @@ class Context:
                 pass
         location = given.manifest or (deployment.manifest if deployment else None)
         if not location:
-            raise ConfigurationError("give --environment and --application, or --manifest with --target")
+            raise ConfigurationError(
+                "the application is missing: give --environment and --application, or --manifest with --target"
+            )
         text = given.target or (deployment.target if deployment else None)
         if not text:
             raise ConfigurationError(
@@ -86,20 +88,20 @@ class Context:
             )
         target = Target.parse(text)
         manifest = load_manifest(location, SyncClients(aws, deployment.region if deployment else None))
-        settled = replace(aws, region=aws.region or manifest.region)
+        resolved = replace(aws, region=aws.region or manifest.region)
         with ExitStack() as stack:
-            yield cls(settled, deployment, location, manifest, target, given, stack, SyncClients(settled))
+            yield cls(resolved, deployment, location, manifest, target, given, stack, SyncClients(resolved))
 
     @classmethod
     @contextmanager
     def deployed(cls, given: Given, aws: AwsSettings) -> Iterator[Deployment]:
-        """How an application that is named was deployed.
+        """Load how the named application was deployed.
 
         Raises:
-            ConfigurationError: A name is missing, or it was not deployed.
+            ConfigurationError: A name is missing, or the application was not deployed.
         """
         if not (given.environment and given.application):
-            raise ConfigurationError("--environment and --application go together: one of them is missing")
+            raise ConfigurationError("--environment and --application go together: give both")
         with closing(SyncClients(aws).client("ssm")) as ssm:
             yield load_deployment(given.environment, given.application, ssm)
 
@@ -110,28 +112,28 @@ class Context:
 
     @property
     def platform(self) -> Platform:
-        """The target, through EMR's API."""
+        """Access to the target through EMR's API."""
         service, kind = _PLATFORMS[self.target.kind]
         return kind(self.target, self.client(service))
 
     @property
     def store(self) -> Store:
-        """Where archives and programs go.
+        """The S3 location of archives and programs.
 
         Raises:
-            ConfigurationError: Nobody said so.
+            ConfigurationError: Neither the command line nor the deployment names one.
         """
         location = self._given.artifacts or (self.deployment.artifacts if self.deployment else None)
         if not location:
             raise ConfigurationError(
-                "--artifacts is missing: s3://bucket or s3://bucket/prefix, for archives and programs"
+                "--artifacts is missing: give s3://bucket or s3://bucket/prefix, for archives and programs"
             )
         return Store(self.client("s3"), location)
 
     def client(self, service: str) -> Any:
-        """A client, made once and closed with the context."""
+        """The client of a service, created once and closed with the context."""
         if service not in self._clients:
-            self._clients[service] = self._stack.enter_context(closing(self._made.client(service)))
+            self._clients[service] = self._stack.enter_context(closing(self._factory.client(service)))
         return self._clients[service]
 
     def mark(self, uri: str) -> None:
@@ -147,7 +149,7 @@ class Context:
             yield LeaseTable(client, self.manifest.lease_table, declared_by=f"manifest {self.manifest.source}")
 
     def command(self, name: str) -> str:
-        """Another command about the same application."""
+        """The command line of another command for the same application."""
         if self.deployment:
             return f"kinesis-efo emr {name} -e {self._given.environment} -a {self._given.application}"
         return f"kinesis-efo emr {name} --target {self.target} --manifest {self.location}"

@@ -1,4 +1,4 @@
-"""How findings are shown, by every command that checks something. Relies on `output`."""
+"""Prints findings, for every command that checks something."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def report(as_json: bool, findings: Sequence[Finding]) -> None:
     """Print findings.
 
     Raises:
-        typer.Exit: Something failed; with `ExitCode.FAILED`. What is unknown is no failure.
+        typer.Exit: A check failed; with `ExitCode.FAILED`. Unknown is not a failure.
     """
     counts = {status.value: sum(each.status is status for each in findings) for status in Status}
     data = {

@@ -1,4 +1,4 @@
-"""``kinesis-efo lag``: how far applications are behind, shard by shard, without disturbing a subscription."""
+"""``kinesis-efo lag``: shows how far applications are behind, shard by shard. It opens no subscription."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def lag(
         ),
     ],
     stream: arguments.StreamsOption = None,
-    again: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until interrupted.")] = False,
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="Between two looks, with --watch.")] = "5s",
+    again: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until interrupted.")] = False,
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two looks, with --watch.")] = "5s",
     count: Annotated[
         int,
         typer.Option(
             min=0,
-            help="Count so many unread records per shard, with GetRecords, whose limits are shared with polling readers. "
-            "0 asks nothing: the seconds are an upper bound then.",
+            help="Count up to so many unread records per shard, with GetRecords, which shares its limits with polling "
+            "readers. 0 makes no calls: the seconds are then an upper bound.",
         ),
     ] = 100,
     lease_timeout: TimeoutOption = "10s",
@@ -66,17 +66,17 @@ def lag(
         typer.Option(
             "--fail-above",
             metavar="DURATION",
-            help=f"Exit with code {output.ExitCode.BEHIND.value} if a shard is further behind, or it cannot be told how far.",
+            help=f"Exit with code {output.ExitCode.BEHIND.value} if a shard is further behind, or its lag is unknown.",
         ),
     ] = None,
     as_json: output.JsonFlag = False,
 ) -> None:
-    """Show how far each shard is behind: position, unread records and seconds, who reads it, and whether it moves.
+    """Show how far each shard is behind: position, unread records and seconds, its owner, and whether it moves.
 
-    Owners are watched for some seconds to see who is alive. With --json and --watch, each look is one line.
+    Watches the owners for some seconds to see who is alive. With --json and --watch, each look is one line.
     """
     timeout, pause = arguments.seconds("--lease-timeout", lease_timeout), arguments.seconds("--interval", interval)
-    most = None if above is None else arguments.seconds("--fail-above", above)
+    threshold = None if above is None else arguments.seconds("--fail-above", above)
 
     looks = [_Look(aws, location, stream, timeout, count) for location in manifest]
     if again:
@@ -88,13 +88,13 @@ def lag(
     output.answer(as_json, _data(reports), lambda: _view(reports))
     for remark in _remarks(reports):
         output.remark(remark)
-    if most is not None and not _within(reports, most):
+    if threshold is not None and not _within(reports, threshold):
         output.remark(f"kinesis-efo: more than {above} behind, or not known to be less")
         raise output.stop(output.ExitCode.BEHIND)
 
 
 class _Look:
-    """Looks at one application, again and again, and remembers what it saw of the leases."""
+    """Measures one application repeatedly, and remembers how its leases moved."""
 
     def __init__(
         self, aws: AwsSettings, location: str, streams: list[str] | None, lease_timeout: float, count: int
@@ -107,29 +107,30 @@ class _Look:
         self._count = count
 
     async def look(self, seconds: float, waiting: Callable[[], None] = lambda: None) -> _Report:
-        """Watch for so many seconds, then measure.
+        """Watch the leases, then measure the lag.
 
         Args:
-            seconds: How long owners get to show that they are alive.
-            waiting: Called where that takes longer than one look.
+            seconds: How long to watch for owners that renew a lease.
+            waiting: Called if one scan of the table does not settle who is alive.
         """
-        async with opened(self._aws, self._location, self._streams) as here:
-            seen = await watch(here.table, self._clock, seconds, here.selects, waiting)
+        async with opened(self._aws, self._location, self._streams) as application:
+            seen = await watch(application.table, self._clock, seconds, application.selects, waiting)
             self._sightings.add(seen, self._clock.monotonic())
-            return await self._measure(here, dict(seen.scan.leases), list(seen.scan.unreadable.values()))
+            return await self._measure(application, dict(seen.scan.leases), list(seen.scan.unreadable.values()))
 
-    async def _measure(self, here: Leases, leases: dict[str, Any], remarks: list[str]) -> _Report:
-        manifest, topology = here.manifest, Topology(await here.access.client("kinesis"))
-        found: list[ShardLag] = []
+    async def _measure(self, application: Leases, leases: dict[str, Any], remarks: list[str]) -> _Report:
+        manifest, access = application.manifest, application.access
+        topology = Topology(await access.client("kinesis"))
+        rows: list[ShardLag] = []
         for name, ref in manifest.streams.items():
             shards = await explained(topology.shards(ref.stream_arn), ref, manifest.source)
-            mine = lagging.by_shard(leases, here.keys, name)
-            if not mine:
+            of_stream = lagging.by_shard(leases, application.keys, name)
+            if not of_stream:
                 remarks.append(f"{name}: no leases: {manifest.application} has never read it")
-            found += lagging.rows(ref, shards, mine, self._sightings, self._clock)
-        found, reasons = await lagging.measured(here.access, manifest, found, self._clock, self._count)
-        reported, more = await lagging.reported(here.access, manifest.streams, self._clock.time())
-        return _Report(manifest.application, self._clock.time(), found, reported, [*remarks, *reasons, *more])
+            rows += lagging.rows(ref, shards, of_stream, self._sightings, self._clock)
+        rows, reasons = await lagging.measured(access, manifest, rows, self._clock, self._count)
+        reported, more = await lagging.reported(access, manifest.streams, self._clock.time())
+        return _Report(manifest.application, self._clock.time(), rows, reported, [*remarks, *reasons, *more])
 
 
 async def _all(looks: Sequence[_Look], seconds: float, waiting: Callable[[], None] = lambda: None) -> list[_Report]:
@@ -151,9 +152,9 @@ async def _keep_looking(looks: Sequence[_Look], seconds: float, pause: float, as
             await clock.sleep(max(0.0, began + pause - clock.monotonic()))
 
 
-def _within(reports: Sequence[_Report], most: float) -> bool:
+def _within(reports: Sequence[_Report], threshold: float) -> bool:
     rows = [row for report in reports for row in report.shards if row.state is not State.WAITING]
-    return all(row.seconds is not None and row.seconds <= most for row in rows)
+    return all(row.seconds is not None and row.seconds <= threshold for row in rows)
 
 
 def _remarks(reports: Sequence[_Report]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What commands about leases share: options, and an application's table with what was selected of it."""
+"""What commands on leases share: their options, and access to the selected rows of an application's lease table."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ TimeoutOption: TypeAlias = Annotated[
     typer.Option(
         "--lease-timeout",
         metavar="DURATION",
-        help="A worker that renews nothing for so long is dead: the query's leaseTimeout, KCL's failover time.",
+        help="A worker that renews nothing for so long is dead. The query's leaseTimeout, or KCL's failover time.",
     ),
 ]
 
 
 @dataclass(frozen=True)
 class Leases:
-    """An application's lease table, and what is selected of it.
+    """An application's lease table, and the selected streams and shards.
 
     Attributes:
-        table: The table, checked.
-        keys: What its keys mean.
-        manifest: With the selected streams.
+        table: The lease table, already checked.
+        keys: Translates lease keys to shards.
+        manifest: The manifest, with the selected streams only.
         shards: Ids of the selected shards; empty for all.
-        access: More clients.
+        access: Clients for other AWS services.
     """
 
     table: LeaseTable
@@ -51,22 +51,25 @@ class Leases:
     access: Access
 
     def selects(self, lease: Lease) -> bool:
-        """Whether a row is among those selected."""
+        """Whether a row is selected."""
         shard = self.keys.decode(lease.key)
         named = shard is not None and shard.stream in self.manifest.streams
         return named and (not self.shards or (shard is not None and shard.shard in self.shards))
 
     def selected(self, scan: Scan) -> dict[str, Lease]:
-        """The selected rows.
+        """The selected rows of a scan, by lease key.
 
         Raises:
-            ConfigurationError: A shard that was named has none.
+            ConfigurationError: A selected shard has no row.
         """
         found = {key: lease for key, lease in scan.leases.items() if self.selects(lease)}
         missing = self.shards - {shard.shard for key in found if (shard := self.keys.decode(key))}
         if missing:
             streams = ", ".join(sorted(self.manifest.streams))
-            raise ConfigurationError(f"{self.table.label} has no lease for {', '.join(sorted(missing))} of {streams}")
+            raise ConfigurationError(
+                f"{self.table.label} has no lease for {', '.join(sorted(missing))} of {streams}; "
+                "`kinesis-efo leases list` shows those it has"
+            )
         return found
 
 
@@ -74,16 +77,16 @@ class Leases:
 async def opened(
     aws: AwsSettings, location: str, streams: list[str] | None = None, shards: Sequence[str] | None = None
 ) -> AsyncIterator[Leases]:
-    """An application's leases.
+    """Open an application's lease table.
 
     Args:
-        aws: How AWS is reached.
-        location: Of the manifest.
+        aws: Region, endpoint and role.
+        location: Location of the manifest.
         streams: Logical names of the selected streams; None for all.
         shards: Ids of the selected shards; None for all.
 
     Raises:
-        ManifestError: It cannot be loaded, or has no such stream.
+        ManifestError: The manifest cannot be loaded, or has no such stream.
         LeaseError: The table is missing, is no lease table, or cannot be reached.
     """
     manifest = arguments.load(location, aws, streams)

@@ -1,4 +1,4 @@
-"""The guard in front of every change to leases: nobody alive may hold them, what changes is shown, and somebody says yes."""
+"""Guards every change to leases: refuses if a live worker holds them, shows the change, and asks for confirmation."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from kinesis_efo.operate.lease_watch import Watched, watch
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be changed.
+    """What to change.
 
     Attributes:
         edits: The changes.
-        remarks: What there is to say about them.
+        remarks: Notes on them for the person who decides.
     """
 
     edits: Sequence[Edit]
@@ -32,15 +32,15 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Care:
-    """How carefully leases are changed.
+class ChangeMode:
+    """How to change leases, as the command line says.
 
     Attributes:
         lease_timeout: Seconds after which a silent owner is dead.
-        dry_run: Only show what would change.
-        force: Go on although somebody is alive.
-        yes: Do not ask.
-        as_json: As `output.answer`.
+        dry_run: Only show the changes.
+        force: Change leases even if a live worker holds them.
+        yes: Do not ask for confirmation.
+        as_json: Print JSON instead of a table.
     """
 
     lease_timeout: float
@@ -50,86 +50,86 @@ class Care:
     as_json: bool
 
 
-def care(
+def change_mode(
     *,
     lease_timeout: TimeoutOption = "10s",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Do it although a live worker holds the leases: it loses them.")
+        bool, typer.Option("--force", help="Change leases even if a live worker holds them: it loses them.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Change leases without asking.")] = False,
     as_json: output.JsonFlag = False,
-) -> Care:
-    """How carefully leases are changed, from the command line.
+) -> ChangeMode:
+    """The mode that the command line gives.
 
     Raises:
         ConfigurationError: `--lease-timeout` is not a duration.
     """
-    return Care(arguments.seconds("--lease-timeout", lease_timeout), dry_run, force, yes, as_json)
+    return ChangeMode(arguments.seconds("--lease-timeout", lease_timeout), dry_run, force, yes, as_json)
 
 
-guarded = arguments.grouped(care=care, aws=arguments.aws_settings)
-"""A command that changes leases: its parameters `care` and `aws` are made of options."""
+changes_leases = arguments.grouped(mode=change_mode, aws=arguments.aws_settings)
+"""Decorates a command that changes leases, and receives the parameters `mode` and `aws`."""
 
 
 async def change(
     table: LeaseStore,
     plan: Callable[[Scan, Scan], Plan],
-    of_interest: Callable[[Lease], bool],
-    care: Care,
-    *,
+    guarded: Callable[[Lease], bool],
+    mode: ChangeMode,
     source: LeaseStore | None = None,
 ) -> None:
-    """Watch, plan, refuse, show, ask, write.
+    """Change leases: watch who is alive, plan, refuse or show the changes, ask, and write.
 
     Args:
         table: The application's leases.
         plan: Plans from a scan of the table and one of `source`.
-        of_interest: Leases that nobody alive may hold.
-        care: How carefully.
-        source: Another table, where nobody may be alive either.
+        guarded: Selects the leases that no live worker may hold.
+        mode: How to do it.
+        source: The table that leases are copied from; no live worker may hold a lease in it.
 
     Raises:
-        typer.Exit: Refused, declined, or not all was written.
+        typer.Exit: The change was refused or declined, or not every lease was written.
         KinesisEfoError: A table cannot be used, or the plan cannot be made.
     """
-    seen = await _watch(table, care.lease_timeout, of_interest)
-    other = await _watch(source, care.lease_timeout, lambda _lease: True) if source else None
-    planned = plan(seen.scan, other.scan if other else Scan())
+    seen = await _watch(table, mode.lease_timeout, guarded)
+    seen_in_source = await _watch(source, mode.lease_timeout, lambda _lease: True) if source else None
+    planned = plan(seen.scan, seen_in_source.scan if seen_in_source else Scan())
     edits = planned.edits
     data = {"changes": [_data(edit) for edit in edits], "written": False}
-    if not edits or care.dry_run:
-        output.answer(care.as_json, data, lambda: _view(edits))
-        _say(planned.remarks)
+    if not edits or mode.dry_run:
+        output.answer(mode.as_json, data, lambda: _view(edits))
+        _print_remarks(planned.remarks)
         output.remark("nothing was changed: --dry-run" if edits else "nothing to change")
         return
-    _refuse_alive(table, seen, care.force)
-    if source is not None and other is not None:
-        _refuse_alive(source, other, care.force)
-    if not care.as_json:
+    _refuse_live(table, seen, mode.force)
+    if source is not None and seen_in_source is not None:
+        _refuse_live(source, seen_in_source, mode.force)
+    if not mode.as_json:
         output.terminal().print(_view(edits))
-    _say(planned.remarks)
-    output.confirm(f"Change {output.count(len(edits), 'lease')} in {table.label}", yes=care.yes)
-    left = await lease_edits.apply(table, edits, force=care.force)
-    if care.as_json:
-        output.answer(True, {**data, "written": not left}, lambda: "")
-    output.remark(f"{output.count(len(edits) - len(left), 'lease')} changed")
-    if left:
-        keys = ", ".join(edit.key for edit in left)
+    _print_remarks(planned.remarks)
+    output.confirm(f"Change {output.count(len(edits), 'lease')} in {table.label}", yes=mode.yes)
+    unwritten = await lease_edits.apply(table, edits, force=mode.force)
+    if mode.as_json:
+        output.answer(True, {**data, "written": not unwritten}, lambda: "")
+    output.remark(f"{output.count(len(edits) - len(unwritten), 'lease')} changed")
+    if unwritten:
+        keys = ", ".join(edit.key for edit in unwritten)
         output.remark(
-            f"kinesis-efo: not changed, because somebody else wrote meanwhile: {keys}. See who, and try again"
+            f"kinesis-efo: not changed, because another process wrote meanwhile: {keys}. "
+            "See who with `kinesis-efo leases list`, and try again"
         )
         raise output.stop(output.ExitCode.FAILED)
 
 
-async def _watch(table: LeaseStore, lease_timeout: float, of_interest: Callable[[Lease], bool]) -> Watched:
+async def _watch(table: LeaseStore, lease_timeout: float, guarded: Callable[[Lease], bool]) -> Watched:
     def waiting() -> None:
         output.remark(f"watching {table.label} for up to {lease_timeout:g} s: is an owner alive?")
 
-    return await watch(table, SystemClock(), lease_timeout, of_interest, waiting)
+    return await watch(table, SystemClock(), lease_timeout, guarded, waiting)
 
 
-def _refuse_alive(table: LeaseStore, seen: Watched, force: bool) -> None:
+def _refuse_live(table: LeaseStore, seen: Watched, force: bool) -> None:
     if not seen.live:
         return
     workers = "; ".join(
@@ -138,17 +138,17 @@ def _refuse_alive(table: LeaseStore, seen: Watched, force: bool) -> None:
     )
     if force:
         output.remark(
-            f"kinesis-efo: {workers}. Going on, because of --force: it takes them again, and goes on where it was"
+            f"kinesis-efo: {workers}. Changing them anyway (--force): the worker will take them again, at its own position"
         )
         return
     output.remark(
         f"kinesis-efo: {table.label} is in use: {workers}. Nothing was changed. "
-        "Stop that query (or KCL application) first; with --force its leases are written under its hands"
+        "Stop that query (or KCL application) first; --force changes its leases while it runs"
     )
     raise output.stop(output.ExitCode.REFUSED)
 
 
-def _say(remarks: Sequence[str]) -> None:
+def _print_remarks(remarks: Sequence[str]) -> None:
     for remark in remarks:
         output.remark(remark)
 

@@ -1,7 +1,7 @@
-"""``kinesis-efo leases``: see the rows of an application's lease table, and change them by hand under guard.
+"""``kinesis-efo leases``: lists the rows of an application's lease table, and changes them by hand under guard.
 
-Leases coordinate and say where a *new* query starts (`startingPosition=LEASES`); a query with a checkpoint of Spark goes on
-from that, whatever is changed here. What changes is planned in `operate.lease_edits`.
+Leases say where a *new* query starts (`startingPosition=LEASES`). A query with a Spark checkpoint goes on from its
+checkpoint, whatever changes here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import typer
 
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.lease_access import Leases, ShardsOption, opened
-from kinesis_efo.cli.lease_guard import Care, Plan, change, guarded
+from kinesis_efo.cli.lease_guard import ChangeMode, Plan, change, changes_leases
 from kinesis_efo.cli.lease_transfer import export, import_kcl
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError
@@ -40,15 +40,15 @@ def list_leases(
     shard: ShardsOption = None,
     as_json: output.JsonFlag = False,
 ) -> None:
-    """List the leases: who holds which shard, and how far it was read. Whether an owner is alive is what `lag` finds out."""
+    """List the leases: who holds which shard, and how far it was read. `lag` tells whether an owner is alive."""
 
-    async def look() -> tuple[list[tuple[ShardKey, Lease]], Scan]:
-        async with opened(aws, manifest, stream, shard) as here:
-            scan = await here.table.scan()
-            found = sorted(here.selected(scan).items())
-            return [(here.keys.decode(key) or ShardKey("", key), lease) for key, lease in found], scan
+    async def read() -> tuple[list[tuple[ShardKey, Lease]], Scan]:
+        async with opened(aws, manifest, stream, shard) as application:
+            scan = await application.table.scan()
+            found = sorted(application.selected(scan).items())
+            return [(application.keys.decode(key) or ShardKey("", key), lease) for key, lease in found], scan
 
-    rows, scan = asyncio.run(look())
+    rows, scan = asyncio.run(read())
     output.answer(
         as_json,
         {"leases": [_data(key, lease) for key, lease in rows]},
@@ -65,10 +65,10 @@ def list_leases(
 
 
 @leases.command()
-@guarded
+@changes_leases
 def release(
     aws: AwsSettings,
-    care: Care,
+    mode: ChangeMode,
     manifest: arguments.ManifestOption,
     stream: arguments.StreamsOption = None,
     shard: ShardsOption = None,
@@ -76,22 +76,21 @@ def release(
     """Free leases whose owner is dead, so that a restart need not wait until they expire."""
 
     async def free() -> None:
-        async with opened(aws, manifest, stream, shard) as here:
-            await change(
-                here.table,
-                lambda scan, _: Plan(lease_edits.releases(here.selected(scan).values())),
-                here.selects,
-                care,
-            )
+        async with opened(aws, manifest, stream, shard) as application:
+
+            def plan(scan: Scan, _: Scan) -> Plan:
+                return Plan(lease_edits.releases(application.selected(scan).values()))
+
+            await change(application.table, plan, application.selects, mode)
 
     asyncio.run(free())
 
 
 @leases.command()
-@guarded
+@changes_leases
 def reset(
     aws: AwsSettings,
-    care: Care,
+    mode: ChangeMode,
     manifest: arguments.ManifestOption,
     to: Annotated[
         str,
@@ -106,17 +105,17 @@ def reset(
 ) -> None:
     """Move leases to a position: where a new query with startingPosition=LEASES, or a KCL application, begins.
 
-    For whole streams, the rows become those of the shards that are open at that position; the shards that continue them
-    get theirs when it is their turn. A query that has a checkpoint is not affected.
+    For a whole stream, the table then has the rows of the shards that are open at that position; the shards that continue
+    them get their rows once they are read. A query that has a checkpoint is not affected.
     """
     position = _target(to, whole_streams=not shard)
 
     async def move() -> None:
-        async with opened(aws, manifest, stream, shard) as here:
-            wanted = {} if shard else await _beginnings(here, position)
+        async with opened(aws, manifest, stream, shard) as application:
+            wanted = {} if shard else await _initial_leases(application, position)
 
             def plan(scan: Scan, _: Scan) -> Plan:
-                rows = here.selected(scan)
+                rows = application.selected(scan)
                 return Plan(
                     lease_edits.moves(rows.values(), position) if shard else lease_edits.replacement(rows, wanted),
                     [
@@ -124,24 +123,24 @@ def reset(
                     ],
                 )
 
-            await change(here.table, plan, here.selects, care)
+            await change(application.table, plan, application.selects, mode)
 
     asyncio.run(move())
 
 
-async def _beginnings(here: Leases, position: Position) -> dict[str, LeaseInfo]:
-    """The leases with which reading from a position begins, for all selected streams."""
-    topology = Topology(await here.access.client("kinesis"))
+async def _initial_leases(application: Leases, position: Position) -> dict[str, LeaseInfo]:
+    """The leases that reading from a position begins with, for all selected streams, by lease key."""
+    topology = Topology(await application.access.client("kinesis"))
     wanted: dict[str, LeaseInfo] = {}
-    for name, ref in here.manifest.streams.items():
-        source = here.manifest.source
+    source = application.manifest.source
+    for name, ref in application.manifest.streams.items():
         starts = await explained(starting_positions(topology, ref.stream_arn, position), ref, source)
         shards = {each.shard_id: each for each in await explained(topology.shards(ref.stream_arn), ref, source)}
         for shard_id, start in starts.items():
             shard = shards[shard_id]
             first, last = shard.hash_range
             info = LeaseInfo(start, frozenset(shard.parents), str(first), str(last))
-            wanted[here.keys.encode(ShardKey(name, shard_id))] = info
+            wanted[application.keys.encode(ShardKey(name, shard_id))] = info
     return wanted
 
 

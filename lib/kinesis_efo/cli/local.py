@@ -1,4 +1,4 @@
-"""``kinesis-efo local``: the local AWS as a process of its own. Relies on the extra ``local``."""
+"""``kinesis-efo local``: runs the local AWS as a process. Needs the extra ``local``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kinesis_efo.local import LocalAws, Settings
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
-    """``name=value`` pairs as typed settings."""
+    """Parse ``name=value`` pairs into typed settings."""
     kinds = {field.name: str(field.type) for field in fields(Settings)}
     found: dict[str, Any] = {}
     for pair in pairs:
@@ -44,10 +44,10 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 
 def local(
     host: Annotated[
-        str, typer.Option(help="Address to bind. Anything but loopback lets others in: nothing is authenticated.")
+        str, typer.Option(help="Address to bind. Any but loopback admits others: nothing is authenticated.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 4566,
-    region: Annotated[str, typer.Option(help="Region of requests that name none.")] = "us-east-1",
+    region: Annotated[str, typer.Option(help="Region for requests that name none.")] = "us-east-1",
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -60,18 +60,21 @@ def local(
     """Serve Kinesis with Enhanced Fan-Out, and every other AWS service, on this machine until interrupted."""
     try:
         settings = Settings(**{"region": region, **_settings(setting or [])})
-    except ValueError as wrong:
-        raise typer.BadParameter(str(wrong)) from None
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopping.set())
     aws = LocalAws(settings=settings, host=host, port=port)
     try:
         aws.start()
-    except OSError as refused:
-        typer.echo(f"kinesis-efo local cannot listen on {host}:{port}: {refused.strerror or refused}", err=True)
+    except OSError as error:
+        typer.echo(
+            f"kinesis-efo local cannot listen on {host}:{port}: {error.strerror or error}; choose another --port or --host",
+            err=True,
+        )
         raise typer.Exit(1) from None
-    # What follows can be pasted into a shell, or evaluated by one.
+    # A shell can evaluate these lines.
     for name, value in aws.environment.items():
         typer.echo(f"export {name}={value}")
     sys.stdout.flush()

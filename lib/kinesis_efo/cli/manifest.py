@@ -1,7 +1,4 @@
-"""``kinesis-efo manifest``: what an application's manifest says, and whether AWS has what it says.
-
-`show` needs nothing but the document. `check` asks AWS for every resource it names, and changes nothing.
-"""
+"""``kinesis-efo manifest``: shows an application's manifest, and checks that AWS has the resources that it names."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ def show(
     manifest: arguments.ManifestOption,
     as_json: output.JsonFlag = False,
 ) -> None:
-    """Show what a manifest says, once it was found valid."""
+    """Validate a manifest, and show what it says."""
     found = arguments.load(manifest, aws)
     output.answer(as_json, _data(found), lambda: _view(found))
 
@@ -42,15 +39,15 @@ def check(
     manifest: arguments.ManifestOption,
     as_json: output.JsonFlag = False,
 ) -> None:
-    """Check that AWS has every stream, consumer and table that a manifest names. Exit code 1 if something is wrong."""
+    """Check that AWS has every stream, consumer and table that a manifest names. Exit code 1 if a check failed."""
     found = arguments.load(manifest, aws)
 
-    async def look() -> list[Any]:
+    async def examine() -> list[Any]:
         async with Access(aws, found.region) as access:
-            jobs = [check(access, ref) for ref in found.streams.values() for check in (stream, consumer)]
-            return [*await asyncio.gather(*jobs), await lease_table(access, found)]
+            checks = [check(access, ref) for ref in found.streams.values() for check in (stream, consumer)]
+            return [*await asyncio.gather(*checks), await lease_table(access, found)]
 
-    report(as_json, asyncio.run(look()))
+    report(as_json, asyncio.run(examine()))
 
 
 def _data(found: Manifest) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""How every command answers: tables for people or JSON for scripts, remarks on stderr, and exit codes that mean one thing.
+"""Output of every command: the answer on stdout, as a table or as JSON, remarks on stderr, and the exit codes.
 
-Standard output carries the answer and nothing else, so that it can be piped. Relies on Rich for tables and terminals.
+Standard output carries nothing but the answer, so that it can be piped.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from rich.table import Table
 from rich.text import Text
 
 WIDE = 10_000
-"""Columns assumed where the output is no terminal: nothing is folded or cut for a file or a pipe."""
+"""Width of output that is not a terminal: nothing is folded or cut for a file or a pipe."""
 
 
 class ExitCode(IntEnum):
-    """What the exit code of a command says."""
+    """The exit codes of all commands."""
 
     OK = 0
-    """Done; what was checked is as it should be."""
+    """Done; every check passed."""
     FAILED = 1
-    """An error, with a message on stderr; or something that was checked is not as it should be."""
+    """An error, with a message on stderr; or a check failed."""
     USAGE = 2
     """The command line itself is wrong."""
     REFUSED = 3
-    """Nothing was changed: a guard refused, or the person who was asked said no."""
+    """Nothing was changed: a guard refused, or the answer was no."""
     BEHIND = 4
-    """What was measured is above the threshold that the command line gave."""
+    """A measurement is above the threshold that the command line gave."""
     INTERRUPTED = 130
     """Interrupted before the work was complete."""
 
@@ -42,7 +42,7 @@ JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON fo
 
 
 def terminal(file: TextIO | None = None) -> Console:
-    """A console on a file, standard output by default, that prints texts as they are: ARNs hold what looks like markup."""
+    """A console on a file, standard output by default, without markup: parts of ARNs look like it."""
     file = sys.stdout if file is None else file
     width = None if file.isatty() else WIDE
     return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
@@ -52,9 +52,9 @@ def answer(as_json: bool, data: Any, view: Callable[[], RenderableType]) -> None
     """Print a command's answer.
 
     Args:
-        as_json: Print `data`; else what `view` makes.
-        data: Plain data. Its keys are an interface: they only grow.
-        view: Makes the table; called only where it is wanted.
+        as_json: Print `data`, instead of the table.
+        data: Plain data. Its keys are an interface: keys are added, but never renamed or removed.
+        view: Makes the table; called only if it is printed.
     """
     if as_json:
         typer.echo(json.dumps(data, indent=2))
@@ -63,12 +63,12 @@ def answer(as_json: bool, data: Any, view: Callable[[], RenderableType]) -> None
 
 
 def line(data: Any) -> None:
-    """Print plain data as one line of JSON: one of many."""
+    """Print plain data as one line of JSON."""
     typer.echo(json.dumps(data, separators=(",", ":")))
 
 
 def remark(text: str) -> None:
-    """Say something on stderr that is not the answer."""
+    """Print a line on stderr, beside the answer."""
     typer.echo(text, err=True)
 
 
@@ -76,10 +76,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]
     """A table of texts.
 
     Args:
-        columns: Titles. One that begins with `>` is a column of numbers, aligned to the right; with `=`, of ids that are not
-            folded where the terminal is narrow.
+        columns: Titles. `>` before a title aligns the column to the right, for numbers; `=` keeps its cells on one line, for
+            ids.
         rows: Their cells; None prints as `-`.
-        title: What stands above.
+        title: Title of the table.
     """
     made = Table(
         box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False, show_edge=False
@@ -93,7 +93,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]
 
 
 def painted(text: str, style: str) -> Text:
-    """A text in a colour, where the terminal has colours."""
+    """A text in a style, such as a colour, if the terminal has it."""
     return Text(text, style)
 
 
@@ -107,19 +107,19 @@ def count(number: int, what: str) -> str:
 
 
 def stop(code: ExitCode) -> typer.Exit:
-    """The exception that ends a command with that code, for `raise`."""
+    """The exception that ends a command with an exit code, for `raise`."""
     return typer.Exit(int(code))
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is changed.
+    """Ask for confirmation before a change.
 
     Args:
         question: What is about to happen, without the question mark.
-        yes: It was answered on the command line.
+        yes: The command line has confirmed it: do not ask.
 
     Raises:
-        typer.Exit: The answer was no, or nobody can be asked; with `ExitCode.REFUSED`.
+        typer.Exit: The answer was no, or stdin is not a terminal; with `ExitCode.REFUSED`.
     """
     if yes:
         return

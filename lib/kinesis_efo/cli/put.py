@@ -1,4 +1,4 @@
-"""``kinesis-efo put``: lines or files into a stream, through the library's producer. At least once, as every producer."""
+"""``kinesis-efo put``: writes lines or files into a stream with the library's producer, at least once."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from kinesis_efo.producer import BlockingProducer, ProducerSettings
 
 
 class _Piece(NamedTuple):
-    """What becomes one record, and where it was found."""
+    """The data of one record, and its place in the input."""
 
     data: bytes
-    where: str
+    place: str
 
 
 @arguments.with_aws
@@ -34,44 +34,44 @@ def put(
     stream: arguments.StreamOption,
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Files of lines; standard input where there are none.", show_default=False),
+        typer.Argument(help="Files of lines; standard input if none is given.", show_default=False),
     ] = None,
     manifest: arguments.OptionalManifestOption = None,
     whole: Annotated[bool, typer.Option("--whole", help="One record per file, instead of one per line.")] = False,
     key: Annotated[str | None, typer.Option(metavar="TEXT", help="Partition key of every record.")] = None,
     key_field: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Records are JSON objects, and this field is the partition key.")
+        str | None, typer.Option(metavar="NAME", help="Field of each record, a JSON object, that is its partition key.")
     ] = None,
     ordered: Annotated[bool, typer.Option("--ordered", help="Keep the order of records with the same key.")] = False,
     aggregate: Annotated[
-        bool, typer.Option("--aggregate", help="Pack small records into KPL aggregates; readers must take them apart.")
+        bool, typer.Option("--aggregate", help="Pack small records into KPL aggregates; readers must unpack them.")
     ] = False,
     skip_refused: Annotated[
-        bool, typer.Option("--skip-refused", help="Leave out records that can never be written, and exit with code 1.")
+        bool, typer.Option("--skip-refused", help="Skip records that can never be written, and exit with code 1.")
     ] = False,
     as_json: output.JsonFlag = False,
 ) -> None:
     """Write each line, or each file, as one record. Without a key, records are spread over the shards.
 
-    Returns once Kinesis has acknowledged everything. After an error, or Ctrl-C, it says how many were written.
+    Returns once Kinesis has acknowledged every record. After an error or Ctrl-C, says how many were written.
     """
     if key is not None and key_field is not None:
-        raise ConfigurationError("--key and --key-field exclude each other")
+        raise ConfigurationError("--key and --key-field exclude each other: give one of them")
     if whole and not files:
-        raise ConfigurationError("--whole needs files")
+        raise ConfigurationError("--whole needs files: name at least one")
     chosen = choose(aws, stream, manifest)
     settings = ProducerSettings(ordered=ordered, aggregate=aggregate, fail_on_error=not skip_refused)
     pieces = _whole_files(files or []) if whole else _lines(files or [])
-    where = replace(aws, region=aws.region or chosen.region)
-    producer = BlockingProducer(chosen.ref.stream_arn, settings=settings, aws=where)
+    in_region = replace(aws, region=aws.region or chosen.region)
+    producer = BlockingProducer(chosen.ref.stream_arn, settings=settings, aws=in_region)
     began = SystemClock().monotonic()
     try:
-        whole_input = _put_all(producer, pieces, _keys(key, key_field))
+        complete = _put_all(producer, pieces, _partition_key(key, key_field))
     except KinesisEfoError:
-        _tell_written(producer, "the error")
+        _remark_written(producer, "the error")
         raise
-    except KeyboardInterrupt:  # once more, while the rest was being written
-        _tell_written(producer, "the interruption")
+    except KeyboardInterrupt:  # a second one, while the producer was flushing
+        _remark_written(producer, "the interruption")
         raise output.stop(output.ExitCode.INTERRUPTED) from None
     metrics = producer.metrics
     seconds = SystemClock().monotonic() - began
@@ -84,15 +84,15 @@ def put(
             "refused": metrics.records_refused,
             "retries": dict(metrics.retries),
             "seconds": round(seconds, 3),
-            "complete": whole_input,
+            "complete": complete,
         },
         lambda: (
             f"{output.count(metrics.records_written, 'record')}, {metrics.bytes_written:,} bytes (keys included) "
             f"written to {chosen.ref.stream_name} in {seconds:.1f} s"
         ),
     )
-    if not whole_input:
-        output.remark("kinesis-efo: interrupted before the input's end; what was read of it is written")
+    if not complete:
+        output.remark("kinesis-efo: interrupted before the input's end; the records read until then are written")
         raise output.stop(output.ExitCode.INTERRUPTED)
     if metrics.records_refused:
         output.remark(f"kinesis-efo: {output.count(metrics.records_refused, 'record')} refused and left out")
@@ -100,20 +100,20 @@ def put(
 
 
 def _put_all(producer: BlockingProducer, pieces: Iterator[_Piece], key_of: Callable[[_Piece], str]) -> bool:
-    """Put everything, and wait until it is acknowledged.
+    """Put every piece, and wait until Kinesis has acknowledged them.
 
     Returns:
-        Whether that was the whole input; else it was interrupted.
+        Whether that was the whole input; False if it was interrupted.
     """
     status, clock = StatusLine(), SystemClock()
     shown = clock.monotonic()
     with producer:
         try:
-            for data, where in pieces:
+            for piece in pieces:
                 try:
-                    producer.put(data, key_of(_Piece(data, where)))
+                    producer.put(piece.data, key_of(piece))
                 except RecordRefusedError as error:
-                    raise RecordRefusedError(f"{where}: {error}") from error
+                    raise RecordRefusedError(f"{piece.place}: {error}") from error
                 if (now := clock.monotonic()) - shown >= 1:
                     metrics, shown = producer.metrics, now
                     status.show(
@@ -127,7 +127,7 @@ def _put_all(producer: BlockingProducer, pieces: Iterator[_Piece], key_of: Calla
 
 
 def _lines(files: list[Path]) -> Iterator[_Piece]:
-    """The lines of all files, or of standard input, without their ends."""
+    """The lines of all files, or of standard input, without line ends."""
     if not files:
         for number, line in enumerate(sys.stdin.buffer, 1):
             yield _Piece(_without_end(line), f"standard input, line {number}")
@@ -152,8 +152,8 @@ def _without_end(line: bytes) -> bytes:
     return line.removesuffix(b"\n").removesuffix(b"\r") if line.endswith(b"\n") else line
 
 
-def _keys(key: str | None, field: str | None) -> Callable[[_Piece], str]:
-    """What makes a record's partition key."""
+def _partition_key(key: str | None, field: str | None) -> Callable[[_Piece], str]:
+    """The function that gives a record its partition key."""
     if key is not None:
         return lambda _piece: key
     if field is None:
@@ -163,19 +163,17 @@ def _keys(key: str | None, field: str | None) -> Callable[[_Piece], str]:
         try:
             document: Any = msgspec.json.decode(piece.data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise ConfigurationError(f"{piece.where}: not JSON, which --key-field needs: {error}") from None
+            raise ConfigurationError(f"{piece.place}: not JSON, which --key-field needs: {error}") from None
         if not isinstance(document, dict) or document.get(field) in (None, ""):
-            raise ConfigurationError(f"{piece.where}: no field {field!r}, which --key-field names")
+            raise ConfigurationError(f"{piece.place}: no field {field!r}, which --key-field names")
         value = document[field]
         return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
     return of_field
 
 
-def _tell_written(producer: BlockingProducer, until: str) -> None:
+def _remark_written(producer: BlockingProducer, event: str) -> None:
     metrics = producer.metrics
     if metrics.requests:
         written = output.count(metrics.records_written, "record")
-        output.remark(
-            f"kinesis-efo: {written} acknowledged before {until}; of what came after these, some may be written"
-        )
+        output.remark(f"kinesis-efo: {written} acknowledged before {event}; some of the later ones may be written, too")

@@ -1,4 +1,4 @@
-"""``kinesis-efo shards``: the shards of a stream as a tree of who descends from whom."""
+"""``kinesis-efo shards``: shows the shards of a stream as a tree, children below their parents."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def shards(
     aws: AwsSettings,
     manifest: arguments.ManifestOption,
     stream: arguments.StreamsOption = None,
-    open_only: Annotated[bool, typer.Option("--open", help="Only shards that are written to now.")] = False,
+    open_only: Annotated[bool, typer.Option("--open", help="Only open shards: those that take records now.")] = False,
     as_json: output.JsonFlag = False,
 ) -> None:
-    """Show the shards of an application's streams, each below the shard it continues."""
+    """Show the shards of an application's streams, each below its parent."""
     found = arguments.load(manifest, aws, stream)
 
-    async def look() -> dict[str, list[Shard]]:
+    async def list_shards() -> dict[str, list[Shard]]:
         async with Access(aws, found.region) as access:
             topology = Topology(await access.client("kinesis"))
             refs = found.streams.values()
@@ -39,7 +39,7 @@ def shards(
             )
         return {ref.name: each for ref, each in zip(refs, listed, strict=True)}
 
-    listed = asyncio.run(look())
+    listed = asyncio.run(list_shards())
     output.answer(as_json, _data(found, listed, open_only), lambda: _view(found, listed, open_only))
 
 
@@ -70,14 +70,14 @@ def _view(manifest: Manifest, listed: dict[str, list[Shard]], open_only: bool) -
     for name, each in listed.items():
         count = sum(shard.last is None for shard in each)
         root = Tree(f"{name} ({manifest.streams[name].stream_name}): {output.count(len(each), 'shard')}, {count} open")
-        # The last twig at each depth is the parent of what follows one deeper.
-        twigs = [root]
+        # The last branch at each depth is the parent of the entries that follow one level deeper.
+        branches = [root]
         for entry in tree(each):
             if entry.shard.last is not None and open_only:
                 continue
             depth = 0 if open_only else entry.depth
             if not (entry.repeated and open_only):
-                twigs[depth + 1 :] = [twigs[depth].add(_text(entry))]
+                branches[depth + 1 :] = [branches[depth].add(_text(entry))]
         trees += [root, Text()]
     return Group(*trees[:-1])
 

@@ -1,4 +1,4 @@
-"""One line on the terminal that is redrawn below what scrolls. Silent where standard error is no terminal."""
+"""A status line on the terminal, redrawn below the output. Prints nothing if standard error is not a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ERASE = "\r\x1b[2K"
 
 
 class StatusLine:
-    """The line. Rich's would need to own standard output, which here carries other people's bytes."""
+    """The status line. Rich's needs to control standard output, which carries the records' bytes here."""
 
     def __init__(self) -> None:
         self._file = sys.stderr
@@ -17,7 +17,7 @@ class StatusLine:
         self._shown = False
 
     def show(self, text: str) -> None:
-        """Draw it anew."""
+        """Draw the line with a new text."""
         if self._terminal:
             width = shutil.get_terminal_size().columns
             self._file.write(f"{_ERASE}{text[: width - 1]}")
@@ -25,7 +25,7 @@ class StatusLine:
             self._shown = True
 
     def clear(self) -> None:
-        """Make room for what scrolls."""
+        """Erase the line, before other output."""
         if self._shown:
             self._file.write(_ERASE)
             self._file.flush()

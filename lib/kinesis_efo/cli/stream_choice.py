@@ -1,4 +1,4 @@
-"""Which stream a command means: a logical name of a manifest, a name in Kinesis, or an ARN."""
+"""Finds the stream that `--stream` names: by its name in a manifest, its name in Kinesis, or its ARN."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kinesis_efo.options import AwsSettings
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The stream, and how it is to be read.
+    """The chosen stream, and how to read it.
 
     Attributes:
-        ref: The stream; with a consumer if one was named.
-        region: Where it is.
+        ref: The stream; with a consumer if the command line names one.
+        region: Its region.
         source: Where its ARN came from, for messages.
-        application: The application of the manifest whose consumer was named, if it was.
+        application: The application of the manifest, if the consumer is that application's.
     """
 
     ref: StreamRef
@@ -34,17 +34,17 @@ class Choice:
 
 
 def choose(aws: AwsSettings, stream: str, location: str | None, consumer_arn: str | None = None) -> Choice:
-    """The stream that the command line means.
+    """Find the stream that the command line names.
 
     Args:
-        aws: How AWS is reached.
+        aws: Region, endpoint and role.
         stream: Logical name in the manifest, name in Kinesis, or ARN.
-        location: Of a manifest, if there is one.
-        consumer_arn: Consumer to read it with.
+        location: Location of a manifest, if there is one.
+        consumer_arn: Consumer to read it with; None for none.
 
     Raises:
         ConfigurationError: The names and ARNs do not belong together, or there is no such stream.
-        StreamError: AWS could not be asked which stream that is.
+        StreamError: The stream's ARN cannot be looked up.
     """
     manifest = arguments.load(location, aws) if location is not None else None
     known = _known(manifest, stream) if manifest else None
@@ -94,7 +94,7 @@ def _owner(manifest: Manifest | None, consumer_arn: str) -> str | None:
 
 
 def _check(ref: StreamRef, consumer_arn: str | None) -> None:
-    # Without a consumer, its own rule is the one that cannot hold.
+    # A stream that is read without a consumer has none to check.
     faults = [fault for fault in arn_faults(ref, "") if consumer_arn is not None or not fault.startswith("consumerArn")]
     if faults:
         raise ConfigurationError("; ".join(faults))

@@ -1,4 +1,4 @@
-"""``kinesis-efo tail``: a stream's records on the terminal. Registers nothing, keeps no position, and takes nobody's consumer."""
+"""``kinesis-efo tail``: prints a stream's records. Registers nothing, keeps no position, and uses no application's consumer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tail(
         str | None,
         typer.Option(
             "--consumer-arn",
-            help="Read with Enhanced Fan-Out, as this consumer: one of your own, not an application's. Else with GetRecords.",
+            help="Consumer to read with, one of your own, not an application's. Without it, tail reads with GetRecords.",
         ),
     ] = None,
     start: Annotated[
@@ -47,24 +47,26 @@ def tail(
         typer.Option(
             "--from",
             metavar="POSITION",
-            help="LATEST, TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or so long ago: 10m.",
+            help="LATEST, TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or a duration ago, such as 10m.",
         ),
     ] = "LATEST",
     shard: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this shard; may be repeated.")] = None,
-    key: Annotated[str | None, typer.Option(metavar="PATTERN", help="Only partition keys like this: user-*.")] = None,
-    grep: Annotated[str | None, typer.Option(metavar="REGEX", help="Only data that holds this.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Only partition keys like this, such as user-*.")
+    ] = None,
+    grep: Annotated[str | None, typer.Option(metavar="REGEX", help="Only data in which this matches.")] = None,
     how: Annotated[Format, typer.Option("--format", help="How records are printed.")] = Format.RAW,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many records.")] = None,
-    stop_after: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="Stop after so long.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many records.")] = None,
+    stop_after: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="Stop after this time.")] = None,
     take_over: Annotated[
         bool,
-        typer.Option("--take-over", help="Use the consumer although somebody else reads with it: they are cut off."),
+        typer.Option("--take-over", help="Use the consumer even if another reader uses it: that reader is cut off."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json: one line per record.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Like --format json: one line per record.")] = False,
 ) -> None:
-    """Print a stream's records until interrupted. On a terminal, a line below tells rate and lag.
+    """Print a stream's records until interrupted. On a terminal, a status line shows rate and lag.
 
-    With GetRecords, the five calls and 2 MB per second and shard are shared with everybody else who polls the stream.
+    GetRecords shares its limits, five calls and 2 MB per second and shard, with everybody else who polls the stream.
     """
     clock = SystemClock()
     position = _start(start, clock.time())
@@ -75,21 +77,21 @@ def tail(
     try:
         asyncio.run(_run(aws, chosen, position, shard or (), printer, seconds, take_over))
     except KeyboardInterrupt:
-        pass  # how it is meant to end
+        pass  # the usual way to end it
     finally:
         printer.status.clear()
-    if printer.gone:
-        # Python would complain about what is left in the buffer when it exits.
+    if printer.closed:
+        # At exit, Python would fail to flush the rest of the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     output.remark(f"{output.count(printer.printed, 'record')} printed, {printer.read:,} read")
 
 
 class _Printer:
-    """Prints the records that are wanted, and counts.
+    """Prints the wanted records, and counts.
 
     Attributes:
         enough: Set once nothing more is to be printed.
-        gone: Whether whoever read our output has closed it.
+        closed: Whether the reader of our output has closed it.
     """
 
     def __init__(self, how: Format, wanted: Wanted, limit: int | None) -> None:
@@ -100,7 +102,7 @@ class _Printer:
         self._limit = limit
         self._out = sys.stdout.buffer
         self._pipe = _descriptor(self._out)
-        self.gone = False
+        self.closed = False
         self.printed = self.read = self.bytes = 0
 
     def take(self, records: list[Record]) -> None:
@@ -115,22 +117,22 @@ class _Printer:
                 self._out.write(b"".join(map(self._write, found)))
                 self._out.flush()
             except BrokenPipeError:
-                self._leave()
+                self._close()
                 return
         self.printed += len(found)
         if self._limit is not None and self.printed >= self._limit:
             self.enough.set()
 
-    def look(self) -> None:
-        """See whether somebody still reads: on a quiet stream, no write would tell."""
+    def check_reader(self) -> None:
+        """Notice that the reader of our output has closed it: on a quiet stream, no write would fail."""
         if hasattr(select, "poll") and self._pipe is not None:
             poll = select.poll()
             poll.register(self._pipe, 0)
             if any(event & select.POLLERR for _, event in poll.poll(0)):
-                self._leave()
+                self._close()
 
-    def _leave(self) -> None:
-        self.gone = True
+    def _close(self) -> None:
+        self.closed = True
         self.enough.set()
 
 
@@ -150,16 +152,16 @@ async def _run(
     seconds: float | None,
     take_over: bool,
 ) -> None:
-    # As with SIGINT: a supervisor that stops it gets the same orderly end. Windows has none of this.
+    # A supervisor's SIGTERM ends it as SIGINT does. Windows has no signal handlers in a loop.
     with contextlib.suppress(NotImplementedError):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, printer.enough.set)
     clock = SystemClock()
     if not take_over:
-        await _guard(aws, chosen)
+        await _refuse_used_consumer(aws, chosen)
     async with stream_access(aws, chosen.region, chosen.ref, chosen.source, clock) as access:
         tailing = Tail(access, chosen.ref.name, printer.take, shards)
         reading = asyncio.create_task(tailing.run(start))
-        showing = asyncio.create_task(_show(tailing, printer))
+        showing = asyncio.create_task(_show_status(tailing, printer))
         enough = asyncio.create_task(printer.enough.wait())
         try:
             await asyncio.wait({reading, enough}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -172,26 +174,26 @@ async def _run(
             await asyncio.gather(reading, showing, enough, return_exceptions=True)
 
 
-async def _show(tailing: Tail, printer: _Printer) -> None:
+async def _show_status(tailing: Tail, printer: _Printer) -> None:
     read, size = 0, 0
     while True:
         await asyncio.sleep(1)
-        printer.look()
+        printer.check_reader()
         rate, volume = printer.read - read, printer.bytes - size
         read, size = printer.read, printer.bytes
         behind = tailing.seconds_behind
-        lag = "nothing heard yet" if behind is None else f"{behind:.1f} s behind"
+        lag = "no event yet" if behind is None else f"{behind:.1f} s behind"
         printer.status.show(
             f"{printer.printed:,} of {read:,} records | {rate:,}/s | {volume / 1e6:.2f} MB/s | "
             f"{output.count(tailing.open_shards, 'shard')} | {lag}"
         )
 
 
-async def _guard(aws: AwsSettings, chosen: Choice) -> None:
+async def _refuse_used_consumer(aws: AwsSettings, chosen: Choice) -> None:
     """Refuse a consumer that is an application's, or that somebody reads with.
 
     Raises:
-        typer.Exit: It is; with `ExitCode.REFUSED`.
+        typer.Exit: The consumer is in use; with `ExitCode.REFUSED`.
     """
     if chosen.ref.polled:
         return

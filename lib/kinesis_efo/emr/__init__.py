@@ -1,1 +1,1 @@
-"""Jobs on Amazon EMR: packed, submitted, watched and stopped. Nothing here runs on the cluster; the command line relies on it."""
+"""Packs jobs for Amazon EMR, submits, watches and stops them. Nothing here runs on the cluster."""

@@ -1,4 +1,4 @@
-"""Archive, program and stop markers in S3, under names that follow from their contents. Relies on an S3 client, passed in."""
+"""Archives, programs and stop markers in S3. Archives and programs are named after their contents."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kinesis_efo.errors import ConfigurationError, PackagingError, PlatformError
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file as it is, or will be, in S3.
+    """A file to upload to S3.
 
     Attributes:
         path: The file.
-        key: Its key; another file has another one.
+        key: Its S3 key, which contains the digest.
         digest: SHA-256 of its contents, in hex.
     """
 
@@ -30,15 +30,15 @@ class Artifact:
 
 
 def archive_artifact(archive: Archive) -> Artifact:
-    """Where an environment archive goes."""
+    """The artifact of an environment archive."""
     return Artifact(archive.path, f"environments/{archive.digest}/environment.tar.gz", archive.digest)
 
 
 def program_artifact(path: Path) -> Artifact:
-    """Where a program goes.
+    """The artifact of a program.
 
     Raises:
-        PackagingError: It is not a readable Python file.
+        PackagingError: The program is not a readable Python file.
     """
     if path.suffix != ".py":
         raise PackagingError(f"--job must be a Python program, such as jobs/archive.py; got {str(path)!r}")
@@ -57,7 +57,7 @@ class Store:
         location: `s3://bucket`, or `s3://bucket/prefix`.
 
     Raises:
-        ConfigurationError: The location is no such thing.
+        ConfigurationError: The location has another form.
     """
 
     def __init__(self, client: Any, location: str) -> None:
@@ -73,10 +73,10 @@ class Store:
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
     def upload(self, artifact: Artifact) -> bool:
-        """Put an artifact where it belongs, unless it is there.
+        """Upload an artifact unless it is in S3 already.
 
         Returns:
-            Whether it was put.
+            Whether it was uploaded.
 
         Raises:
             PlatformError: S3 refuses, or cannot be reached.
@@ -88,28 +88,28 @@ class Store:
         return True
 
     def mark(self, key: str) -> None:
-        """Write an empty object."""
+        """Write an empty object, such as a stop marker."""
         self._call("put_object", key, Body=b"")
 
     def _has(self, key: str) -> bool:
         try:
             self._client.head_object(Bucket=self._bucket, Key=self._prefix + key)
         except ClientError as error:
-            # Without s3:ListBucket, what is missing is forbidden: it is put then, and that shows what is allowed.
+            # Without s3:ListBucket, S3 answers 403 for a missing object. The upload then shows what is allowed.
             if code_of(error) in ("404", "NoSuchKey", "NotFound", "403", "AccessDenied"):
                 return False
-            raise self._refusal("look at", key, error) from error
+            raise self._platform_error("look at", key, error) from error
         except BotoCoreError as error:
-            raise self._refusal("look at", key, error) from error
+            raise self._platform_error("look at", key, error) from error
         return True
 
     def _call(self, method: str, key: str, **request: Any) -> None:
         try:
             getattr(self._client, method)(Bucket=self._bucket, Key=self._prefix + key, **request)
         except (ClientError, BotoCoreError) as error:
-            raise self._refusal("write", key, error) from error
+            raise self._platform_error("write", key, error) from error
 
-    def _refusal(self, action: str, key: str, error: Exception) -> PlatformError:
+    def _platform_error(self, action: str, key: str, error: Exception) -> PlatformError:
         return PlatformError(f"cannot {action} {self.uri(key)}: {error}")
 
 

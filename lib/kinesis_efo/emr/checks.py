@@ -1,4 +1,4 @@
-"""What would keep a job from working, found before it is submitted. Relies on clients that are passed in; changes nothing."""
+"""Checks before a job is submitted: finds what would keep it from working. Changes nothing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kinesis_efo.manifest import Manifest
 
 
 def consumer_faults(manifest: Manifest, kinesis: Any) -> Iterator[str]:
-    """Consumers that cannot be read from, as sentences.
+    """Check that every consumer can be read from; yields a sentence for each that cannot.
 
     Args:
-        manifest: Names them.
+        manifest: Names the consumers.
         kinesis: A botocore Kinesis client.
     """
     for stream in manifest.streams.values():
@@ -45,7 +45,7 @@ def consumer_faults(manifest: Manifest, kinesis: Any) -> Iterator[str]:
 
 
 async def table_faults(store: LeaseStore) -> list[str]:
-    """What is wrong with the lease table, as sentences."""
+    """Check the lease table; returns a sentence if it cannot be used."""
     try:
         await store.check()
     except LeaseError as error:
@@ -54,15 +54,15 @@ async def table_faults(store: LeaseStore) -> list[str]:
 
 
 def release_faults(target: Target, site: Site, release_label: str) -> Iterator[str]:
-    """Releases that have no Spark 4, as sentences.
+    """Check that the EMR release has Spark 4; yields a sentence if not.
 
     Args:
-        target: Where.
-        site: What EMR says about it.
-        release_label: What the job asks for, on EKS.
+        target: Where the job is to run.
+        site: What EMR says about the target.
+        release_label: The release that the job asks for, on EKS.
     """
     label = release_label if target.kind is Kind.EKS else site.release_label
-    # Spark 4 came with releases of a new name, and EMR 7 stays with Spark 3 (EMR Release Guide).
+    # Releases with Spark 4 are named emr-spark-8 and later; EMR 7 stays with Spark 3 (EMR Release Guide).
     named = re.match(r"emr-spark-(\d+)[.-]", label)
     spark = re.match(r"(\d+)\.", site.spark)
     has_spark4 = int(spark[1]) >= 4 if spark else named is not None and int(named[1]) >= 8
@@ -72,7 +72,7 @@ def release_faults(target: Target, site: Site, release_label: str) -> Iterator[s
 
 
 def architecture_faults(target: Target, site: Site, built: PythonPlatform) -> Iterator[str]:
-    """An archive for other processors than the target has, as a sentence."""
+    """Check that the archive is for the target's processors; yields a sentence if not."""
     if site.architecture and site.architecture != built.architecture:
         yield (
             f"the environment archive is for {built.architecture}, but {target} runs on {site.architecture}: "

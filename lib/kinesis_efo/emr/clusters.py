@@ -1,7 +1,7 @@
-"""EMR on EC2: a step of a running cluster, with the driver in YARN. Relies on the platform's interface.
+"""EMR on EC2: runs a job as a step of a running cluster, with the driver in YARN (API reference of EMR, AddJobFlowSteps).
 
-Requests as in the API reference of EMR, AddJobFlowSteps. Cancelling a step ends `spark-submit` and leaves the driver alone ("Cancel
-steps": asynchronous processes are not affected); so a job is asked to stop through its marker, and YARN ends one that does not.
+Cancelling a step ends `spark-submit`, but not the driver ("Cancel steps": asynchronous processes are not affected). So a stop
+marker asks the job to stop, and a second step has YARN end a job that does not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KILL: Final = (
 
 
 class Clusters(Platform):
-    """A running cluster."""
+    """A running cluster of EMR on EC2."""
 
     _logs: str | None = None
 
@@ -56,7 +56,7 @@ class Clusters(Platform):
                     "--name",
                     job.name,
                     *job.spark_submit(),
-                    # By this, YARN finds the job where the step has gone.
+                    # YARN finds the driver by its tag, even if the step has ended.
                     "--conf",
                     f"{_TAG}={_tag(job.token)}",
                     job.program,
@@ -85,8 +85,8 @@ class Clusters(Platform):
             steps = [step for page in pages for step in page["Steps"] if step["Name"] == name]
         return newest_first([self._read(step) for step in steps])
 
-    def cancel(self, run: Run, grace: int) -> None:  # noqa: ARG002 (a step has none: the driver is not its process)
-        """See `Platform`. Adds a step that has YARN end the driver, where one may be running."""
+    def cancel(self, run: Run, grace: int) -> None:  # noqa: ARG002 (a step has no grace: the driver is not its process)
+        """See `Platform`. If the driver may be running, adds a step that has YARN end it."""
         with self.refusals("look at the step"):
             step = self._client.describe_step(ClusterId=self.target.id, StepId=run.id)["Step"]
         with self.refusals("cancel the step"):
@@ -104,7 +104,7 @@ class Clusters(Platform):
         settings = read_settings(step["Config"]["Args"])
         status = step["Status"]
         failure = status.get("FailureDetails", {})
-        # EMR still says s3n:// of clusters' logs.
+        # EMR still names clusters' logs s3n://.
         prefix = self._logs.replace("s3n://", "s3://").rstrip("/")
         return Run(
             step["Id"],

@@ -1,7 +1,6 @@
-"""EMR on EKS: job runs in pods. Relies on the platform's interface.
+"""EMR on EKS: runs a job in pods (API reference of EMR on EKS, StartJobRun).
 
-Requests as in the API reference of EMR on EKS, StartJobRun. Kubernetes grants a pod half a minute to end, so a job is asked to
-stop through its marker.
+Kubernetes grants a pod only half a minute to end, so a stop marker asks the job to stop.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from kinesis_efo.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job, read_s
 from kinesis_efo.emr.platform import STATES, Platform, newest_first, told
 from kinesis_efo.emr.target import Run, Site
 
-_ATTEMPTS: Final = 100  # of the driver, before the run has failed for good
+_ATTEMPTS: Final = 100  # of the driver, before the run has failed
 
 
 class Containers(Platform):
@@ -68,7 +67,7 @@ class Containers(Platform):
             pages = self._client.get_paginator("list_job_runs").paginate(virtualClusterId=self.target.id, name=name)
             return newest_first([self._read(each) for page in pages for each in page["jobRuns"]])
 
-    def cancel(self, run: Run, grace: int) -> None:  # noqa: ARG002 (EMR on EKS grants none)
+    def cancel(self, run: Run, grace: int) -> None:  # noqa: ARG002 (EMR on EKS has no grace)
         """See `Platform`."""
         with self.refusals("cancel the job run"):
             self._client.cancel_job_run(virtualClusterId=self.target.id, id=run.id)

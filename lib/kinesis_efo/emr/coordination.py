@@ -1,6 +1,6 @@
-"""Who holds the leases of an application, watched from outside. Relies on leases; changes nothing.
+"""Finds out which workers hold an application's leases and are alive. Changes nothing.
 
-A row names its owner also after the owner has died: who is alive is seen by watching the counters (`leases.expiry`).
+A row names its owner even after that has died, so only a moving counter shows a live one (`leases.expiry`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.leases.expiry import Observer
 from kinesis_efo.leases.store import LeaseStore
 
-_LOOKS: Final = 10
-_PATIENCE: Final = 3  # lease timeouts: what renews for longer does not end
+_SCANS: Final = 10  # per lease timeout
+_PATIENCE: Final = 3  # lease timeouts; a worker that renews for longer is not about to end
 
 
 async def living_owners(
@@ -21,14 +21,14 @@ async def living_owners(
 ) -> Collection[str]:
     """The workers that hold leases and renew them.
 
-    Takes no time where nobody holds a lease, and up to the lease timeout otherwise: as soon as one is seen to be alive, it
-    answers, unless `every` asks for all of them.
+    Returns at once if nobody holds a lease, and as soon as one worker is seen alive, unless `every` is set; else after the
+    lease timeout.
 
     Args:
         store: The lease table.
         clock: Time.
         lease_timeout: Seconds after which a lease that is not renewed is free.
-        every: Watch for the whole of the timeout.
+        every: Watch for the whole timeout, to find every live worker.
 
     Raises:
         LeaseError: The table cannot be read.
@@ -41,15 +41,15 @@ async def living_owners(
         first = now if first is None else first
         sightings = observer.observe(scan.leases, now)
         owned = [each for each in sightings.values() if each.lease.owner is not None and not each.gone]
-        # Whoever renewed a lease since, or took it since, is alive.
+        # A worker that renewed or took a lease since the first scan is alive.
         alive = {str(each.lease.owner) for each in owned if each.changed_at > first}
         if not owned or (alive and not every) or now - first >= lease_timeout:
             return alive
-        await clock.sleep(lease_timeout / _LOOKS)
+        await clock.sleep(lease_timeout / _SCANS)
 
 
 async def until_free(store: LeaseStore, clock: Clock, lease_timeout: float) -> Collection[str]:
-    """Wait until nobody renews a lease any more: what has ended may have renewed one just before.
+    """Wait until nobody renews a lease any more. A run that has ended may have renewed one just before.
 
     Args:
         store: The lease table.
@@ -57,7 +57,7 @@ async def until_free(store: LeaseStore, clock: Clock, lease_timeout: float) -> C
         lease_timeout: Seconds after which a lease that is not renewed is free.
 
     Returns:
-        Who still does after three times the lease timeout; nobody, as soon as all leases are free.
+        The workers that still renew after three times the lease timeout; empty as soon as all leases are free.
 
     Raises:
         LeaseError: The table cannot be read.
@@ -66,5 +66,5 @@ async def until_free(store: LeaseStore, clock: Clock, lease_timeout: float) -> C
     while owners := await living_owners(store, clock, lease_timeout):
         if clock.monotonic() >= deadline:
             return owners
-        await clock.sleep(lease_timeout / _LOOKS)
+        await clock.sleep(lease_timeout / _SCANS)
     return ()

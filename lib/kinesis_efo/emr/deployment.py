@@ -1,7 +1,4 @@
-"""How an application is run, as the infrastructure deployed it: a document in Parameter Store beside its manifest.
-
-Its shape is agreed with the infrastructure code, which writes it. Relies on msgspec and an SSM client, passed in.
-"""
+"""Reads how an application's job is run: a document in Parameter Store, beside the manifest, that the infrastructure writes."""
 
 from __future__ import annotations
 
@@ -21,22 +18,22 @@ class Deployment(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """Where and how a job of an application runs.
 
     Attributes:
-        schema_version: Of this document.
+        schema_version: Version of this document's schema.
         application: Name of the application.
         environment: Its environment.
         region: AWS region.
         manifest: Location of its manifest.
-        target: As `Target.parse` reads it; None where no job is declared and there is no EMR Serverless application.
-        role_arn: Role of the job; None where it is the cluster's.
-        artifacts: Where archives and programs are kept.
-        logs: Where EMR writes logs.
-        logs_key_arn: Customer key for them.
+        target: The target, as `Target.parse` reads it; None if no job is declared and there is no EMR Serverless application.
+        role_arn: Role of the job; None for the cluster's.
+        artifacts: S3 location of archives and programs.
+        logs: S3 location of EMR's logs.
+        logs_key_arn: KMS key for the logs.
         release_label: Release of EMR.
-        architecture: Of its processors.
+        architecture: Architecture of the target's processors.
         python: Version of Python to package for.
-        program: The declared job's program, relative to the project; None where none is declared.
+        program: The declared job's program, relative to the project; None if no job is declared.
         arguments: The declared job's arguments.
-        spark: The declared job's settings of Spark.
+        spark: The declared job's Spark settings.
     """
 
     schema_version: int
@@ -58,7 +55,7 @@ class Deployment(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def parameter_name(environment: str, application: str) -> str:
-    """Name of the parameter that holds the document."""
+    """The name of the parameter that holds the document."""
     return f"/kinesis-efo/{environment}/{application}/job"
 
 
@@ -71,7 +68,7 @@ def load_deployment(environment: str, application: str, ssm: Any) -> Deployment:
         ssm: A botocore SSM client.
 
     Raises:
-        ConfigurationError: It is not there, cannot be read, or is not what this release understands.
+        ConfigurationError: It does not exist, cannot be read, or has a schema that this release does not know.
     """
     name = parameter_name(environment, application)
     try:
@@ -87,12 +84,14 @@ def load_deployment(environment: str, application: str, ssm: Any) -> Deployment:
     except BotoCoreError as error:
         raise ConfigurationError(f"parameter {name} cannot be read: {error}") from error
     try:
-        found = msgspec.json.decode(text, type=Deployment)
+        deployment = msgspec.json.decode(text, type=Deployment)
     except msgspec.MsgspecError as error:
-        raise ConfigurationError(f"parameter {name} is not a description of a job: {error}") from None
-    if found.schema_version != SCHEMA_VERSION:
         raise ConfigurationError(
-            f"parameter {name} has schemaVersion {found.schema_version}; this version of kinesis-efo reads {SCHEMA_VERSION}. "
+            f"parameter {name} is not a description of a job: {error}; deploy the infrastructure again"
+        ) from None
+    if deployment.schema_version != SCHEMA_VERSION:
+        raise ConfigurationError(
+            f"parameter {name} has schemaVersion {deployment.schema_version}; this version of kinesis-efo reads {SCHEMA_VERSION}. "
             "Deploy the infrastructure and submit with the same release"
         )
-    return found
+    return deployment

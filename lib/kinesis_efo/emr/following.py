@@ -1,4 +1,4 @@
-"""Watching a run until it runs, and stopping one: gracefully, within bounds, then by force. Relies on platforms and a clock."""
+"""Waits until a run has started, and stops a run: gracefully at first, by force after a time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kinesis_efo.emr.target import Run, State
 from kinesis_efo.errors import RunFailedError, StillRunningError
 
 Report: TypeAlias = Callable[[Run], None]
-"""Told of a run whenever EMR's word for its state changes."""
-_SOON, _OFTEN = 1.0, 5.0  # seconds between looks, at first and later
-_FORCED: Final = 300.0  # seconds until EMR has ended what it was told to end at once
+"""Receives a run whenever EMR's description of its state changes."""
+_FIRST_INTERVAL, _INTERVAL = 1.0, 5.0  # seconds between polls, at first and later
+_FORCED: Final = 300.0  # seconds that EMR gets to end a run by force
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class Stopped:
 
 
 async def until_running(platform: Platform, identifier: str, clock: Clock, report: Report, patience: float) -> Run:
-    """Wait until a run runs.
+    """Wait until a run has started.
 
     Args:
         platform: Its target.
         identifier: The run.
         clock: Time.
-        report: Told on the way.
-        patience: Seconds to wait; then the run is returned as it is, waiting.
+        report: Receives every change of the run.
+        patience: Seconds to wait; after that, the run is returned as it is, still waiting.
 
     Raises:
-        RunFailedError: It ended instead, other than by succeeding; the message says where the logs are.
+        RunFailedError: The run failed or was stopped; the message says where the logs are.
     """
     run = await _until(platform, identifier, clock, report, patience, lambda run: run.state is not State.WAITING)
     if run.state in (State.FAILED, State.STOPPED):
@@ -53,18 +53,18 @@ async def until_running(platform: Platform, identifier: str, clock: Clock, repor
 async def stop(
     platform: Platform, run: Run, clock: Clock, report: Report, *, grace: int, mark: Callable[[str], None]
 ) -> Stopped:
-    """End a run: it finishes its micro-batch and releases its leases; what does not end in time is ended by EMR.
+    """Stop a run: it finishes its micro-batch and releases its leases. EMR ends it if that takes longer than `grace`.
 
     Args:
         platform: Its target.
         run: A run that has not ended.
         clock: Time.
-        report: Told on the way.
-        grace: Seconds that it has; 0 ends it at once.
-        mark: Writes the object at an S3 URI, which asks the job to stop.
+        report: Receives every change of the run.
+        grace: Seconds for the run to end by itself; 0 ends it at once.
+        mark: Writes the stop marker at an S3 URI.
 
     Raises:
-        StillRunningError: EMR does not end it either.
+        StillRunningError: EMR did not end it either.
     """
     if grace and run.state is not State.WAITING:
         began = clock.monotonic()
@@ -72,14 +72,16 @@ async def stop(
             mark(run.marker)
         else:
             platform.cancel(run, grace)
-        run = await _until(platform, run.id, clock, report, grace + _OFTEN, lambda run: run.state.ended)
+        run = await _until(platform, run.id, clock, report, grace + _INTERVAL, lambda run: run.state.ended)
         if run.state.ended:
-            # What EMR itself ended, it ended when the time was over.
+            # EMR ends a run itself when its grace is over.
             return Stopped(run, graceful=clock.monotonic() - began < grace)
     platform.cancel(run, 0)
     run = await _until(platform, run.id, clock, report, _FORCED, lambda run: run.state.ended)
     if not run.state.ended:
-        raise StillRunningError(f"run {run.id} of {run.name} on {platform.target} is still there: {run.told}")
+        raise StillRunningError(
+            f"run {run.id} of {run.name} on {platform.target} is still there: {run.told}; end it in EMR's console"
+        )
     return Stopped(run, graceful=False)
 
 
@@ -87,13 +89,13 @@ async def _until(
     platform: Platform, identifier: str, clock: Clock, report: Report, patience: float, done: Callable[[Run], bool]
 ) -> Run:
     began = clock.monotonic()
-    told = None
+    reported = None
     while True:
         run = platform.run(identifier)
-        if run.told != told:
+        if run.told != reported:
             report(run)
-            told = run.told
+            reported = run.told
         waited = clock.monotonic() - began
         if done(run) or waited >= patience:
             return run
-        await clock.sleep(min(max(_SOON, waited / 4), _OFTEN, patience - waited))
+        await clock.sleep(min(max(_FIRST_INTERVAL, waited / 4), _INTERVAL, patience - waited))

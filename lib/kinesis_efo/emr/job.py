@@ -1,6 +1,6 @@
-"""A job as it is submitted: what runs, with which settings of Spark, and what identifies it. Pure; relies on units.
+"""A job as it is submitted: its program, its Spark settings, and its fingerprint. Pure.
 
-The defaults are those of a query that runs for months; each is the setting that a batch job would not want.
+The default settings are for a query that runs for months, and would not suit a batch job.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.units import parse_duration, parse_size
 
 MARKER_SETTING: Final = "spark.kinesisEfo.stopMarker"
-"""Read by `kinesis_efo.spark.stop_marker` in the driver."""
+"""S3 URI of the stop marker, for which `kinesis_efo.spark.stop_marker` looks in the driver."""
 FINGERPRINT_SETTING: Final = "spark.kinesisEfo.fingerprint"
 PYTHON: Final = "./environment/bin/python"
 _MIB: Final = 1 << 20
 _BUFFER: Final = 256 * _MIB
 _LEASE_TIMEOUT_MS: Final = 10_000
 _HEAP_MIB: Final = 4096
-# Python's own memory, of the driver program and of the process that Spark keeps for the reader, with their libraries.
+# Memory of two Python processes with their libraries: the driver program, and the one that Spark keeps for the reader.
 _PYTHON_MIB: Final = 768
-_NAME_CHARACTERS: Final = 64  # API_StartJobRun of EMR on EKS; the shortest of the three
+_NAME_CHARACTERS: Final = 64  # of EMR on EKS (StartJobRun), the smallest limit of the three
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is submitted.
+    """A job to submit.
 
     Attributes:
         name: See `job_name`.
         archive: S3 URI of the environment archive.
         program: S3 URI of the program.
-        arguments: Of the program.
-        spark: Settings of Spark.
+        arguments: Arguments of the program.
+        spark: Spark settings.
         role_arn: The role it runs with; None for the instance profile of a cluster.
-        release_label: For EMR on EKS.
-        logs: S3 URI for its logs, or None where the target decides.
-        logs_key_arn: Customer key for them.
-        fingerprint: Of all that was given: the same job has the same one.
-        token: Names this run of it: submitted twice, it is one run.
+        release_label: EMR release, on EKS.
+        logs: S3 URI for its logs; None if the target decides.
+        logs_key_arn: KMS key for the logs.
+        fingerprint: Digest of everything that was given: equal jobs have equal fingerprints.
+        token: Identifies the run: submitting the job twice with one token makes one run.
     """
 
     name: str
@@ -62,16 +62,16 @@ class Job:
     token: str
 
     def spark_submit(self) -> list[str]:
-        """The settings as `spark-submit` takes them."""
+        """The settings as arguments of `spark-submit`."""
         return [part for name, value in sorted(self.spark.items()) for part in ("--conf", f"{name}={value}")]
 
     def spark_submit_text(self) -> str:
-        """The settings as one text."""
+        """The settings as one string."""
         return " ".join(self.spark_submit())
 
 
 def job_name(environment: str, application: str) -> str:
-    """The name of every run of an application, by which its runs are found.
+    """The name of every run of an application. Its runs are found by it.
 
     >>> job_name("dev", "lake")
     'kinesis-efo-dev-lake'
@@ -88,7 +88,7 @@ def digest(*parts: Any) -> str:
 
 
 def source_option(arguments: Sequence[str], name: str) -> str | None:
-    """The value of an option of the source among the arguments of a program, as `bufferBytes=512m`.
+    """Find an option of the source, such as `bufferBytes=512m`, in the arguments of a program.
 
     >>> source_option(["--output", "s3://lake", "--option", "bufferbytes=1g"], "bufferBytes")
     '1g'
@@ -101,10 +101,10 @@ def source_option(arguments: Sequence[str], name: str) -> str | None:
 
 
 def lease_timeout(arguments: Sequence[str]) -> float:
-    """Seconds after which a lease of a job with these arguments is free.
+    """The lease timeout of a job with these arguments, seconds.
 
     Raises:
-        ConfigurationError: The option is no duration.
+        ConfigurationError: The option's value is not a duration.
     """
     text = source_option(arguments, "leaseTimeout")
     try:
@@ -114,21 +114,21 @@ def lease_timeout(arguments: Sequence[str]) -> float:
 
 
 def spark_settings(kind: Kind, archive: str, arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """The settings of Spark for a job.
+    """The Spark settings of a job.
 
     Args:
         kind: Where it runs.
         archive: S3 URI of the environment archive.
-        arguments: Of the program; its `bufferBytes` decides over the driver's memory.
-        given: What the user says; it wins.
+        arguments: Arguments of the program; `bufferBytes` among them determines the driver's memory.
+        given: The user's settings, which override the defaults.
 
     Raises:
-        ConfigurationError: A setting cannot be passed on, or is one that this library sets.
+        ConfigurationError: A setting cannot be passed to EMR, or is one that this library sets.
     """
     settings = {
-        # A second attempt at a range reads it again, and writes it again where the sink is no transaction.
+        # A speculative attempt at a range also writes it again, unless the sink is transactional.
         "spark.speculation": "false",
-        # It sees idle executors between micro-batches, and takes away what the next one needs.
+        # It would remove executors that are idle between micro-batches, although the next one needs them.
         "spark.dynamicAllocation.enabled": "false",
         "spark.executor.instances": "2",
         "spark.executor.cores": "4",
@@ -136,9 +136,9 @@ def spark_settings(kind: Kind, archive: str, arguments: Sequence[str], given: Ma
         "spark.driver.cores": "2",
         "spark.driver.memory": f"{_HEAP_MIB}m",
         "spark.driver.memoryOverhead": f"{_overhead_mib(arguments, given)}m",
-        # Every micro-batch writes a dozen lines otherwise.
+        # At INFO, every micro-batch logs a dozen lines.
         "spark.log.level": "WARN",
-        # Executors that failed last week say nothing about this one.
+        # Failures of executors are counted per hour, not since the start.
         "spark.executor.failuresValidityInterval": "1h",
         **_environment(kind, archive),
         **_long_running(kind),
@@ -150,16 +150,16 @@ def spark_settings(kind: Kind, archive: str, arguments: Sequence[str], given: Ma
             raise ConfigurationError(f"--conf {name}: a setting of Spark begins with 'spark.'")
         settings[name] = value
     for name, value in settings.items():
-        # EMR takes the settings as one text, and does not say how it takes it apart.
+        # EMR takes the settings as one string, and does not document how it splits it.
         if not value or re.search(r"[\s'\"\\]", value):
             raise ConfigurationError(
-                f"--conf {name}={value}: white space, quotes and nothing cannot be passed on by EMR"
+                f"--conf {name}={value}: EMR passes on no white space, quotes or empty values; leave them out"
             )
     return settings
 
 
 def _overhead_mib(arguments: Sequence[str], given: Mapping[str, str]) -> int:
-    """Memory of the driver beside its heap: a tenth for the JVM, Python, and the fetcher's buffer with what handles it."""
+    """Memory of the driver beside its heap, MiB: a tenth of the heap for the JVM, Python, and one and a half fetcher buffers."""
     text, heap = source_option(arguments, "bufferBytes"), given.get("spark.driver.memory", f"{_HEAP_MIB}m")
     try:
         buffer = parse_size(text) if text else _BUFFER
@@ -174,7 +174,7 @@ def _overhead_mib(arguments: Sequence[str], given: Mapping[str, str]) -> int:
 
 
 def _environment(kind: Kind, archive: str) -> dict[str, str]:
-    """The archive beside driver and executors, and its launcher as Python of everything that Spark starts.
+    """Settings that unpack the archive beside driver and executors, and make its launcher the Python that Spark starts.
 
     Sources: Spark "Python Package Management"; EMR Serverless "Using Python libraries"; for Spark on Kubernetes the driver's
     variables follow from the settings (`DriverCommandFeatureStep`).
@@ -187,9 +187,9 @@ def _environment(kind: Kind, archive: str) -> dict[str, str]:
 
 
 def _long_running(kind: Kind) -> dict[str, str]:
-    """Bounds on what grows as long as a query runs, and attempts that are counted per hour.
+    """Settings for long runs: event logs that rotate, and failed attempts that are counted per hour.
 
-    Sources: Spark "Running on YARN", "Monitoring"; EMR on EKS "Using Spark event log rotation". EMR Serverless sees to its own.
+    Sources: Spark "Running on YARN", "Monitoring"; EMR on EKS "Using Spark event log rotation". EMR Serverless needs none.
     """
     match kind:
         case Kind.CLUSTER:
@@ -206,7 +206,7 @@ def _long_running(kind: Kind) -> dict[str, str]:
 
 
 def read_settings(parts: Iterable[str]) -> dict[str, str]:
-    """The settings in the arguments of `spark-submit`.
+    """Read the settings in the arguments of `spark-submit`.
 
     >>> read_settings(["spark-submit", "--conf", "spark.a=b=c", "s3://x/y.py"])
     {'spark.a': 'b=c'}
@@ -216,7 +216,7 @@ def read_settings(parts: Iterable[str]) -> dict[str, str]:
 
 
 def read_settings_text(text: str) -> dict[str, str]:
-    """The settings in `sparkSubmitParameters`, whoever wrote it."""
+    """Read the settings in `sparkSubmitParameters`; none if it is malformed, as another tool may have written it."""
     try:
         return read_settings(shlex.split(text))
     except ValueError:

@@ -1,8 +1,8 @@
-"""The environment archive: a project with its locked dependencies, for the Python of a cluster. Relies on the program uv.
+"""Builds the environment archive: a project with its locked dependencies, for the Python of a cluster.
 
-Spark unpacks it beside the driver and each executor (`--archives`), and runs `bin/python` in it: a launcher that finds the
-cluster's own Python and puts the packages on its path, wherever it was unpacked. Driver, planner process and workers
-are all started through it; `--py-files` reaches no planner process in Spark 4.
+Spark unpacks it beside the driver and each executor (`--archives`), and starts its `bin/python`: a launcher that finds the
+cluster's own Python and puts the packages on its path. It starts driver, planner process and workers; `--py-files` would not
+reach the planner process in Spark 4.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from kinesis_efo.errors import PackagingError
 
 Architecture: TypeAlias = Literal["x86_64", "arm64"]
 Run: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], str]
-"""Runs a command with more environment variables; returns what it printed.
+"""Runs a command with additional environment variables; returns its output.
 
-Raises `PackagingError` where it fails.
+Raises `PackagingError` if it fails.
 """
 
 # EMR 7 and later are Amazon Linux 2023, which has glibc 2.34.
 _PLATFORMS: Final = {"x86_64": "x86_64-manylinux_2_34", "arm64": "aarch64-manylinux_2_34"}
 _MACHINES: Final = {"x86_64": "x86_64", "arm64": "aarch64"}
 PYTHONS: Final = ("3.11", "3.12", "3.13")
-"""What emr-spark-8.0.0 brings (EMR Release Guide)."""
-# On the cluster already; a second one would win over it.
+"""Versions of Python in emr-spark-8.0.0 (EMR Release Guide)."""
+# On the cluster already; a copy in the archive would shadow it.
 _CLUSTERS_OWN: Final = ("pyspark", "py4j")
-# Zip files, which wheels are, begin in 1980.
+# The earliest time that a zip file, such as a wheel, can hold: 1980.
 _EPOCH: Final = 315_532_800
 _LAUNCHER: Final = Template("""\
 #!/bin/sh
@@ -62,10 +62,10 @@ fail "built for Python $python, which this host does not have (PATH is $$PATH);"
 
 @dataclass(frozen=True, slots=True)
 class PythonPlatform:
-    """What a cluster runs Python on.
+    """The Python and the processors of a cluster.
 
     Attributes:
-        python: Version of Python, as `3.11`.
+        python: Version of Python, such as `3.11`.
         architecture: `x86_64`, or `arm64` for Graviton.
     """
 
@@ -83,12 +83,12 @@ class PythonPlatform:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A built archive.
+    """An environment archive.
 
     Attributes:
         path: The file, a `.tar.gz`.
-        digest: SHA-256 of what is in it, in hex: the same contents have the same digest, however they are compressed.
-        platform: What it was built for.
+        digest: SHA-256 of its uncompressed contents, in hex.
+        platform: The platform that it was built for.
         packages: Versions of the packages in it, by name.
     """
 
@@ -102,9 +102,9 @@ def package(project: Path, directory: Path, platform: PythonPlatform, *, run: Ru
     """Build the environment archive of a project.
 
     Args:
-        project: Directory with `pyproject.toml` and `uv.lock`: this library's, or that of jobs which depend on it.
-        directory: Where the archive goes; its name says what it is for and what is in it.
-        platform: What the cluster runs.
+        project: Directory with `pyproject.toml` and `uv.lock`: this library's, or that of jobs that depend on it.
+        directory: Directory for the archive. Its file name contains platform and digest.
+        platform: The platform of the cluster.
         run: Runs commands; for tests.
 
     Raises:
@@ -113,7 +113,7 @@ def package(project: Path, directory: Path, platform: PythonPlatform, *, run: Ru
     for name in ("pyproject.toml", "uv.lock"):
         if not (project / name).is_file():
             raise PackagingError(
-                f"{project.absolute()} has no {name}: --project must be the directory of a uv project, whose lock says what is packed"
+                f"{project.absolute()} has no {name}: --project must be the directory of a uv project with a lock file"
             )
     directory.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="kinesis-efo-package-") as scratch:
@@ -123,7 +123,7 @@ def package(project: Path, directory: Path, platform: PythonPlatform, *, run: Ru
         packages = installed(tree / "lib")
         if "kinesis-efo" not in packages:
             raise PackagingError(
-                f"the project {project.absolute()} does not depend on kinesis-efo: there is nothing to run a job with"
+                f"the project {project.absolute()} does not depend on kinesis-efo, which its jobs need: add the dependency"
             )
         _write_launcher(tree / "bin" / "python", platform)
         described = {"python": platform.python, "architecture": platform.architecture, "packages": packages}
@@ -135,10 +135,10 @@ def package(project: Path, directory: Path, platform: PythonPlatform, *, run: Ru
 
 
 def read_archive(path: Path) -> Archive:
-    """An archive that was built before.
+    """Read an archive that was built before.
 
     Raises:
-        PackagingError: The file cannot be read, or is no environment archive.
+        PackagingError: The file cannot be read, or is not an environment archive.
     """
     try:
         digest = _digest(path)
@@ -154,7 +154,7 @@ def read_archive(path: Path) -> Archive:
 
 
 def pack(tree: Path, file: Path) -> str:
-    """Write a directory as a `.tar.gz` in which nothing depends on when, where and by whom it was made.
+    """Write a directory as a reproducible `.tar.gz`: its bytes do not depend on when, where and by whom it was made.
 
     Returns:
         SHA-256 of the uncompressed archive, in hex.
@@ -170,7 +170,7 @@ def pack(tree: Path, file: Path) -> str:
 
 
 def _digest(file: Path) -> str:
-    # Of what is packed: other releases of zlib compress it to other bytes.
+    # Of the uncompressed contents: releases of zlib compress them to different bytes.
     with gzip.open(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -207,9 +207,9 @@ def _write_launcher(file: Path, platform: PythonPlatform) -> None:
 
 
 def _install(project: Path, scratch: Path, target: Path, platform: PythonPlatform, run: Run) -> None:
-    """The wheels of the project and of what its lock says, unpacked."""
+    """Install the project and its locked dependencies into a directory."""
     uv = find_uv()
-    # Hatchling and setuptools write this into the wheel in place of the files' times.
+    # Hatchling and setuptools write this time into the wheel, instead of the files' own.
     environment = {"SOURCE_DATE_EPOCH": str(_EPOCH)}
     requirements, wheels = scratch / "requirements.txt", scratch / "wheels"
     exported = run(
@@ -229,7 +229,7 @@ def _install(project: Path, scratch: Path, target: Path, platform: PythonPlatfor
     run([*install, "--require-hashes", "--requirements", str(requirements)], environment)
     (wheel,) = wheels.glob("*.whl")
     run([*install, str(wheel)], environment)
-    # Scripts name the interpreter of this machine; the records name its directories, or who installed.
+    # Scripts name this machine's interpreter, and these files its directories or the installer.
     shutil.rmtree(target / "bin", ignore_errors=True)
     (target / ".lock").unlink(missing_ok=True)
     for information in target.glob("*.dist-info"):
@@ -258,9 +258,9 @@ def find_uv() -> str:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    # An active virtual environment would be warned about; it has no part in this.
+    # uv would warn about an active virtual environment, which it does not use here.
     inherited = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
-    ran = subprocess.run(
+    completed = subprocess.run(
         command,
         env={**inherited, **environment},
         capture_output=True,
@@ -268,6 +268,6 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
         check=False,
         stdin=subprocess.DEVNULL,
     )
-    if ran.returncode:
-        raise PackagingError(f"`{' '.join(['uv', *command[1:3]])}` failed:\n{ran.stderr.strip()}")
-    return ran.stdout
+    if completed.returncode:
+        raise PackagingError(f"`{' '.join(['uv', *command[1:3]])}` failed:\n{completed.stderr.strip()}")
+    return completed.stdout

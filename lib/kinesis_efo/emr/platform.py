@@ -1,4 +1,4 @@
-"""What the three ways of EMR have in common, as an interface. Relies on targets and jobs."""
+"""The interface that EMR on EC2, EMR Serverless and EMR on EKS have in common."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kinesis_efo.errors import PlatformError
 
 
 class Platform(ABC):
-    """A target, through EMR's API.
+    """Access to a target through EMR's API.
 
-    Every method raises `PlatformError` where EMR refuses or cannot be reached.
+    Every method raises `PlatformError` if EMR refuses or cannot be reached.
 
     Args:
         target: The target.
@@ -31,7 +31,7 @@ class Platform(ABC):
 
     @abstractmethod
     def site(self) -> Site:
-        """What EMR says about the target."""
+        """Look up what EMR says about the target."""
 
     @abstractmethod
     def request(self, job: Job) -> dict[str, Any]:
@@ -43,11 +43,11 @@ class Platform(ABC):
 
     @abstractmethod
     def run(self, identifier: str) -> Run:
-        """One run."""
+        """Look up a run by its id."""
 
     @abstractmethod
     def runs(self, name: str) -> Sequence[Run]:
-        """The runs with a name that EMR still knows, newest first. Those that have ended may lack fingerprint and marker."""
+        """List the runs with a name, newest first. Ended ones may lack fingerprint and marker, and EMR forgets them in time."""
 
     @abstractmethod
     def cancel(self, run: Run, grace: int) -> None:
@@ -55,16 +55,16 @@ class Platform(ABC):
 
         Args:
             run: The run.
-            grace: Seconds that it has for it, where EMR grants any; 0 for at once.
+            grace: Seconds for the run to end by itself, if EMR grants any; 0 for none.
         """
 
     def live(self, name: str) -> Sequence[Run]:
-        """The runs with a name that have not ended, newest first."""
+        """List the runs with a name that have not ended, newest first."""
         return [run for run in self.runs(name) if not run.state.ended]
 
     @contextmanager
     def refusals(self, action: str) -> Iterator[None]:
-        """Turns the SDK's errors into ours."""
+        """Turn the SDK's errors into `PlatformError`."""
         try:
             yield
         except ClientError as error:
@@ -81,12 +81,12 @@ class Platform(ABC):
 
 
 def newest_first(runs: Sequence[Run]) -> list[Run]:
-    """In the order in which they were submitted, the last one first."""
+    """Sort runs by the time they were submitted, the last one first."""
     return sorted(runs, key=lambda run: (run.created, run.id), reverse=True)
 
 
 def told(state: str, *reasons: str | None) -> str:
-    """EMR's own words for a state.
+    """EMR's description of a state: its name, and the first reason given.
 
     >>> told("FAILED", "", "exit code 1")
     'FAILED: exit code 1'
@@ -103,4 +103,4 @@ STATES = {
     "CANCELLED": State.STOPPED,
     **dict.fromkeys(("FAILED", "INTERRUPTED"), State.FAILED),
 }
-"""EMR's words for states: those of steps, of EMR Serverless and of EMR on EKS together."""
+"""The state for each name of a state in EMR's APIs: those of steps, of EMR Serverless and of EMR on EKS."""

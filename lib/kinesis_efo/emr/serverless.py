@@ -1,7 +1,4 @@
-"""EMR Serverless: streaming job runs, which EMR starts again when they fail. Relies on the platform's interface.
-
-Requests as in the API reference of EMR Serverless, StartJobRun.
-"""
+"""EMR Serverless: runs a job as a streaming job run, which EMR restarts when it fails (API reference, StartJobRun)."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from kinesis_efo.emr.job import FINGERPRINT_SETTING, Job, read_settings_text
 from kinesis_efo.emr.platform import STATES, Platform, newest_first, told
 from kinesis_efo.emr.target import Run, Site
 
-_FAILED_ATTEMPTS_PER_HOUR: Final = 5  # after more, it is not started again: 1 to 10 ("Job resiliency")
-_GRACE: Final = (15, 1800)  # "Job cancellation with grace period"
+_FAILED_ATTEMPTS_PER_HOUR: Final = 5  # EMR gives up after more; from 1 to 10 ("Job resiliency")
+_GRACE: Final = (15, 1800)  # seconds, least and most ("Job cancellation with grace period")
 
 
 class Serverless(Platform):
@@ -67,7 +64,7 @@ class Serverless(Platform):
         settings = read_settings_text(driver.get("sparkSubmitParameters", ""))
         monitoring = answer.get("configurationOverrides", {}).get("monitoringConfiguration", {})
         uri = monitoring.get("s3MonitoringConfiguration", {}).get("logUri")
-        # A streaming run writes its attempts one beside the other ("Logging for EMR Serverless").
+        # The directory has one subdirectory per attempt ("Logging for EMR Serverless").
         logs = [f"{uri.rstrip('/')}/applications/{self.target.id}/jobs/{identifier}/"] if uri else []
         dashboard = f"--application-id {self.target.id} --job-run-id {identifier}"
         return Run(
@@ -99,11 +96,11 @@ class Serverless(Platform):
         )
 
     def live(self, name: str) -> Sequence[Run]:
-        """See `Platform`; the list lacks what the runs themselves say."""
+        """See `Platform`. Looks up each run, because the list has less about it."""
         return [self.run(run.id) for run in super().live(name)]
 
     def cancel(self, run: Run, grace: int) -> None:
-        """See `Platform`. The driver gets SIGTERM, and the time to end its micro-batch."""
+        """See `Platform`. The driver gets SIGTERM, and `grace` to end its micro-batch."""
         seconds = min(max(grace, _GRACE[0]), _GRACE[1]) if grace else 0
         with self.refusals("cancel the job run"):
             self._client.cancel_job_run(

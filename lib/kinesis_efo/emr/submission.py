@@ -1,4 +1,4 @@
-"""From what a user says to a job, to the reasons against submitting it, to its run. Relies on everything else in this package."""
+"""Submits a job: plans it from the user's request, checks it, replaces live runs, uploads its files and starts it."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from kinesis_efo.manifest import Manifest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """What a user wants to run.
+    """The user's request to run a job.
 
     Attributes:
-        manifest: Of the application.
-        location: Where the manifest is, as the job is told.
+        manifest: The application's manifest.
+        location: Location of the manifest, for the job.
         archive: The environment archive.
-        built: What the archive is for.
+        built: The platform that the archive is for.
         program: The program.
-        arguments: Of the program, without the manifest.
-        spark: Settings of Spark.
+        arguments: Arguments of the program, without the manifest.
+        spark: Spark settings.
         role_arn: The role of the job.
-        release_label: For EMR on EKS.
-        logs: Where logs go.
-        logs_key_arn: Customer key for them.
+        release_label: EMR release, on EKS.
+        logs: S3 location for logs.
+        logs_key_arn: KMS key for the logs.
     """
 
     manifest: Manifest
@@ -65,17 +65,17 @@ class JobRequest:
 
 
 def plan(request: JobRequest, kind: Kind, store: Store, previous: Sequence[Run]) -> Job:
-    """The job that a request comes to.
+    """Make a job of a request.
 
     Args:
-        request: What the user wants to run.
+        request: The user's request.
         kind: Where it runs.
-        store: Where its files will be.
-        previous: Runs of the application before, newest first. The next run is named after the last one: submitted twice, it is one
-            run, and submitted again after it has ended, it is another one.
+        store: The artifacts in S3.
+        previous: Earlier runs of the application, newest first. The job's token depends on the last one: submitting the job twice
+            makes one run, and submitting it after that has ended makes another.
 
     Raises:
-        ConfigurationError: A setting cannot be passed on, or the role is missing.
+        ConfigurationError: A setting cannot be passed to EMR, or the role is missing.
     """
     if kind is not Kind.CLUSTER and not request.role_arn:
         raise ConfigurationError(f"--execution-role is missing: a job on {kind} runs with a role of its own")
@@ -123,17 +123,17 @@ async def refusals(
     clock: Clock,
     replacing: bool,
 ) -> list[str]:
-    """Why a job would not work, as sentences; empty where nothing is known against it.
+    """Check a job before it is submitted; returns a sentence for each reason why it would not work.
 
     Args:
         request: The job.
         platform: Where it would run.
-        site: What EMR says about that.
+        site: What EMR says about the target.
         live: Runs of the same application that have not ended.
         kinesis: A botocore Kinesis client.
         leases: The lease table.
         clock: Time.
-        replacing: The live run will be stopped first.
+        replacing: Whether the live runs will be stopped first.
     """
     reasons = [
         *site.faults,
@@ -144,10 +144,10 @@ async def refusals(
     table = await checks.table_faults(leases)
     reasons += table
     if not replacing:
-        told = ", ".join(f"{run.id} ({run.told})" for run in live)
+        described = ", ".join(f"{run.id} ({run.told})" for run in live)
         if live:
             reasons.append(
-                f"application {request.manifest.application!r} runs already on {platform.target}: {told}; stop it, or say --replace"
+                f"application {request.manifest.application!r} runs already on {platform.target}: {described}; stop it, or say --replace"
             )
         elif not table and (owners := await living_owners(leases, clock, lease_timeout(request.arguments))):
             reasons.append(
@@ -172,38 +172,38 @@ async def make_room(
 
     Args:
         live: The runs.
-        platform: Where they are.
+        platform: Where they run.
         leases: The lease table.
         clock: Time.
-        report: Told on the way.
-        grace: Seconds that each run has to end by itself.
-        lease_seconds: Seconds after which a lease is free: `lease_timeout`.
-        mark: As for `stop`.
+        report: Receives every change of a run.
+        grace: Seconds for each run to end by itself.
+        lease_seconds: The lease timeout, seconds.
+        mark: Writes the stop marker at an S3 URI.
 
     Returns:
         The runs as they ended.
 
     Raises:
-        StillRunningError: A run does not end, or someone goes on renewing the leases.
+        StillRunningError: A run does not end, or a worker goes on renewing leases.
     """
     ended = [(await stop(platform, run, clock, report, grace=grace, mark=mark)).run for run in live]
     if owners := await until_free(leases, clock, lease_seconds):
         raise StillRunningError(
             f"{', '.join(sorted(owners))} still renews its leases in {leases.label}, although every known run has ended: "
-            "the job may run elsewhere; nothing was submitted"
+            "nothing was submitted; stop the job where it runs"
         )
     return ended
 
 
-def submit(job: Job, platform: Platform, store: Store, request: JobRequest, told: Callable[[str], None]) -> str:
-    """Upload what is not there yet, and submit a job.
+def submit(job: Job, platform: Platform, store: Store, request: JobRequest, remark: Callable[[str], None]) -> str:
+    """Upload the files of a job that S3 lacks, and submit it.
 
     Args:
         job: The job.
         platform: Where it runs.
-        store: Where its files go.
-        request: What the job came from.
-        told: Told what is done.
+        store: The artifacts in S3.
+        request: The request that the job was planned from.
+        remark: Receives a line for each file.
 
     Returns:
         The id of its run.
@@ -214,15 +214,15 @@ def submit(job: Job, platform: Platform, store: Store, request: JobRequest, told
     for artifact in (request.archive, request.program):
         size = artifact.path.stat().st_size / 1e6
         done = "uploaded" if store.upload(artifact) else "is there already:"
-        told(f"{done} {store.uri(artifact.key)} ({size:.1f} MB)")
+        remark(f"{done} {store.uri(artifact.key)} ({size:.1f} MB)")
     return platform.submit(job)
 
 
 def ensure(reasons: Sequence[str]) -> None:
-    """Go on only where there is no reason not to.
+    """Raise an error if there are reasons against submitting a job.
 
     Raises:
-        SubmissionRefusedError: There is.
+        SubmissionRefusedError: There are; the message lists them.
     """
     if reasons:
         raise SubmissionRefusedError("not submitted:\n" + "\n".join(f"  {reason}" for reason in reasons))

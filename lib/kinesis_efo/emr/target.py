@@ -1,4 +1,4 @@
-"""Where a job runs: the three ways of EMR, and the states that a run has in all of them. Relies on errors."""
+"""Targets, where a job runs, and runs, with the states that they have on every kind of target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IDS: Final = {"cluster": r"j-[A-Z0-9]{1,30}", "serverless": r"[0-9a-z]{1,64}", 
 
 
 class Kind(StrEnum):
-    """Which EMR."""
+    """The kind of a target."""
 
     CLUSTER = "cluster"
     SERVERLESS = "serverless"
@@ -35,10 +35,10 @@ class Target:
 
     @classmethod
     def parse(cls, text: str, source: str = "--target") -> Target:
-        """Read `cluster:j-...`, `serverless:...` or `eks:...`.
+        """Parse `cluster:j-...`, `serverless:...` or `eks:...`.
 
         Raises:
-            ConfigurationError: It is none of them; the message names `source`.
+            ConfigurationError: The text has another form; the message names `source`.
         """
         kind, _, identifier = text.partition(":")
         if kind not in _IDS or not re.fullmatch(_IDS[kind], identifier):
@@ -52,7 +52,7 @@ class Target:
 
 
 class State(StrEnum):
-    """Where a run stands."""
+    """The state of a run."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -63,23 +63,23 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come of the run."""
+        """Whether the run has ended."""
         return self in (State.SUCCEEDED, State.STOPPED, State.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A job that was submitted.
+    """A run of a job on EMR.
 
     Attributes:
-        id: EMR's id of it.
-        name: Its name, by which runs of one application are found.
-        state: Where it stands.
-        told: EMR's own word for the state, and its reason if it gives one.
+        id: EMR's id of the run.
+        name: Its name, by which the runs of an application are found.
+        state: Its state.
+        told: EMR's name for the state, and EMR's reason if it gives one.
         created: When it was submitted.
-        fingerprint: Of what was submitted (`Job.fingerprint`); empty where it was not submitted by this library.
-        marker: The object that asks it to stop; empty where it is stopped through EMR.
-        logs: Where its logs are, or will be.
+        fingerprint: Fingerprint of its job (`Job.fingerprint`); empty if another tool submitted it.
+        marker: S3 URI of its stop marker; empty if EMR stops it.
+        logs: Locations of its logs.
     """
 
     id: str
@@ -97,11 +97,11 @@ class Site:
     """What EMR says about a target.
 
     Attributes:
-        release_label: Its release; empty where the job chooses it (EKS).
-        spark: Version of Spark, where EMR tells it.
-        architecture: `x86_64` or `arm64`, where EMR tells it.
-        logs: Where logs go, where that is the target's business.
-        faults: Why nothing can be submitted now, as sentences.
+        release_label: Its release; empty if the job chooses it (EKS).
+        spark: Version of Spark; empty if EMR does not tell.
+        architecture: `x86_64` or `arm64`; empty if EMR does not tell.
+        logs: S3 location of its logs; empty if the job chooses it.
+        faults: Reasons why nothing can be submitted now, as sentences.
     """
 
     release_label: str

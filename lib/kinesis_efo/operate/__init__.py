@@ -1,1 +1,1 @@
-"""What operators ask and change: checks, lag, leases, tailing. The command line prints it; nothing here does."""
+"""Operations behind the command line: checks, lag, changes to leases, tailing. Nothing here prints."""

@@ -1,7 +1,4 @@
-"""AWS clients for commands: opened when first used, closed together, and quicker to give up than a query's.
-
-Relies on `AsyncClients` for region, endpoint and role.
-"""
+"""AWS clients for commands: opened when first used, closed together, with shorter timeouts than a query's."""
 
 from __future__ import annotations
 
@@ -15,14 +12,14 @@ from aiobotocore.config import AioConfig
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.options import AwsSettings
 
-IMPATIENT: Final = AioConfig(
+_CONFIG: Final = AioConfig(
     connect_timeout=5, read_timeout=15, retries={"mode": "standard", "total_max_attempts": 3}, max_pool_connections=64
 )
-"""Somebody is waiting for the answer."""
+"""Short timeouts: a person waits for the answer."""
 
 
 class Clients(Protocol):
-    """Where checks get their clients from."""
+    """Gives checks their clients."""
 
     async def client(self, service: str) -> Any:
         """An aiobotocore client for `kinesis`, `dynamodb`, ..."""
@@ -30,11 +27,11 @@ class Clients(Protocol):
 
 
 class Access:
-    """Clients under one set of settings. An async context manager.
+    """Clients with the same region, endpoint and role. An async context manager.
 
     Args:
         aws: Region, endpoint and role.
-        region: Used where the settings name none: the manifest's.
+        region: Region if the settings name none.
     """
 
     def __init__(self, aws: AwsSettings, region: str) -> None:
@@ -47,8 +44,8 @@ class Access:
         """See `Clients`."""
         async with self._opening:
             if service not in self._opened:
-                made = await self._clients.open(service, IMPATIENT)
-                self._opened[service] = await self._stack.enter_async_context(made)
+                context = await self._clients.open(service, _CONFIG)
+                self._opened[service] = await self._stack.enter_async_context(context)
         return self._opened[service]
 
     async def __aenter__(self) -> Self:

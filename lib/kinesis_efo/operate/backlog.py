@@ -1,6 +1,6 @@
-"""What lies behind a position, found with GetRecords: no subscription is touched, but polling readers share its limits.
+"""Counts the unread records after a position with GetRecords. Opens no subscription, but shares the limits of polling readers.
 
-Relies on an aiobotocore client that is passed in. Limits: five calls and 2 MB per second and shard (API reference, GetRecords).
+Limits: five calls and 2 MB per second and shard (API reference, GetRecords).
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from kinesis_efo.kinesis.transport import starting_position
 from kinesis_efo.positions import Position
 
 CALL_SECONDS: Final = 0.25
-"""Between two calls to a shard: four of the five that all readers share."""
+"""Seconds between two calls to a shard: four per second, of the five that all readers share."""
 
 MOST_CALLS: Final = 20
-"""Where records lie far apart, Kinesis answers with empty pages on the way to them."""
+"""Calls per shard. Where records lie far apart, Kinesis answers with empty pages on the way to them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What was found behind a position.
+    """The unread records after a position.
 
     Attributes:
-        records: Kinesis records; aggregated ones count once.
-        exact: Whether that is all of them; else there are more.
-        oldest: When the first of them arrived, seconds since the epoch; None where there is none.
-        millis_behind: What Kinesis said last of the distance to the tip, milliseconds.
+        records: Number of Kinesis records; an aggregate counts once.
+        exact: Whether that is all of them; False if there may be more.
+        oldest: When the first of them arrived, seconds since the epoch; None if none was found.
+        millis_behind: `MillisBehindLatest` of the last page.
     """
 
     records: int
@@ -39,15 +39,15 @@ class Backlog:
 async def backlog(
     kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, position: Position, most_records: int
 ) -> Backlog:
-    """Look behind a position.
+    """Count the unread records of a shard.
 
     Args:
         kinesis: An aiobotocore client.
         clock: Time.
         stream_arn: The stream.
         shard_id: The shard.
-        position: Any but `SHARD_END`.
-        most_records: How many to count, at least 1.
+        position: Position up to which the shard was read; not `SHARD_END`.
+        most_records: Number of records after which counting stops, at least 1.
 
     Raises:
         ClientError: Kinesis refused; botocore's exception.
@@ -58,8 +58,8 @@ async def backlog(
         request["StartingSequenceNumber"] = start["SequenceNumber"]
     if "Timestamp" in start:
         request["Timestamp"] = start["Timestamp"]
-    begun = await kinesis.get_shard_iterator(StreamARN=stream_arn, ShardId=shard_id, **request)
-    iterator = begun["ShardIterator"]
+    answer = await kinesis.get_shard_iterator(StreamARN=stream_arn, ShardId=shard_id, **request)
+    iterator = answer["ShardIterator"]
     records, oldest, behind = 0, None, 0
     for call in range(MOST_CALLS):
         if call:
@@ -74,6 +74,6 @@ async def backlog(
         if iterator is None or (behind == 0 and len(page["Records"]) < limit):
             return Backlog(records, True, oldest, behind)
         if records >= most_records:
-            # Exactly so many, or more: the tip is reached where nothing more has arrived.
+            # The page was full, so the tip may or may not be reached.
             return Backlog(records, False, oldest, behind)
     return Backlog(records, False, oldest, behind)

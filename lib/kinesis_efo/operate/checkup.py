@@ -1,7 +1,4 @@
-"""Checks of the streams and consumers an application reads, one function each. They change and register nothing.
-
-Relies on clients that are passed in; what an error means is `findings`' business.
-"""
+"""Checks of the streams and consumers that an application reads, one function each. They change and register nothing."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ CONSUMER_QUOTA: Final = 20
 """Consumers per stream, unless AWS raised it (Kinesis Data Streams, "Quotas and limits")."""
 
 RATE_WINDOW: Final = timedelta(hours=1)
-"""How far back refused subscriptions are looked for."""
+"""How far back to look for refused subscriptions."""
 
 
 async def stream(clients: Clients, ref: StreamRef) -> Finding:
-    """Whether the stream exists and can be read."""
+    """Check that the stream exists and can be read."""
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
@@ -47,7 +44,7 @@ async def stream(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def consumer(clients: Clients, ref: StreamRef) -> Finding:
-    """Whether the consumer that the manifest names exists and is ACTIVE."""
+    """Check that the consumer that the manifest names exists and is ACTIVE."""
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
@@ -57,7 +54,7 @@ async def consumer(clients: Clients, ref: StreamRef) -> Finding:
             raise _if_missing(
                 error,
                 f"{ref.consumer_arn} does not exist (any more)",
-                "deploy again, so that the manifest names the consumer there is, and restart the query",
+                "deploy again, so that the manifest names the existing consumer, and restart the query",
             ) from error
         status = answer["ConsumerDescription"]["ConsumerStatus"]
         if status != "ACTIVE":
@@ -70,7 +67,7 @@ async def consumer(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def shards(clients: Clients, ref: StreamRef) -> Finding:
-    """Whether the stream's shards can be listed."""
+    """Check that the stream's shards can be listed."""
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
@@ -90,13 +87,13 @@ async def shards(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str], *, anyway: bool) -> Finding:
-    """Whether a subscription would succeed, by a dry run.
+    """Check with a dry run that a subscription would succeed.
 
     Args:
-        clients: Where the clients come from.
+        clients: Gives the clients.
         ref: The stream.
         owners: Workers that hold leases of it.
-        anyway: Try although they do.
+        anyway: Try even if there are any.
     """
 
     async def look() -> str:
@@ -137,17 +134,17 @@ def _dry_run(error: ClientError, ref: StreamRef) -> str:
 
 
 async def polling(clients: Clients, ref: StreamRef) -> Finding:
-    """Whether GetRecords may be called; reads at most one record, of the oldest shard."""
+    """Check that GetRecords may be called. Reads at most one record, of the first shard listed."""
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
         try:
             listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
             shard = listed["Shards"][0]["ShardId"]
-            begun = await kinesis.get_shard_iterator(
+            answer = await kinesis.get_shard_iterator(
                 StreamARN=ref.stream_arn, ShardId=shard, ShardIteratorType="TRIM_HORIZON"
             )
-            await kinesis.get_records(StreamARN=ref.stream_arn, ShardIterator=begun["ShardIterator"], Limit=1)
+            await kinesis.get_records(StreamARN=ref.stream_arn, ShardIterator=answer["ShardIterator"], Limit=1)
         except ClientError as error:
             raise _if_missing(error, f"{ref.stream_arn} does not exist", "deploy it") from error
         return "GetRecords answers"
@@ -156,7 +153,7 @@ async def polling(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
-    """How many consumers the stream has, of those it may have."""
+    """Check how much of the stream's quota of consumers is used."""
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
@@ -182,7 +179,7 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Finding:
-    """Whether Kinesis had to refuse subscriptions lately: more than one call per second and shard, or two readers."""
+    """Check that Kinesis refused no subscription lately. It does for a second reader, or more than one call per second and shard."""
 
     async def look() -> str:
         cloudwatch = await clients.client("cloudwatch")
@@ -210,7 +207,7 @@ async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Fin
         values = answer["MetricDataResults"][0]["Values"]
         if not values:
             raise CheckUnknown(
-                "CloudWatch has no figures of the last hour", "none is needed unless a query runs; then look again"
+                "CloudWatch has no figures of the last hour", "if a query runs, check again in some minutes"
             )
         if refused := round(sum(values)):
             raise CheckFailed(
@@ -223,12 +220,12 @@ async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Fin
 
 
 def consumer_name(ref: StreamRef) -> str:
-    """The consumer's name, out of its ARN."""
+    """The consumer's name, from its ARN."""
     return (ref.consumer_arn or "").rpartition("/")[2].partition(":")[0]
 
 
 def _if_missing(error: ClientError, detail: str, fix: str) -> Exception:
-    """What to raise for an error: our own where the resource does not exist, else the error itself."""
+    """The exception to raise for an error: `CheckFailed` if the resource does not exist, else the error itself."""
     return CheckFailed(detail, fix) if cause_of(error) is Cause.MISSING else error
 
 

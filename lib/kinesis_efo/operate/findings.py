@@ -1,4 +1,4 @@
-"""What a check found: passed, failed or unknown, and the fix. Turns what goes wrong while checking into one of these."""
+"""The outcome of a check: passed, failed or unknown, with the fix. Turns errors during a check into such an outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kinesis_efo.errors import ConfigurationError, LeaseTableError, TableUnavail
 
 
 class Status(Enum):
-    """What is known of one thing."""
+    """Whether a check passed."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -28,7 +28,7 @@ class Finding:
         subject: What was checked.
         status: The outcome.
         detail: What was found.
-        fix: What to do; empty where nothing is to be done.
+        fix: What to do; empty if nothing is to be done.
     """
 
     subject: str
@@ -54,25 +54,25 @@ class NotPassed(Exception):
 
 
 class CheckFailed(NotPassed):
-    """What was checked is not as it should be."""
+    """What was checked is wrong."""
 
     status = Status.FAILED
 
 
 class CheckUnknown(NotPassed):
-    """It cannot be told whether what was checked is as it should be."""
+    """The check could not find out whether what it checks is right."""
 
     status = Status.UNKNOWN
 
 
 async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bool = True) -> Finding:
-    """The outcome of a check.
+    """Run a check, and turn its result or error into a finding.
 
     Args:
         subject: What is checked.
-        work: The check; its result says what was found. Raises `CheckFailed` or `CheckUnknown`, or whatever AWS' clients raise.
-        action: The permission it takes, such as `kinesis:ListShards`.
-        needed: Whether a query needs that permission; where only the check does, a refusal leaves the answer open.
+        work: The check; its result says what was found. Raises `CheckFailed`, `CheckUnknown` or the AWS clients' errors.
+        action: The permission it needs, such as `kinesis:ListShards`.
+        needed: Whether a query needs that permission, too; if not, a refusal makes the outcome unknown.
     """
     try:
         return Finding(subject, Status.PASSED, await work)
@@ -85,10 +85,10 @@ async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bo
     except ConfigurationError as error:
         return Finding(subject, Status.FAILED, str(error), "correct the command line or the SDK's configuration")
     except (ClientError, BotoCoreError, OSError) as error:
-        return _of_client(subject, error, action, needed)
+        return _of_client_error(subject, error, action, needed)
 
 
-def _of_client(subject: str, error: Exception, action: str, needed: bool) -> Finding:
+def _of_client_error(subject: str, error: Exception, action: str, needed: bool) -> Finding:
     cause = cause_of(error)
     if cause.refused and needed:
         fix = f"allow {action} to the role, or check as the job itself with --role-arn"
@@ -101,5 +101,5 @@ def _of_client(subject: str, error: Exception, action: str, needed: bool) -> Fin
     if cause is Cause.EXPIRED:
         return Finding(subject, Status.FAILED, describe(error), "renew the credentials: log in again")
     if cause in (Cause.INVALID, Cause.UNSENT):
-        return Finding(subject, Status.FAILED, describe(error), f"correct what was asked of {action}")
+        return Finding(subject, Status.FAILED, describe(error), f"correct the request to {action}")
     return Finding(subject, Status.UNKNOWN, describe(error), "try again; if it stays so, look at the network path")

@@ -1,6 +1,6 @@
-"""How far an application is behind, shard by shard: from its leases, from what lies behind its positions, and from CloudWatch.
+"""Measures how far an application is behind, shard by shard, from its leases, the unread records, and CloudWatch.
 
-Disturbs no subscription: nothing here subscribes. Relies on `lease_watch` for who is alive and `backlog` for what is unread.
+Opens no subscription, so that it disturbs none.
 """
 
 from __future__ import annotations
@@ -28,29 +28,36 @@ from kinesis_efo.operate.lease_watch import Watched
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 
 METRIC_WINDOW: Final = timedelta(minutes=10)
-"""CloudWatch has figures per minute, some minutes late."""
+"""How far back to ask CloudWatch, whose figures are per minute and some minutes late."""
 
-_AT_A_TIME: Final = 32
+_CONCURRENT_SHARDS: Final = 32
 
 
 class State(Enum):
     """What is known of a shard's reader."""
 
     READING = "reading"
+    """Its owner renews the lease."""
     SILENT = "silent"
+    """Its owner has not renewed the lease for the lease timeout."""
     HELD = "held"
+    """It has an owner, who was not watched for long enough."""
     FREE = "free"
+    """It has no owner."""
     ENDED = "ended"
+    """It was read to its end."""
     WAITING = "waiting"
+    """It can start only after its parents."""
     UNSTARTED = "unstarted"
+    """Its parents were read to their end, but it has no lease."""
 
 
 class Movement(NamedTuple):
-    """What was seen of a position's movement.
+    """How a position moved while it was watched.
 
     Attributes:
-        still_for: Seconds for which it has been standing still; None where it was seen once only.
-        seen: Whether it was seen to move; else it has not moved for at least that long.
+        still_for: Seconds since it last moved; None if it was seen only once.
+        seen: Whether it was seen to move; if not, it has not moved for at least `still_for`.
     """
 
     still_for: float | None = None
@@ -59,20 +66,19 @@ class Movement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardLag:
-    """One shard.
+    """How far one shard is behind.
 
     Attributes:
         key: The shard.
-        state: Reading: its owner renews the lease. Silent: it has not for the lease timeout. Held: not known yet. Free: nobody
-            owns it. Ended: read to its end. Waiting: for its parents. Unstarted: nobody began it, although its parents are read.
-        position: How far it was read, as its lease says.
-        read_until: What arrived before this time was read, seconds since the epoch; None where that cannot be told.
-        owner: Who reads it.
-        records: Unread records, as far as counted.
-        records_exact: Whether there are no more.
-        seconds: How long the oldest unread record has been waiting; 0 where there is none.
-        seconds_exact: Whether that was measured; else it is at most so.
-        movement: Whether the position moves.
+        state: What is known of its reader.
+        position: How far it was read, according to its lease.
+        read_until: Records that arrived before this time were read, seconds since the epoch; None if unknown.
+        owner: The worker that reads it.
+        records: Number of unread records, as far as counted.
+        records_exact: Whether that is all of them.
+        seconds: Age of the oldest unread record, seconds; 0 if there is none.
+        seconds_exact: Whether `seconds` was measured; if not, it is an upper bound.
+        movement: How the position moved.
     """
 
     key: ShardKey
@@ -88,22 +94,27 @@ class ShardLag:
 
 
 class Sightings:
-    """What was seen of the leases over time: who is alive, and since when positions stand still.
+    """Remembers over time which owners renewed their leases, and when positions last moved.
 
     Args:
-        lease_timeout: Seconds of silence after which an owner counts as dead.
+        lease_timeout: Seconds without a renewal after which an owner counts as dead.
     """
 
     def __init__(self, lease_timeout: float) -> None:
         self._timeout = lease_timeout
-        self._began: float | None = None
+        self._watched_since: float | None = None
         self._renewed: dict[str, float] = {}
         self._positions: dict[str, tuple[Position | None, float, bool]] = {}
 
     def add(self, seen: Watched, now: float) -> None:
-        """Take note of a watch that has just ended, at that monotonic time."""
+        """Add a watch that ended just now.
+
+        Args:
+            seen: What it saw.
+            now: Monotonic time, seconds.
+        """
         start = now - seen.seconds
-        self._began = start if self._began is None else self._began
+        self._watched_since = start if self._watched_since is None else self._watched_since
         self._renewed |= dict.fromkeys(seen.live, now)
         for key, lease in seen.scan.leases.items():
             old = self._positions.get(key)
@@ -113,18 +124,18 @@ class Sightings:
                 self._positions[key] = lease.checkpoint, start, False
 
     def state(self, lease: Lease, now: float) -> State:
-        """What is known of a lease's owner."""
+        """The state of a lease's shard."""
         if lease.checkpoint is not None and lease.checkpoint.is_end:
             return State.ENDED
         if lease.owner is None:
             return State.FREE
         if (renewed := self._renewed.get(lease.key)) is not None and now - renewed < self._timeout:
             return State.READING
-        silent_since = renewed if renewed is not None else self._began
+        silent_since = renewed if renewed is not None else self._watched_since
         return State.SILENT if silent_since is not None and now - silent_since >= self._timeout else State.HELD
 
     def movement(self, key: str, now: float) -> Movement:
-        """What was seen of a position's movement."""
+        """How the position of a lease moved."""
         _, since, moved = self._positions.get(key, (None, now, False))
         return Movement(now - since if moved or now - since >= 1 else None, moved)
 
@@ -132,19 +143,19 @@ class Sightings:
 def rows(
     ref: StreamRef, shards: list[Shard], leases: Mapping[str, Lease], sightings: Sightings, clock: Clock
 ) -> list[ShardLag]:
-    """The shards of a stream that matter, without what lies behind their positions.
+    """The shards of a stream, not yet with their unread records.
 
-    Those read to their end whose children have begun are history, and left out.
+    Leaves out shards that were read to their end and whose children were started.
 
     Args:
         ref: The stream.
-        shards: As listed.
-        leases: Its rows, by shard id.
+        shards: Its shards, as Kinesis lists them.
+        leases: Its leases, by shard id.
         sightings: What was seen of them.
         clock: Time.
     """
     lineage, now = Lineage(shards), clock.monotonic()
-    # A row that KCL has not given a position yet has begun as well.
+    # A row without a position is one that KCL has just started.
     positions = {shard: lease.checkpoint or Position.at_timestamp(0) for shard, lease in leases.items()}
     done = set(lineage.droppable(positions))
     found = [
@@ -160,15 +171,15 @@ def rows(
         if shard_id not in done
     ]
     unstarted = set(lineage.startable(positions))
-    # Where nothing was ever read, nobody can say from where it should have been.
+    # If nothing was ever read, the position to start from is unknown.
     begin = TRIM_HORIZON if positions else None
     found += [ShardLag(ShardKey(ref.name, shard), State.UNSTARTED, begin) for shard in unstarted]
     waiting: set[str] = set()
-    ahead = [*positions, *unstarted]
-    while ahead:
-        later = set(lineage.children(ahead.pop())) - positions.keys() - unstarted - waiting
-        waiting |= later
-        ahead += later
+    to_visit = [*positions, *unstarted]
+    while to_visit:
+        children = set(lineage.children(to_visit.pop())) - positions.keys() - unstarted - waiting
+        waiting |= children
+        to_visit += children
     found += [ShardLag(ShardKey(ref.name, shard), State.WAITING) for shard in waiting]
     return sorted(found, key=lambda row: row.key)
 
@@ -176,20 +187,20 @@ def rows(
 async def measured(
     clients: Clients, manifest: Manifest, lagging: list[ShardLag], clock: Clock, count: int
 ) -> tuple[list[ShardLag], list[str]]:
-    """The same shards with what lies behind their positions.
+    """Add the unread records to shards.
 
     Args:
-        clients: Where the clients come from.
+        clients: Gives the clients.
         manifest: The application.
-        lagging: From `rows`.
+        lagging: The shards, from `rows`.
         clock: Time.
-        count: How many unread records to count per shard; 0 asks Kinesis nothing.
+        count: Number of unread records to count per shard; 0 makes no calls to Kinesis.
 
     Returns:
-        The shards, and why something could not be measured.
+        The shards, and the reasons why some could not be measured.
     """
     kinesis = await clients.client("kinesis")
-    slots = asyncio.Semaphore(_AT_A_TIME)
+    slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
     reasons: dict[str, None] = {}
     refused = asyncio.Event()
 
@@ -208,9 +219,9 @@ async def measured(
                         refused.set()
                     reasons[_reason(error)] = None
                 else:
-                    waiting = 0.0 if found.oldest is None else max(0.0, clock.time() - found.oldest)
-                    # Empty pages all the way: what Kinesis says of the distance is all there is.
-                    seconds = waiting if found.oldest or found.exact else found.millis_behind / 1000
+                    age = 0.0 if found.oldest is None else max(0.0, clock.time() - found.oldest)
+                    # If every page was empty, only MillisBehindLatest tells the distance.
+                    seconds = age if found.oldest or found.exact else found.millis_behind / 1000
                     return replace(
                         row, records=found.records, records_exact=found.exact, seconds=seconds, seconds_exact=True
                     )
@@ -224,16 +235,16 @@ async def measured(
 async def reported(
     clients: Clients, streams: Mapping[str, StreamRef], now: float, window: timedelta = METRIC_WINDOW
 ) -> tuple[dict[str, int], list[str]]:
-    """What CloudWatch last heard of each stream's consumer: `MillisBehindLatest`, the worst of its shards.
+    """CloudWatch's last `MillisBehindLatest` of each stream's consumer, the maximum over its shards.
 
     Args:
-        clients: Where the clients come from.
-        streams: By logical name.
+        clients: Gives the clients.
+        streams: The streams, by logical name.
         now: Seconds since the epoch.
         window: How far back to look.
 
     Returns:
-        Milliseconds by logical name, where there are figures; and why there are none.
+        Milliseconds by logical name, for streams that have figures; and the reasons why CloudWatch gave none.
     """
     names = sorted(streams)
     queries: list[dict[str, Any]] = [
@@ -254,7 +265,7 @@ async def reported(
         }
         for number, name in enumerate(names)
     ]
-    # Exclusive; the minute that has just begun counts.
+    # The end is exclusive, and the current minute counts.
     end = datetime.fromtimestamp(now, UTC) + timedelta(minutes=1)
     try:
         cloudwatch = await clients.client("cloudwatch")

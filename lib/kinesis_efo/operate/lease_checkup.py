@@ -1,7 +1,4 @@
-"""Checks of an application's lease table. They change nothing: a write that is tried asks for a row that is not there.
-
-Relies on clients that are passed in, and on the table's own check.
-"""
+"""Checks of an application's lease table. They change nothing: the writes they try are conditional on a row that does not exist."""
 
 from __future__ import annotations
 
@@ -17,11 +14,11 @@ from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import CheckFailed, Finding, finding
 
 PROBE_KEY: Final = "kinesis-efo-doctor"
-"""Lease key of the writes that must not happen: no shard has it, and each write asks for it to exist."""
+"""Lease key of the writes that are tried. No shard has it, and every write requires that it exists."""
 
 
 async def open_table(clients: Clients, manifest: Manifest) -> LeaseTable:
-    """The lease table of an application."""
+    """Open the lease table of an application."""
     return LeaseTable(
         await clients.client("dynamodb"),
         manifest.lease_table,
@@ -30,7 +27,7 @@ async def open_table(clients: Clients, manifest: Manifest) -> LeaseTable:
 
 
 async def owners(clients: Clients, manifest: Manifest) -> dict[str, set[str]]:
-    """Who holds leases of each stream, by logical name.
+    """The workers that hold leases of each stream, by the stream's logical name.
 
     Raises:
         LeaseError: The table cannot be read.
@@ -45,7 +42,7 @@ async def owners(clients: Clients, manifest: Manifest) -> dict[str, set[str]]:
 
 
 async def lease_table(clients: Clients, manifest: Manifest) -> Finding:
-    """Whether the lease table exists, has the right key and can be read."""
+    """Check that the lease table exists, has the right key and can be read."""
 
     async def look() -> str:
         table = await open_table(clients, manifest)
@@ -60,12 +57,12 @@ async def lease_table(clients: Clients, manifest: Manifest) -> Finding:
 
 
 async def lease_writes(clients: Clients, manifest: Manifest) -> Finding:
-    """Whether leases may be written: writes that ask for a row that is not there, so that nothing is written."""
+    """Check that leases may be written, with writes whose condition fails, so that nothing is written."""
 
     async def look() -> str:
         dynamodb = await clients.client("dynamodb")
         row = {"leaseKey": {"S": PROBE_KEY}}
-        there = {"TableName": manifest.lease_table, "ConditionExpression": "attribute_exists(leaseKey)"}
+        conditional = {"TableName": manifest.lease_table, "ConditionExpression": "attribute_exists(leaseKey)"}
         update = {"UpdateExpression": "SET leaseCounter = :one", "ExpressionAttributeValues": {":one": {"N": "1"}}}
         for action, write, request in (
             ("PutItem", dynamodb.put_item, {"Item": row}),
@@ -73,7 +70,7 @@ async def lease_writes(clients: Clients, manifest: Manifest) -> Finding:
             ("DeleteItem", dynamodb.delete_item, {"Key": row}),
         ):
             try:
-                await write(**there, **request)
+                await write(**conditional, **request)
             except ClientError as error:
                 cause = cause_of(error)
                 if cause is Cause.MISSING:

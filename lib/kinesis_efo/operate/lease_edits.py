@@ -1,7 +1,4 @@
-"""Changes to leases by hand: planned as values that can be shown first, then written, each on condition that nothing has moved.
-
-Relies on rows and the store. Nothing here asks or prints.
-"""
+"""Changes to leases by hand: planned as values, which can be shown first, and then written if nothing has moved meanwhile."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ class Edit:
 
     Attributes:
         key: Lease key.
-        before: The row as it is; None where there is none.
-        after: The row as it shall be; None where it goes.
+        before: The row as it is; None if there is none.
+        after: The row as it shall be; None if it is deleted.
     """
 
     key: str
@@ -31,7 +28,7 @@ class Edit:
 
     @property
     def what(self) -> str:
-        """What happens to the row, in one word."""
+        """The kind of change: created, deleted, released or moved."""
         if self.before is None:
             return "created"
         if self.after is None:
@@ -40,14 +37,14 @@ class Edit:
 
 
 def releases(leases: Iterable[Lease]) -> list[Edit]:
-    """Take the owners out of leases. Free ones stay as they are."""
+    """Remove the owner from leases. Leaves free ones as they are."""
     return [Edit(lease.key, lease, lease.released()) for lease in leases if lease.owner is not None]
 
 
 def moves(leases: Iterable[Lease], position: Position) -> list[Edit]:
     """Set the checkpoint of these leases, and free them."""
     return [
-        # What was read before is no part of the new position's truth.
+        # How far the shard was read before says nothing about the new position.
         Edit(lease.key, lease, replace(lease.released_at(position), read_until=None))
         for lease in leases
         if (lease.checkpoint, lease.sub, lease.owner) != (position, 0, None)
@@ -55,13 +52,13 @@ def moves(leases: Iterable[Lease], position: Position) -> list[Edit]:
 
 
 def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -> list[Edit]:
-    """Make the rows of some streams exactly those wanted, free and at these positions.
+    """Make the rows of some streams exactly the wanted ones, without owners and at their positions.
 
-    Rows that are not wanted go: a shard that continues a wanted one has to begin when that one has ended, not before.
+    Deletes all other rows: a child of a wanted shard must start after that shard has ended.
 
     Args:
         present: All rows of these streams.
-        wanted: By lease key.
+        wanted: The rows they shall have, by lease key.
     """
     edits = []
     for key in sorted(present.keys() | wanted.keys()):
@@ -77,11 +74,11 @@ def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """Rows of another table, in the terms of this application.
+    """The import of another table's rows.
 
     Attributes:
-        edits: What happens to this application's rows.
-        begun_now: Shards of which KCL had stored no position: they begin at the time of the import.
+        edits: The changes to this application's rows.
+        begun_now: Shards that start at the time of the import, because KCL had stored no position for them.
         skipped: Lease keys that belong to no stream of this application.
     """
 
@@ -93,14 +90,14 @@ class Import:
 def imported(
     source: Collection[Lease], source_keys: LeaseKeys, present: Mapping[str, Lease], keys: LeaseKeys, now_ms: int
 ) -> Import:
-    """Replace the rows of every stream that another table knows by what it says of them.
+    """Replace this application's rows by those of another table, for every stream that the other table knows.
 
     Args:
         source: The other table's rows.
-        source_keys: What their keys mean.
+        source_keys: Translates their lease keys to shards.
         present: This application's rows.
-        keys: What its keys are.
-        now_ms: Where shards begin of which the other table says `LATEST`; epoch milliseconds.
+        keys: Translates its lease keys.
+        now_ms: Start of shards that are at `LATEST` in the other table, epoch milliseconds.
     """
     rows: dict[ShardKey, Lease] = {}
     skipped = []
@@ -136,11 +133,11 @@ async def apply(table: LeaseStore, edits: Iterable[Edit], *, force: bool) -> lis
 
     Args:
         table: The leases.
-        edits: Planned on rows as they were seen.
-        force: Write over what a live worker has renewed since.
+        edits: The edits, planned on the rows as they were read.
+        force: Write even if a live worker has renewed the lease since.
 
     Returns:
-        Those that were not written, because somebody else wrote the row meanwhile.
+        The edits that were not written, because another process wrote the row meanwhile.
 
     Raises:
         LeaseError: The table cannot be written.
@@ -160,7 +157,7 @@ async def _apply(table: LeaseStore, edit: Edit, force: bool) -> bool:
         else:
             wanted = replace(after, counter=before.counter + 1)
             answer = await table.apply(before, lambda _, wanted=wanted: wanted)  # type: ignore[misc]
-            # One counter further is a renewal by the owner: for us, that is somebody else.
+            # The store takes a counter that is one further for its own write whose answer was lost. Here it is a renewal.
             outcome = answer if isinstance(answer, Written | Lost) else Lost(answer.lease)
         if isinstance(outcome, Written):
             return True

@@ -1,7 +1,4 @@
-"""Where imported leases come from besides a table: files, and what the keys of KCL's rows mean.
-
-Relies on rows; the JSON is that of `aws dynamodb scan`.
-"""
+"""Reads leases to import from a file, the JSON of `aws dynamodb scan`, and interprets the keys of KCL's rows."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ class _Document(msgspec.Struct):
 
 
 def read_file(path: Path) -> dict[str, Lease]:
-    """The leases in a file, by lease key. KCL's rows about workers and streams are passed over.
+    """Read the leases in a file, by lease key. Skips KCL's rows about workers and streams.
 
     Raises:
-        ConfigurationError: The file cannot be read, or has rows that are no leases of KCL's form.
+        ConfigurationError: The file cannot be read, or has rows that are not leases in KCL's form.
     """
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
@@ -37,12 +34,12 @@ def read_file(path: Path) -> dict[str, Lease]:
 
 
 def source_keys(manifest: Manifest, stream: str | None) -> LeaseKeys:
-    """What the keys of imported rows mean.
+    """How to translate the keys of imported rows to shards.
 
     Args:
         manifest: The application.
-        stream: Logical name of the stream that rows belong to which name only a shard: a KCL application that reads one
-            stream. Keys with a stream in them need none.
+        stream: Logical name of the stream of rows that name only a shard, as those of a KCL application with one stream do;
+            None if the keys name the stream.
 
     Raises:
         ManifestError: The application has no such stream.

@@ -1,6 +1,6 @@
-"""Who is alive: watches a lease table until every owner has renewed a lease, or was silent for the lease timeout.
+"""Finds out which owners are alive: watches a lease table until each has renewed a lease, or the lease timeout is over.
 
-KCL's rule and ours: nothing in the table tells the time, so a counter has to be seen moving. Relies on the store and the clock.
+Rows hold no time of their renewal, so that only a moving counter shows a live owner, as in KCL.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from kinesis_efo.leases.store import LeaseStore, Scan
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What was seen.
+    """What was seen of a lease table.
 
     Attributes:
-        scan: All rows, as they were seen last.
-        live: Keys of leases whose owner was seen renewing them.
-        moved: Keys of leases whose checkpoint was seen moving.
-        seconds: How long was watched.
+        scan: All rows, as read last.
+        live: Keys of leases that were seen to be renewed.
+        moved: Keys of leases whose checkpoint was seen to move.
+        seconds: Duration of the watch.
     """
 
     scan: Scan
@@ -45,16 +45,16 @@ async def watch(
     of_interest: Callable[[Lease], bool] = lambda _lease: True,
     waiting: Callable[[], None] = lambda: None,
 ) -> Watched:
-    """Watch until it is known of every owned lease whether its owner is alive.
+    """Watch until every owned lease was renewed, or the time is over.
 
-    Ends early once all were seen renewing; owners do so every third of the lease timeout.
+    Live owners renew every third of the lease timeout, so that this usually ends early.
 
     Args:
         table: The leases.
         clock: Time.
-        at_most: Seconds to watch. For a verdict it must be the lease timeout; 0 looks once.
-        of_interest: Which leases must be decided.
-        waiting: Called once where one look is not enough.
+        at_most: Seconds to watch: the lease timeout, to be sure that a silent owner is dead; 0 to scan once.
+        of_interest: Selects the leases to wait for.
+        waiting: Called once, if one scan is not enough.
 
     Raises:
         LeaseError: The table cannot be read.

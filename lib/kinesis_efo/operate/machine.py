@@ -1,7 +1,4 @@
-"""Checks of this machine and of the way from it to AWS: credentials, endpoint, clock, Spark and Java.
-
-Relies on clients that are passed in; what is asked of the machine (programs, packages) is passed in as well.
-"""
+"""Checks of this machine and of its path to AWS: credentials, endpoint, clock, Spark and Java."""
 
 from __future__ import annotations
 
@@ -22,18 +19,18 @@ from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding
 
 MOST_SKEW: Final = 5.0
-"""Seconds. AWS refuses signatures from 300 s on; but a query that starts at LATEST starts at this machine's time."""
+"""Seconds. AWS accepts up to 300 s, but a query that starts at LATEST starts at this machine's time."""
 
 PATH: Final = "HTTP path"
-"""Subject of the line on which all others depend."""
+"""Subject of the finding on which all other checks depend."""
 
 OLDEST_SPARK: Final = (4, 0)
 OLDEST_JAVA: Final = 17
-"""What Spark 4 runs on (Spark's documentation, "Overview")."""
+"""Oldest Java that Spark 4 runs on (Spark's documentation, "Overview")."""
 
 
 async def identity(clients: Clients) -> Finding:
-    """Whether there are credentials, and whose they are."""
+    """Check that there are credentials, and tell whose they are."""
 
     async def look() -> str:
         sts = await clients.client("sts")
@@ -43,20 +40,20 @@ async def identity(clients: Clients) -> Finding:
 
 
 async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
-    """Whether Kinesis answers over HTTP, how fast, and how far this machine's clock is off."""
+    """Check that Kinesis answers over HTTP, and that this machine's clock is right."""
     kinesis = await clients.client("kinesis")
     endpoint = kinesis.meta.endpoint_url
     headers: dict[str, str] = {}
     times: list[float] = []
 
     async def reach() -> str:
-        # The first call also connects and gets credentials; the second shows what a call takes.
+        # The first call also connects and fetches credentials; the second shows the time of a call.
         for _ in range(2):
             began = clock.monotonic()
             try:
                 answer = await kinesis.list_streams(Limit=1)
             except ClientError as error:
-                # A refusal is an answer too: the path is there.
+                # A refusal is an answer, too: the path works.
                 answer = error.response
             times.append(clock.monotonic() - began)
         headers.update(answer["ResponseMetadata"]["HTTPHeaders"])
@@ -64,9 +61,9 @@ async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
 
     async def compare() -> str:
         if "date" not in headers:
-            raise CheckUnknown("AWS did not tell the time", "see what is wrong with the endpoint first")
+            raise CheckUnknown("AWS did not tell the time", "fix the path to the endpoint first")
         skew = clock.time() - times[-1] / 2 - parsedate_to_datetime(headers["date"]).timestamp()
-        # The header has whole seconds, cut off.
+        # The header is cut off to whole seconds.
         off = max(0.0, -skew, skew - 1)
         if off > MOST_SKEW:
             raise CheckFailed(
@@ -85,15 +82,15 @@ async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
 
 
 def spark(installed: Callable[[str], str] = version) -> Finding:
-    """Whether the PySpark here, if there is one, can run the source.
+    """Check that PySpark, if it is installed here, can run the source.
 
     Args:
-        installed: The version of a package, or PackageNotFoundError.
+        installed: Returns the version of a package; raises PackageNotFoundError.
     """
     try:
         found = installed("pyspark")
     except PackageNotFoundError:
-        fix = "nothing, if the cluster brings it: the source needs Spark 4.0 or later"
+        fix = "none if the cluster has it: the source needs Spark 4.0 or later"
         return Finding("Spark", Status.UNKNOWN, "PySpark is not installed here", fix)
     if tuple(map(int, re.findall(r"\d+", found)[:2])) < OLDEST_SPARK:
         fix = "use Spark 4.0 or later: older ones have no Python data sources"
@@ -102,24 +99,25 @@ def spark(installed: Callable[[str], str] = version) -> Finding:
 
 
 def java(environment: Mapping[str, str] = os.environ) -> Finding:
-    """Whether the Java here, if there is one, can run Spark 4.
+    """Check that Java, if it is installed here, can run Spark 4.
 
     Args:
-        environment: Has `JAVA_HOME` and `PATH`.
+        environment: Environment variables with `JAVA_HOME` and `PATH`.
     """
     home = environment.get("JAVA_HOME")
     program = str(Path(home) / "bin/java") if home else shutil.which("java", path=environment.get("PATH", ""))
     if program is None:
-        fix = "nothing, if the cluster brings it: Spark 4 needs Java 17 or later"
+        fix = "none if the cluster has it: Spark 4 needs Java 17 or later"
         return Finding("Java", Status.UNKNOWN, "there is no Java here", fix)
     fix = "point JAVA_HOME to a Java of version 17 or later"
     try:
-        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+        text = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("Java", Status.FAILED, f"{program} does not run: {error}", fix)
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
     if match is None:
-        return Finding("Java", Status.UNKNOWN, f"{program} does not say its version: {said[:80]!r}", fix)
-    good = int(match[1]) >= OLDEST_JAVA
-    status, fix = (Status.PASSED, "") if good else (Status.FAILED, fix)
-    return Finding("Java", status, f"Java {match[1]} ({program})", fix)
+        return Finding("Java", Status.UNKNOWN, f"{program} does not say its version: {text[:80]!r}", fix)
+    detail = f"Java {match[1]} ({program})"
+    if int(match[1]) < OLDEST_JAVA:
+        return Finding("Java", Status.FAILED, detail, fix)
+    return Finding("Java", Status.PASSED, detail)

@@ -1,4 +1,4 @@
-"""Records as bytes for a terminal or a pipe, and which of them are wanted. Pure."""
+"""Formats records for a terminal or a pipe, and selects which of them to print. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ROW: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records are wanted.
+    """A filter of records.
 
     Attributes:
         key: Pattern of the partition key with `*`, `?` and `[...]`; None for any.
-        data: Regular expression that the data holds somewhere; None for any.
+        data: Regular expression that matches somewhere in the data; None for any.
 
     >>> record = Record("shardId-0", "7", 0, "user-1", None, b'{"amount": 7}')
     >>> Wanted(key="user-*", data=re.compile(rb"amount.: [5-9]")).has(record), Wanted(key="user").has(record)
@@ -33,7 +33,7 @@ class Wanted:
     data: re.Pattern[bytes] | None = None
 
     def has(self, record: Record) -> bool:
-        """Whether a record is wanted."""
+        """Whether a record passes the filter."""
         if self.key is not None and not fnmatchcase(record.key or "", self.key):
             return False
         return self.data is None or self.data.search(record.data) is not None
@@ -74,7 +74,7 @@ def as_json(record: Record) -> bytes:
 
 
 def hexadecimal(record: Record) -> bytes:
-    """A heading and a dump of the data, 16 bytes a line.
+    """A heading, and a hex dump of the data with 16 bytes per line.
 
     >>> print(hexadecimal(Record("shardId-0", "7", 0, "k", None, b"hello")).decode(), end="")
     shardId-0 7 key='k' 5 bytes
@@ -82,9 +82,9 @@ def hexadecimal(record: Record) -> bytes:
     """
     lines = [f"{record.shard} {record.sequence} key={record.key!r} {len(record.data)} bytes"]
     for start in range(0, len(record.data), _ROW):
-        some = record.data[start : start + _ROW]
-        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in some)
-        lines.append(f"{start:08x}  {some.hex(' '):<{_ROW * 3}} |{text}|")
+        row = record.data[start : start + _ROW]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{start:08x}  {row.hex(' '):<{_ROW * 3}} |{text}|")
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -97,10 +97,10 @@ class Format(Enum):
 
     @property
     def write(self) -> Callable[[Record], bytes]:
-        """What makes bytes of a record."""
+        """The function that formats a record."""
         return {Format.RAW: raw, Format.JSON: as_json, Format.HEX: hexadecimal}[self]
 
 
 def _refuse(constant: str) -> object:
-    # json.loads takes NaN and Infinity, which are no JSON and would not be printed as such.
+    # json.loads accepts NaN and Infinity, which are not JSON.
     raise ValueError(constant)

@@ -1,6 +1,6 @@
-"""The shards of a stream in the order of a tree, children below their parents. Pure; relies on what ListShards told.
+"""Orders the shards of a stream as a tree, children below their parents. Pure.
 
-A merge continues two shards, so the lineage is no tree: the merged shard stands in full below the first of them.
+A merged shard has two parents, so the lineage is not a tree: that shard appears in full below the first of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 
 HASH_KEYS = 2**128
-"""How many hash keys all open shards of a stream share."""
+"""Number of hash keys, which the open shards of a stream share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Entry:
 
     Attributes:
         shard: The shard.
-        depth: 0 for the oldest shards, 1 for what continues them, ...
-        trimmed_parents: Parents that are not listed any more.
-        repeated: It stands in full further up, below its other parent; nothing follows below it here.
+        depth: 0 for the oldest shards, 1 for their children, ...
+        trimmed_parents: Parents that Kinesis does not list any more.
+        repeated: It appears in full further up, below its other parent; its children are not repeated here.
     """
 
     shard: Shard
@@ -32,7 +32,7 @@ class Entry:
 
 
 def tree(shards: Iterable[Shard]) -> list[Entry]:
-    """A stream's shards in the order of a tree; each in full exactly once.
+    """Order a stream's shards as a tree; each appears in full exactly once.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> entries = tree([Shard("r", ("p",), (5, 9), first=6), Shard("l", ("p",), (0, 4), first=6), parent])
@@ -42,22 +42,22 @@ def tree(shards: Iterable[Shard]) -> list[Entry]:
     lineage = Lineage(shards)
     entries: list[Entry] = []
     seen: set[str] = set()
-    # A stack of its own: a stream that was resharded daily for a year is deeper than Python's.
-    ahead = [(0, root) for root in reversed(lineage.roots())]
-    while ahead:
-        depth, shard_id = ahead.pop()
+    # No recursion: a stream that was resharded daily for a year is deeper than Python's stack.
+    stack = [(0, root) for root in reversed(lineage.roots())]
+    while stack:
+        depth, shard_id = stack.pop()
         shard = lineage[shard_id]
         if shard_id in seen:
             entries.append(Entry(shard, depth, repeated=True))
             continue
         seen.add(shard_id)
         entries.append(Entry(shard, depth, tuple(parent for parent in shard.parents if parent not in lineage)))
-        ahead += [(depth + 1, child) for child in reversed(lineage.children(shard_id))]
+        stack += [(depth + 1, child) for child in reversed(lineage.children(shard_id))]
     return entries
 
 
 def share(shard: Shard) -> float:
-    """The part of all hash keys that a shard takes, from 0 to 1.
+    """The fraction of all hash keys that a shard covers, from 0 to 1.
 
     >>> share(Shard("s", (), (0, 2**127 - 1), first=1))
     0.5

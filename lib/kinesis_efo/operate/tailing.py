@@ -1,6 +1,6 @@
-"""Reading a stream for a person to look at: every shard, across reshards, from a start until cancelled.
+"""Reads a stream for a person to look at: every shard, across reshards, until cancelled.
 
-Keeps no position anywhere, and takes no lease. Relies on `Stream`, which reads with Enhanced Fan-Out or GetRecords.
+Stores no position, and takes no lease.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from kinesis_efo.options import AwsSettings, RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
 POLLING_SECONDS: Final = 1.0
-"""Between two looks at a shard that had no more."""
+"""Seconds between two calls to a shard that had no more records."""
 
 _MOST_SHARDS: Final = 10_000
 
 
 class Record(NamedTuple):
-    """One record; those inside of an aggregate count one by one.
+    """One record, or one user record of an aggregate.
 
     Attributes:
-        shard: Its shard's id.
-        sequence: Its sequence number; that of the aggregate it came in.
-        sub: Its place in the aggregate, 0 for a plain one.
+        shard: Id of its shard.
+        sequence: Its sequence number, or that of its aggregate.
+        sub: Its place in the aggregate; 0 without one.
         key: Its partition key.
-        arrived: When Kinesis took it.
+        arrived: When it arrived in Kinesis.
         data: Its data.
     """
 
@@ -54,13 +54,13 @@ class Record(NamedTuple):
 
 
 class Tail:
-    """Hands the records of a stream to a function, shard by shard in order, shards as they come.
+    """Passes the records of a stream to a function, in order within each shard.
 
     Args:
         stream: The stream.
-        name: Its name, for the rows.
-        take: Gets the records of one event. While it runs, nothing more is read.
-        only: Ids of the shards to read; empty for all, and for what continues them.
+        name: Its name, for the records and messages.
+        take: Receives the records of one event. Reading pauses while it runs.
+        only: Ids of the shards to read; empty for all, and those that continue them.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Tail:
 
     @property
     def open_shards(self) -> int:
-        """How many shards are read now."""
+        """Number of shards that are read now."""
         return sum(not position.is_end for position in self._positions.values())
 
     @property
     def seconds_behind(self) -> float | None:
-        """How far the slowest shard is behind the tip, as Kinesis says; None before the first event."""
+        """Seconds that the slowest shard is behind the tip, as Kinesis says; None before the first event."""
         return max(self._behind.values()) / 1000 if self._behind else None
 
     async def run(self, start: Position) -> None:
@@ -91,20 +91,22 @@ class Tail:
 
         Raises:
             StreamError: The stream, or a shard, cannot be read.
-            ConfigurationError: A shard that was named is none of the stream's.
+            ConfigurationError: The stream has no such shard.
         """
         await self._stream.refresh()
         if missing := sorted(shard for shard in self._only if self._stream.shard(shard) is None):
-            raise ConfigurationError(f"stream {self._name} has no shard {', '.join(missing)} (any more)")
-        begin = dict.fromkeys(self._only, start) if self._only else await self._stream.starting_positions(start)
+            raise ConfigurationError(
+                f"stream {self._name} has no shard {', '.join(missing)} (any more); `kinesis-efo shards` shows those it has"
+            )
+        starts = dict.fromkeys(self._only, start) if self._only else await self._stream.starting_positions(start)
         try:
             async with asyncio.TaskGroup() as group:
-                for shard, position in begin.items():
-                    self._begin(group, shard, position)
+                for shard, position in starts.items():
+                    self._start(group, shard, position)
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    def _begin(self, group: asyncio.TaskGroup, shard: str, position: Position) -> None:
+    def _start(self, group: asyncio.TaskGroup, shard: str, position: Position) -> None:
         self._positions[shard] = position
         group.create_task(self._read(group, shard, position), name=f"tail of {shard}")
 
@@ -115,10 +117,16 @@ class Tail:
         if not self._only:
             await self._stream.refresh()
             for child in self._stream.lineage.startable(self._positions):
-                self._begin(group, child, TRIM_HORIZON)
+                self._start(group, child, TRIM_HORIZON)
 
     def take(self, shard: str, event: Event, after: Position) -> None:
-        """Take an event of a shard that was read up to a position."""
+        """Take the next event of a shard.
+
+        Args:
+            shard: Id of the shard.
+            event: The event.
+            after: The position up to which the shard was read before.
+        """
         self._behind[shard] = event.head.millis_behind
         if event.head.children:
             self._stream.learn(shard, event.head.children)
@@ -149,7 +157,7 @@ class Tail:
 
 
 class _Sink:
-    """Where one shard's events go; implements `EventSink`."""
+    """Takes one shard's events; implements `EventSink`."""
 
     def __init__(self, tail: Tail, shard: str, position: Position) -> None:
         self._tail = tail
@@ -166,15 +174,15 @@ class _Sink:
 async def stream_access(
     aws: AwsSettings, region: str, ref: StreamRef, source: str, clock: Clock, limits: Limits = KINESIS_LIMITS
 ) -> AsyncIterator[Stream]:
-    """A stream to read: with its consumer, or with GetRecords where it has none.
+    """Open a stream for reading: with its consumer, or with GetRecords if it has none.
 
     Args:
-        aws: How AWS is reached.
-        region: Used where the settings name none.
+        aws: Region, endpoint and role.
+        region: Region if the settings name none.
         ref: The stream.
         source: Where its ARNs came from, for messages.
         clock: Time.
-        limits: Kinesis' times; tests shorten them.
+        limits: Kinesis' time limits; tests shorten them.
     """
     clients = AsyncClients(aws, region)
     config = AioConfig(**(POLLING_CONFIG if ref.polled else SUBSCRIPTION_CONFIG), max_pool_connections=_MOST_SHARDS)

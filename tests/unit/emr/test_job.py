@@ -82,8 +82,8 @@ def test_what_the_user_says_wins() -> None:
         ({"spark.archives": "s3://mine"}, "--conf spark.archives is set by kinesis-efo itself"),
         ({"spark.kinesisEfo.stopMarker": "s3://mine"}, "stopMarker is set by kinesis-efo itself"),
         ({"executor.instances": "4"}, "a setting of Spark begins with 'spark.'"),
-        ({"spark.driver.extraJavaOptions": "-Da=1 -Db=2"}, "white space, quotes and nothing cannot be passed on"),
-        ({"spark.app.name": ""}, "white space, quotes and nothing"),
+        ({"spark.driver.extraJavaOptions": "-Da=1 -Db=2"}, "EMR passes on no white space, quotes or empty values"),
+        ({"spark.app.name": ""}, "EMR passes on no white space, quotes or empty values"),
         ({"spark.driver.memory": "lots"}, "--conf spark.driver.memory must be a size such as 4g; got 'lots'"),
     ],
 )

@@ -1,6 +1,6 @@
-"""`python -m benchmarks [names]`: all benchmarks, or those named, as one table; `--json` for machines.
+"""`python -m benchmarks [names]`: runs all benchmarks, or those named, and prints one table; `--json` for scripts.
 
-Ratios compare what was measured within one run, turn by turn; absolute figures are this machine's.
+Ratios compare values of the same run, measured in turns; absolute figures depend on the machine.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ BENCHMARKS: Final = {
     "producer": ("benchmarks.producer", "Records into Kinesis"),
     "neighbours": ("benchmarks.neighbours", "Shards beside one whose reader is stuck"),
 }
-"""By name: the module whose `run` measures it, and its title."""
+"""The benchmarks by name: the module whose `run` measures it, and its title."""
 
 
 def main(arguments: list[str]) -> None:
-    """Run what was asked for and print it."""
+    """Run the benchmarks that the command line names, and print their figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="The benchmarks, as one table.")
-    parser.add_argument("names", nargs="*", help=f"any of {', '.join(BENCHMARKS)}; all of them by default")
+    parser.add_argument("names", nargs="*", help=f"any of {', '.join(BENCHMARKS)}; all by default")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     wanted = parser.parse_args(arguments)
     if unknown := [name for name in wanted.names if name not in BENCHMARKS]:

@@ -1,7 +1,7 @@
-"""Kinesis as fast as a socket: a process that answers ListShards and SubscribeToShard with events made beforehand.
+"""A process that serves prepared events at the speed of a socket: it answers ListShards and SubscribeToShard as Kinesis does.
 
-The body of a subscription is a file, chunked encoding included, that the kernel copies to the socket: on two cores the
-server must not take what is to be measured. Every shard has the same events. Relies on the library's frames only.
+The body of a subscription is a file, with its chunked encoding, that the kernel copies to the socket: on two cores, the
+server must not use the CPU time that is measured. Every shard has the same events.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _HEADERS: Final = {
 }
 # A sequence number of 56 digits: the prefix, 8 digits for the event, 6 for the record.
 _PREFIX: Final = 495903382714902566085596925383615710959215
-_TURN: Final = b"#ROUND##"
+_EVENT_NUMBER: Final = b"#NUMBER#"
 _IDLE_SECONDS: Final = 1.0
 
 
 class CannedStream:
-    """The events of a shard, as they go over the wire.
+    """The events of a shard, in their form on the wire.
 
     Args:
-        record_bytes: Data of one record.
-        events: How many; each has `RECORDS_PER_EVENT` records. Their data repeats, their sequence numbers do not.
-        different: Events whose data differs.
+        record_bytes: Size of a record's data.
+        events: Number of events, of `RECORDS_PER_EVENT` records each. Their data repeats; their sequence numbers do not.
+        different: Number of events with different data.
 
     Attributes:
-        frame_bytes: What a client gets of it, without the chunks' own.
-        last: Sequence number of the last one.
+        frame_bytes: Size of all frames, without the chunked encoding.
+        last: Sequence number of the last record.
     """
 
     def __init__(self, record_bytes: int, events: int, different: int = 16) -> None:
@@ -58,11 +58,11 @@ class CannedStream:
         source = random.Random(2013)
         templates = [_records(source, record_bytes) for _ in range(min(events, different))]
         for event in range(events):
-            turn = b"%08d" % event
+            number = b"%08d" % event
             self.last = last_number(event + 1)
             payload = b'{"ContinuationSequenceNumber":"%d","MillisBehindLatest":0,"Records":%b}' % (
                 self.last,
-                templates[event % len(templates)].replace(_TURN, turn),
+                templates[event % len(templates)].replace(_EVENT_NUMBER, number),
             )
             frame = encode_frame(_HEADERS, payload)
             self.frame_bytes += len(frame)
@@ -72,17 +72,17 @@ class CannedStream:
         self.file.flush()
 
     def offset_after(self, sequence_number: int) -> int:
-        """Where in the file the first event behind a sequence number begins."""
+        """The offset in the file of the first event after a sequence number."""
         return self._starts[bisect_right(self._ends, sequence_number)]
 
     @property
     def size(self) -> int:
-        """Bytes on the wire."""
+        """Size of the file, bytes."""
         return self._starts[-1]
 
 
 def last_number(events: int) -> int:
-    """The sequence number of the last record in so many events."""
+    """The sequence number of the last record of a shard with this many events."""
     return (_PREFIX * 10**8 + events - 1) * 10**6 + RECORDS_PER_EVENT - 1
 
 
@@ -94,7 +94,7 @@ def _records(source: random.Random, record_bytes: int) -> bytes:
                 "Data": base64.b64encode(source.randbytes(record_bytes)).decode(),
                 "EncryptionType": "NONE",
                 "PartitionKey": f"key-{source.randrange(10**6)}",
-                "SequenceNumber": f"{_PREFIX}{_TURN.decode()}{number:06d}",
+                "SequenceNumber": f"{_PREFIX}{_EVENT_NUMBER.decode()}{number:06d}",
             }
             for number in range(RECORDS_PER_EVENT)
         ]
@@ -106,11 +106,11 @@ def _chunk(body: bytes) -> bytes:
 
 
 class CannedKinesis(NamedTuple):
-    """Where canned events are served.
+    """A running server of prepared events.
 
     Attributes:
         endpoint: Its URL.
-        frame_bytes: Bytes of one shard's events on the wire.
+        frame_bytes: Size of one shard's frames.
     """
 
     endpoint: str
@@ -119,12 +119,12 @@ class CannedKinesis(NamedTuple):
 
 @contextlib.contextmanager
 def canned_kinesis(record_bytes: int, events: int, shards: int) -> Iterator[CannedKinesis]:
-    """A process that serves canned events.
+    """Run a process that serves prepared events.
 
     Args:
-        record_bytes: Data of one record.
-        events: Events per shard.
-        shards: Shards of every stream.
+        record_bytes: Size of a record's data.
+        events: Number of events per shard.
+        shards: Number of shards of every stream.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -132,7 +132,7 @@ def canned_kinesis(record_bytes: int, events: int, shards: int) -> Iterator[Cann
     process.start()
     try:
         if not ours.poll(120):
-            raise RuntimeError("the canned Kinesis did not start within 120 s")
+            raise RuntimeError("the server of prepared events did not start within 120 s; run it on an idle machine")
         port, frame_bytes = ours.recv()
         yield CannedKinesis(f"http://127.0.0.1:{port}", frame_bytes)
     finally:
@@ -174,7 +174,7 @@ def _handler(stream: CannedStream, shards: int) -> type[BaseHTTPRequestHandler]:
                         self._push(request["StartingPosition"])
                     self.close_connection = True
                 case operation:
-                    self.send_error(400, f"the canned Kinesis does not know {operation}")
+                    self.send_error(400, f"the server of prepared events does not know {operation}")
 
         def _answer(self, body: bytes) -> None:
             self.send_response(200)

@@ -1,4 +1,4 @@
-"""The benchmark of `decoding` as figures. Relies on `decoding` for the work."""
+"""The benchmark of `decoding`, as figures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RUNS = 3
 
 
 def run() -> list[Figure]:
-    """Measure each path in turn, `RUNS` times; MB are those of the records' data."""
+    """Measure each path in turn, `RUNS` times. MB count the records' data."""
     figures = []
     for size, goal in GOALS.items():
         chunks = wire(size)

@@ -1,7 +1,7 @@
-"""Decoding: bytes of a subscription to rows, against botocore's own event parser. One core, CPU time, no network.
+"""Decodes a subscription's bytes to rows, compared with botocore's event parser. One core, CPU time, no network.
 
-Both start with the same event-stream frames. botocore ends with Python dicts; we end with the Arrow batches that Spark gets,
-order checked and aggregates looked for. Ratios come from one run on one machine; the absolute numbers are that machine's.
+Both start with the same event-stream frames. botocore ends with Python dicts; the library ends with the Arrow batches for
+Spark, with the order checked and aggregates unpacked. The absolute numbers depend on the machine.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ROUNDS: Final = 5
 CHUNK: Final = 128 << 10
 KEY: Final = ShardKey("orders", "shardId-000000000000")
 GOALS: Final = {1024: 8.0, 100: 14.0}
-"""Record size in bytes: how many times faster than botocore this is to be."""
+"""How many times faster than botocore decoding must be, by record size in bytes."""
 
 
 def wire(record_bytes: int) -> list[bytes]:
-    """Events as they come from the socket: frames, cut into chunks."""
+    """Events in their form on the wire: frames, cut into chunks."""
     source = random.Random(2013)
     frames = bytearray()
     number = 49590338271490256608559692538361571095921575989136588898
@@ -60,7 +60,7 @@ def wire(record_bytes: int) -> list[bytes]:
 
 
 def ours(chunks: list[bytes]) -> int:
-    """What the fetcher and a task do together."""
+    """The work of fetcher and task together."""
 
     def payloads() -> Iterator[bytes]:
         decoder = FrameDecoder()
@@ -73,13 +73,13 @@ def ours(chunks: list[bytes]) -> int:
 
 
 def fetcher(chunks: list[bytes]) -> int:
-    """What the fetcher does of it: frames, checksums, heads."""
+    """The work of the fetcher alone: frames, checksums, heads of events."""
     decoder = FrameDecoder()
     return sum(read_head(frame.payload).records for chunk in chunks for frame in decoder.feed(chunk))
 
 
 def stock() -> Callable[[list[bytes]], int]:
-    """botocore's event parser, set up as its clients do."""
+    """botocore's event parser, set up as in its clients."""
     model = botocore.session.Session().get_service_model("kinesis")
     shape = model.operation_model("SubscribeToShard").output_shape.members["EventStream"]
     parser = EventStreamJSONParser()
@@ -98,7 +98,7 @@ def stock() -> Callable[[list[bytes]], int]:
 
 
 def rate(work: Callable[[list[bytes]], int], chunks: list[bytes]) -> float:
-    """Records per second of CPU time: the best of some rounds."""
+    """Records per second of CPU time, the best of some rounds."""
     best = float("inf")
     for _ in range(ROUNDS):
         begin = time.process_time()

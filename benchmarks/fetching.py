@@ -1,7 +1,6 @@
-"""One fetcher's way from loopback HTTP to its buffer, in CPU time of its process; the server is another one.
+"""A fetcher's path from loopback HTTP to its buffer, in CPU time of its process; the server runs in another.
 
-Beside it, in the same run: aiobotocore as it comes, and aiohttp reading the same bytes and nothing else, which is the most that
-could be had. Relies on `canned` and on the parts of the fetcher below the leases.
+Compared, in the same run, with plain aiobotocore, and with aiohttp that only reads the same bytes, which is the upper bound.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ RUNS: Final = 5
 SHARDS: Final = 4
 EVENTS: Final = {1024: 256, 100: 256}
 STOCK_EVENTS: Final = {1024: 8, 100: 16}
-"""By record size, events per shard; fewer for what is ten times slower."""
+"""Events per shard, by record size; fewer for aiobotocore, which is ten times slower."""
 
 Watched = Callable[[list[ShardFeed], Budget, Stream], Callable[[], None]]
-"""Begins to watch a fetcher's parts, and returns what ends that."""
+"""Begins to watch a fetcher's parts, and returns a function that ends it."""
 
 REGION: Final = "us-east-1"
 REF: Final = StreamRef(
@@ -49,7 +48,7 @@ REF: Final = StreamRef(
 
 
 def run() -> list[Figure]:
-    """Measure; MB are those of the records' data."""
+    """Measure. MB count the records' data."""
     return [figure for size in EVENTS for figure in _measured(size)]
 
 
@@ -58,7 +57,7 @@ def _measured(size: int) -> list[Figure]:
     stock, alone, ours = [], [], []
     with canned_kinesis(size, EVENTS[size], SHARDS) as kinesis:
         endpoint = kinesis.endpoint
-        # What comes first pays for memory that the process has not had before.
+        # The first runs also pay for the growth of the process's memory.
         for _ in range(2):
             asyncio.run(fetch(endpoint, last_number(EVENTS[size])))
         for _ in range(RUNS):
@@ -82,7 +81,7 @@ def _shard_ids() -> list[str]:
 
 
 async def _stock(endpoint: str, events: int) -> float:
-    """CPU seconds that aiobotocore takes to parse so many events of each shard."""
+    """CPU seconds that aiobotocore takes to parse a number of events of each shard."""
 
     async def read(client: Any, shard: str) -> None:
         response = await client.subscribe_to_shard(
@@ -102,7 +101,7 @@ async def _stock(endpoint: str, events: int) -> float:
 
 
 async def _bytes_only(endpoint: str, size: int) -> float:
-    """CPU seconds that aiohttp takes for so many bytes of each shard."""
+    """CPU seconds that aiohttp takes to read a number of bytes of each shard."""
 
     async def read(session: aiohttp.ClientSession, shard: str) -> None:
         headers = {"X-Amz-Target": "Kinesis_20131202.SubscribeToShard"}
@@ -120,12 +119,12 @@ async def _bytes_only(endpoint: str, size: int) -> float:
 
 
 async def fetch(endpoint: str, last: int, watched: Watched = lambda _feeds, _budget, _streams: lambda: None) -> float:
-    """CPU seconds that the fetcher takes for everything there is, committed as fast as it comes.
+    """CPU seconds that the fetcher takes to read every shard to its end, with commits as fast as records arrive.
 
     Args:
-        endpoint: Of Kinesis.
+        endpoint: Endpoint of Kinesis.
         last: Sequence number of the last record in every shard.
-        watched: Begins to watch the fetcher's parts before they start, and returns what ends that.
+        watched: Begins to watch the fetcher's parts before they start, and returns a function that ends it.
     """
     config = AioConfig(**SUBSCRIPTION_CONFIG, max_pool_connections=2 * SHARDS)
     async with await AsyncClients(AwsSettings(endpoint_url=endpoint), REGION).open("kinesis", config) as client:
@@ -149,7 +148,7 @@ async def fetch(endpoint: str, last: int, watched: Watched = lambda _feeds, _bud
 
 
 class _Reader:
-    """Stands in for Spark: has always done with what is there when half of the budget is used."""
+    """Stands in for Spark: commits everything in the buffers whenever half of the budget is used."""
 
     def __init__(self, last: int) -> None:
         self._last = Position.after(last)

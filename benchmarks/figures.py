@@ -1,4 +1,4 @@
-"""What a benchmark hands on: one figure per thing measured, from several runs, with its goal. Relies on nothing."""
+"""The result of a benchmark: figures, each with the values of several runs and a goal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a median is to be.
+    """A bound for a median.
 
     Attributes:
         bound: The value.
-        least: Whether it is a lower bound; else an upper one.
-        of_ratio: Whether it is about the ratio to the baseline rather than the figure itself.
+        least: Whether it is a lower bound; False for an upper one.
+        of_ratio: Whether it bounds the ratio to the baseline, instead of the value.
     """
 
     bound: float
@@ -22,7 +22,7 @@ class Goal:
     of_ratio: bool = False
 
     def met(self, value: float) -> bool:
-        """Whether a median is what it is to be."""
+        """Whether a median is within the bound."""
         return value >= self.bound if self.least else value <= self.bound
 
     def __str__(self) -> str:
@@ -31,16 +31,16 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing that was measured.
+    """One measurement.
 
     Attributes:
-        case: What it was measured with.
+        case: The conditions.
         what: What was measured.
-        unit: Of `runs`.
+        unit: Unit of `runs`.
         runs: One value per run.
-        baseline: What each run is compared with, measured beside it.
-        ratios: Each run's value divided by its baseline's.
-        goal: What the median is to be.
+        baseline: The `what` of the figure that it is compared with, or None.
+        ratios: Each run's value divided by the baseline's value of that run.
+        goal: The goal for the median, or None.
     """
 
     case: str
@@ -53,19 +53,19 @@ class Figure:
 
     @classmethod
     def against(cls, baseline: Figure, case: str, what: str, runs: list[float], goal: Goal | None = None) -> Figure:
-        """A figure compared, run by run, with another one of the same unit."""
+        """A figure that is compared, run by run, with another one of the same unit."""
         ratios = tuple(run / base for run, base in zip(runs, baseline.runs, strict=True))
         return cls(case, what, baseline.unit, tuple(runs), baseline.what, ratios, goal)
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met; None where there is none."""
+        """Whether the goal is met; None without a goal."""
         if self.goal is None:
             return None
         return self.goal.met(median(self.ratios if self.goal.of_ratio else self.runs))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, with the medians."""
+        """The figure as plain data, with its medians."""
         return {
             **asdict(self),
             "min": min(self.runs),

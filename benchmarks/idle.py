@@ -1,7 +1,7 @@
-"""What a query costs that has nothing to read: one trigger, and the fetcher's process over time.
+"""The cost of a query that has nothing to read: of one trigger, and of the fetcher's process over time.
 
-The stream reader as Spark calls it, with a real fetcher on the local AWS (another process), every shard subscribed and sending an
-empty event every 5 s, as Kinesis does. Relies on the stream reader and on the tests' world.
+Calls the stream reader as Spark does, with a real fetcher on the local AWS (another process). Every shard is subscribed, and
+sends an empty event every 5 s, as Kinesis does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run() -> list[Figure]:
     """Measure."""
     figures = []
     for shards in SHARDS:
-        # A server each: what one has seen is not to burden the next.
+        # A new server each time, so that the shards of one case do not slow the next.
         with (
             AwsProcess(settings=Settings(consumer_creating_seconds=0.0)) as aws,
             tempfile.TemporaryDirectory() as place,
@@ -49,7 +49,7 @@ def _measured(options: SourceOptions, shards: int) -> list[Figure]:
         start = _settled(reader, shards)
         wall, cpu, share = [], [], []
         for _ in range(RUNS):
-            # As Spark calls it, each call waiting its time for data.
+            # As Spark calls it: each call waits for data.
             begin, begin_cpu = time.monotonic(), time.process_time()
             while time.monotonic() - begin < IDLE_SECONDS:
                 assert reader.latestOffset(start) == start
@@ -72,7 +72,7 @@ def _measured(options: SourceOptions, shards: int) -> list[Figure]:
 
 
 def _settled(reader: KinesisStreamReader, shards: int) -> dict[str, Any]:
-    """The offset once every shard has said that it is idle."""
+    """The offset once every shard has reported that it is idle."""
     start = reader.initialOffset()
 
     def all_heard() -> bool:

@@ -1,8 +1,7 @@
-"""From PutRecords to `foreachBatch`, at 1,000 records/s: how old a record is when the user's function has it in its hands.
+"""The age of a record when the user's `foreachBatch` function has it, at 1,000 records/s.
 
-A process of its own puts ten records every 10 ms, each with the time of its sending in it; the clock is the machine's. Spark runs
-with what a user gets by default, a 0-second trigger and a checkpoint on local disk; once more with the checkpoint manager that
-is faster on local disks. Relies on the local AWS, in yet another process.
+A separate process puts ten records every 10 ms, each with its time of sending. Spark runs with the defaults, a 0-second trigger
+and a checkpoint on local disk, and again with a checkpoint manager that is faster on local disks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What benchmarks run on: the local AWS in a process of its own, and a Spark session as a user would start it."""
+"""What benchmarks run on: the local AWS in a separate process, and a Spark session as a user would start it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "
 
 
 class AwsProcess(LocalAws):
-    """The local AWS with its clients here and everything else in another process, so that its work is not measured."""
+    """The local AWS in a separate process, so that its work is not measured; its clients are in this one."""
 
     def __enter__(self) -> AwsProcess:
         return self.start()
@@ -39,7 +39,7 @@ class AwsProcess(LocalAws):
 
     @property
     def cpu_seconds(self) -> float:
-        """What the other process has used so far."""
+        """CPU seconds that the other process has used."""
         times = psutil.Process(self._process.pid).cpu_times()
         return float(times.user + times.system)
 
@@ -60,7 +60,7 @@ def _serve(ready: Connection, settings: Settings) -> None:
 
 @contextlib.contextmanager
 def spark_session(cores: int = 2) -> Iterator[SparkSession]:
-    """A session on `local[cores]`; the processes that Spark starts find this repository, and dummy credentials."""
+    """A session on `local[cores]`. The processes that Spark starts have this repository on their path, and dummy credentials."""
     os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, PYTHONPATH=str(ROOT))
     session = (
         SparkSession.builder.master(f"local[{cores}]")

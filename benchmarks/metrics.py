@@ -1,6 +1,6 @@
-"""What metrics cost: a fetcher that is looked at against one that is not, in CPU time; and the price of each part by itself.
+"""The CPU time that metrics cost: a fetcher whose metrics are collected, compared with one whose are not, and each part alone.
 
-Counting cannot be turned off, so it is priced by its own statements, per event. Relies on the fetching benchmark.
+Counting cannot be turned off, so its statements are measured alone, per event.
 """
 
 from __future__ import annotations
@@ -36,47 +36,47 @@ from kinesis_efo.positions import ShardKey
 RUNS: Final = 7
 RECORD_BYTES: Final = 1024
 MANY_SHARDS: Final = 256
-LOOKS: Final = 5
+COLLECTIONS: Final = 5
 COUNTED: Final = 100_000
 INTERVAL: Final = 60.0
-"""Seconds between two looks, as both ways out have it by default."""
+"""Seconds between two collections, the default of both exporters."""
 
 _ONE_PERCENT: Final = Goal(1.0, least=False)
 _LEASES: Final[Any] = SimpleNamespace(wanted=frozenset(), held=frozenset(), stats=LeaseStats())
 
 
 def run() -> list[Figure]:
-    """Measure; percentages are of CPU time."""
-    alone, looked_at = _watched()
+    """Measure. Percentages are of CPU time."""
+    alone, collected = _compared()
     per_event = median(alone.runs) / (EVENTS[RECORD_BYTES] * SHARDS)
     counting = tuple(_counting() / per_event * 100 for _ in range(RUNS))
     return [
         alone,
-        looked_at,
+        collected,
         Figure(alone.case, "counting, which is always on", "% of the fetcher", counting, goal=_ONE_PERCENT),
         *_parts(),
     ]
 
 
-def _watched() -> tuple[Figure, Figure]:
+def _compared() -> tuple[Figure, Figure]:
     case = f"{RECORD_BYTES} B records, {SHARDS} shards"
     events = EVENTS[RECORD_BYTES]
     alone: list[float] = []
-    looked_at: list[float] = []
+    collected: list[float] = []
     with canned_kinesis(RECORD_BYTES, events, SHARDS) as kinesis:
         for run in range(-1, RUNS):
-            # Turn by turn, and in turns first: the machine's mood changes more than what is measured.
-            for watched, found in ((None, alone), (_look_often, looked_at))[:: 1 if run % 2 else -1]:
+            # In turns, each first every other time: the machine's speed varies more than what is measured.
+            for watched, found in ((None, alone), (_collect_often, collected))[:: 1 if run % 2 else -1]:
                 last = last_number(events)
                 work = fetch(kinesis.endpoint, last) if watched is None else fetch(kinesis.endpoint, last, watched)
                 taken = asyncio.run(work)
                 if run >= 0:
                     found.append(taken)
     baseline = Figure(case, "fetcher", "CPU s", tuple(alone))
-    return baseline, Figure.against(baseline, case, "looked at 20 times a second, not once a minute", looked_at)
+    return baseline, Figure.against(baseline, case, "metrics collected 20 times a second", collected)
 
 
-def _look_often(feeds: list[ShardFeed], budget: Budget, stream: Stream) -> Callable[[], None]:
+def _collect_often(feeds: list[ShardFeed], budget: Budget, stream: Stream) -> Callable[[], None]:
     collector = _collector(feeds, budget, stream)
     registry = MetricsRegistry(now=_once_per_collection())
     registry.add(collector)
@@ -84,11 +84,11 @@ def _look_often(feeds: list[ShardFeed], budget: Budget, stream: Stream) -> Calla
     publish(registry, MeterProvider([reader]).get_meter(METER))
     end = threading.Event()
 
-    def look() -> None:
+    def collect() -> None:
         while not end.wait(0.05):
             reader.get_metrics_data()
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=collect)
     thread.start()
 
     def stop() -> None:
@@ -115,15 +115,15 @@ def _parts() -> list[Figure]:
     reader = InMemoryMetricReader()
     publish(registry, MeterProvider([reader]).get_meter(METER))
     writer = EmfWriter(registry, INTERVAL, lambda _text: None)
-    otel = [_milliseconds(reader.get_metrics_data, LOOKS) for _ in range(RUNS)]
-    emf = [_milliseconds(writer.write, LOOKS) for _ in range(RUNS)]
+    otel = [_milliseconds(reader.get_metrics_data, COLLECTIONS) for _ in range(RUNS)]
+    emf = [_milliseconds(writer.write, COLLECTIONS) for _ in range(RUNS)]
     reader.shutdown()
 
     def share(milliseconds: list[float]) -> tuple[float, ...]:
         return tuple(each / 1000 / INTERVAL * 100 for each in milliseconds)
 
     return [
-        Figure(case, "one look through OpenTelemetry", "CPU ms", tuple(otel)),
+        Figure(case, "one collection by OpenTelemetry", "CPU ms", tuple(otel)),
         Figure(case, "one set of EMF lines", "CPU ms", tuple(emf)),
         Figure(case, "OpenTelemetry, once a minute", "% of a core", share(otel), goal=_ONE_PERCENT),
         Figure(case, "EMF, once a minute", "% of a core", share(emf), goal=_ONE_PERCENT),
@@ -137,20 +137,20 @@ def _collector(feeds: list[ShardFeed], budget: Budget, stream: Any) -> FetcherCo
 
 
 def _once_per_collection() -> Callable[[], float]:
-    """A clock by which what was read is fresh for as many questions as there are metrics."""
+    """A clock by which the registry reads its collectors once for every collection of all metrics."""
     ticks = count(1)
     return lambda: next(ticks) * FRESH_SECONDS / len(METRICS)
 
 
-def _milliseconds(look: Callable[[], object], times: int) -> float:
+def _milliseconds(collect: Callable[[], object], times: int) -> float:
     begin = time.process_time()
     for _ in range(times):
-        look()
+        collect()
     return (time.process_time() - begin) / times * 1000
 
 
 def _counting() -> float:
-    """CPU seconds for what `ShardSubscription` does for metrics with an event."""
+    """CPU seconds per event of the statements by which `ShardSubscription` counts."""
     stats = SubscriptionStats()
     event = Event(b"x" * RECORD_BYTES, EventHead(continuation=1, millis_behind=0, records=RECORDS_PER_EVENT))
     begin = time.process_time()

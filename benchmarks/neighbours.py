@@ -1,8 +1,7 @@
-"""What three shards notice of a fourth whose reader is stuck: from PutRecord to whoever reads in the fetcher.
+"""The latency of three shards beside a fourth whose reader is stuck, from PutRecord to the reader in the fetcher.
 
-Each shard has a reader of its own that reads on and on. The fourth has either nothing to read, or much more than the budget and
-a reader that takes one chunk and no more. Turn by turn, each with a fetcher of its own; relies on the local AWS in another
-process and on the tests' world.
+Each shard has its own reader. The fourth shard has either nothing to read, or much more than the budget and a reader that
+stops after one chunk. Both cases take turns, each with a new fetcher.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def run() -> list[Figure]:
 
 
 def _tail(world: World, *, stuck: bool) -> float:
-    """The 99th percentile of the milliseconds that records of the other shards take."""
+    """The 99th percentile of the latency of the other shards' records, milliseconds."""
     starts = [int(shard["HashKeyRange"]["StartingHashKey"]) for shard in world.shards()]
     ids = [shard["ShardId"] for shard in world.shards()]
     name = world.streams["orders"]
@@ -83,7 +82,7 @@ def _tail(world: World, *, stuck: bool) -> float:
 
 
 async def _read(fetcher: Fetcher, shard: str, ages: list[float] | None) -> None:
-    """Note how old records are when they come; without a list for that, take the first chunk and get stuck."""
+    """Append the ages of records on arrival to `ages`; without a list, take the first chunk and get stuck."""
     async for payloads in fetcher.read(ShardRange(ShardKey("orders", shard), TRIM_HORIZON, EVER)):
         if ages is None:
             await asyncio.Event().wait()

@@ -1,7 +1,7 @@
-"""The producer against boto3 on the same server: throughput, CPU, and what back-pressure costs at the limit.
+"""The producer compared with boto3 on the same server: throughput, CPU time, and the cost of back-pressure at the limit.
 
-The server runs in a process of its own; CPU is the writer's process only. Every way writes the same records into a stream of
-its own; the ways take turns.
+The server runs in a separate process; CPU time is the writer's only. Every way of writing puts the same records into a new
+stream; the ways take turns.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ SHARDS = 4
 THREADS = 8
 LOOP, POOL = "boto3 loop", f"boto3, {THREADS} threads"
 PRODUCERS = ("producer", "producer, one by one", "producer, aggregating")
-AIMED = PRODUCERS[:2]
+WITH_GOALS = PRODUCERS[:2]
 SIZES = {100: 50_000, 1_000: 25_000}
-ANSWER_SECONDS = 0.01  # what a PutRecords takes at the least between a host and Kinesis in the same region
+ANSWER_SECONDS = 0.01  # the least that PutRecords takes between a host and Kinesis in the same region
 LIMITED = 12_000  # records of 500 bytes for two shards of 1,000 records/s, and 1,000 at once each: 5 s
 HALF = 1 << 127
 _names = (f"benchmark-{number}" for number in itertools.count())
@@ -39,24 +39,24 @@ _names = (f"benchmark-{number}" for number in itertools.count())
 
 @dataclass
 class Target:
-    """A server and how to reach it."""
+    """A server, and a client for it."""
 
     aws: AwsProcess
     client: Any
 
     def stream(self, shards: int) -> str:
-        """A new stream."""
+        """Create a stream; returns its name."""
         name = next(_names)
         self.client.create_stream(StreamName=name, ShardCount=shards)
         return name
 
     def settings(self) -> AwsSettings:
-        """For a producer."""
+        """The settings for a producer."""
         return AwsSettings(region=self.aws.settings.region, endpoint_url=self.aws.endpoint_url)
 
 
 class DistantAws(AwsProcess):
-    """The local AWS at a distance. On loopback a loop waits for nobody, and there is nothing for a producer to overlap."""
+    """The local AWS with network latency. Without it, there is no waiting that a producer could overlap."""
 
     def start(self) -> AwsProcess:
         """See `LocalAws`."""
@@ -79,7 +79,7 @@ def _serve_at_a_distance(ready: Connection, settings: Settings) -> None:
 
 
 class Distance(NoFaults):
-    """Every PutRecords takes its time."""
+    """Delays every PutRecords."""
 
     async def before(self, request: Request) -> None:
         """See `FaultInjection`."""
@@ -92,7 +92,7 @@ Way = Callable[[Target, str], AbstractContextManager[Write]]
 
 
 def run() -> list[Figure]:
-    """All figures."""
+    """Measure."""
     figures = []
     for kind, where in ((AwsProcess, "loopback"), (DistantAws, f"{ANSWER_SECONDS * 1_000:g} ms away")):
         with kind(settings=Settings()) as aws:
@@ -118,7 +118,7 @@ def _throughput(target: Target, case: str, size: int, count: int) -> list[Figure
     for _ in range(ROUNDS):
         for name, way in ways.items():
             stream = target.stream(SHARDS)
-            # Clients are made before, for all of them.
+            # The client exists already, and is not measured.
             with way(target, stream) as write:
                 wall, cpu, server = time.perf_counter(), time.process_time(), target.aws.cpu_seconds
                 write(data, count)
@@ -131,16 +131,16 @@ def _throughput(target: Target, case: str, size: int, count: int) -> list[Figure
     pool_cost = Figure(case, f"{POOL}: CPU", "µs/record", tuple(costs[POOL]))
     figures = [loop, Figure.against(loop, case, pool.what, rates[POOL])]
     for name in PRODUCERS:
-        goal = Goal(3, of_ratio=True) if name in AIMED else None
+        goal = Goal(3, of_ratio=True) if name in WITH_GOALS else None
         figures.append(Figure.against(loop, case, f"{name}: throughput", rates[name], goal))
-    for name in AIMED:
+    for name in WITH_GOALS:
         what = f"{name}: throughput, to the pool"
         figures.append(Figure.against(pool, case, what, rates[name], Goal(1, of_ratio=True)))
     figures += [Figure(case, f"{LOOP}: CPU", "µs/record", tuple(costs[LOOP])), pool_cost]
     for name in PRODUCERS:
-        goal = Goal(0.5, least=False, of_ratio=True) if name in AIMED else None
+        goal = Goal(0.5, least=False, of_ratio=True) if name in WITH_GOALS else None
         figures.append(Figure.against(pool_cost, case, f"{name}: CPU", costs[name], goal))
-    # What bounds the throughput of all of them: nobody writes faster than the server, which is one process of Python.
+    # The server, one Python process, bounds the throughput of every way.
     return [*figures, Figure(case, "server: CPU", "µs/record", tuple(served))]
 
 

@@ -1,7 +1,7 @@
-"""The whole path: loopback HTTP, fetcher, Arrow Flight, decoding, and Spark's noop sink, on local[2].
+"""The throughput of the whole path: loopback HTTP, fetcher, Arrow Flight, decoding, and Spark's noop sink, on local[2].
 
-Beside it, in turn, a Python data source that makes the same rows inside `read` out of nothing: all that Spark leaves to any
-source. Both have two cores for everything, servers included. Relies on `canned` for Kinesis and on the local AWS for leases.
+Compared with a Python data source that generates the same rows inside `read`, which is the upper bound for any source. Both
+share two cores with the servers.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ EVENTS: Final = 512
 FIRST_TRIGGERS: Final = 4
 ROWS_PER_BATCH: Final = 2_000
 ROWS_PER_TRIGGER: Final = 86_000
-"""About what the source reads in one trigger with its default budget."""
+"""About as many as the source reads in one trigger with its default budget."""
 
 
 def run() -> list[Figure]:
-    """Measure; MB are those of the records' data."""
+    """Measure. MB count the records' data."""
     ours, generated = [], []
     with (
         AwsProcess(settings=Settings(consumer_creating_seconds=0.0)) as aws,
         canned_kinesis(RECORD_BYTES, EVENTS, SHARDS) as kinesis,
         tempfile.TemporaryDirectory() as place,
     ):
-        # Before Spark starts: what it starts inherits the environment.
+        # Before Spark starts, whose processes inherit the environment.
         os.environ.update(AWS_ENDPOINT_URL=aws.endpoint_url, AWS_ENDPOINT_URL_KINESIS=kinesis.endpoint)
         try:
             with spark_session() as spark:
@@ -55,13 +55,13 @@ def run() -> list[Figure]:
                     generated.append(
                         _rate(spark.readStream.format("generated").load(), Path(place, f"generated{turn}"))
                     )
-                    # A lease table of its own for every query: none has to wait for the one before.
+                    # A new lease table for every query, so that none waits for the leases of the previous one.
                     world = make_world(aws, Path(place), {"orders": SHARDS})
                     ours.append(_rate(_source(spark, str(world.manifest)), Path(place, f"ours{turn}")))
         finally:
             del os.environ["AWS_ENDPOINT_URL"], os.environ["AWS_ENDPOINT_URL_KINESIS"]
     case = f"{RECORD_BYTES} B records, {SHARDS} shards"
-    # The first turn warms the JVM up.
+    # The first turn warms up the JVM.
     baseline = Figure(case, "rows generated in read", "MB/s", tuple(generated[1:]))
     return [baseline, Figure.against(baseline, case, "kinesis-efo", ours[1:], Goal(0.5, of_ratio=True))]
 
@@ -71,7 +71,7 @@ def _source(spark: SparkSession, manifest: str) -> DataFrame:
 
 
 def _rate(df: DataFrame, checkpoint: Path) -> float:
-    """MB/s of the micro-batches that end the query: the first ones still grow the memory of every process."""
+    """MB/s of the later micro-batches: during the first ones, the memory of every process still grows."""
     rows = SHARDS * EVENTS * RECORDS_PER_EVENT
     query = (
         df.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds")
@@ -104,7 +104,7 @@ def _end(progress: dict[str, Any]) -> float:
 
 
 class GeneratedSource(DataSource):
-    """Rows like those of the source, made in `read`."""
+    """Generates rows like those of the source in `read`."""
 
     @classmethod
     def name(cls) -> str:
@@ -118,7 +118,7 @@ class GeneratedSource(DataSource):
 
 
 class GeneratedReader(DataSourceStreamReader):
-    """As many rows in every trigger as the source has in one."""
+    """Has as many rows in every trigger as the source reads in one."""
 
     def initialOffset(self) -> dict[str, int]:
         return {"rows": 0}

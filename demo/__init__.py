@@ -1,4 +1,4 @@
-"""`make demo`: a real stream through the real job, killed half way, and the proof that nothing is lost or twice.
+"""`make demo`: archives a real data set with the real job, kills it half way, and proves that nothing is lost or duplicated.
 
-Not part of the wheel. Relies on local AWS in place of AWS, and on `jobs/archive.py` run by `spark-submit` as a user would.
+Runs on local AWS, and runs `jobs/archive.py` with `spark-submit`, as users do. Not part of the wheel.
 """

@@ -1,4 +1,4 @@
-"""`python -m demo`, which `make demo` calls. Relies on `run`."""
+"""`python -m demo`, which `make demo` calls."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ _MARK = ".kinesis-efo-demo"
 
 def main(
     directory: Annotated[
-        Path, typer.Option(help="Where everything goes. What an earlier run left there is removed.")
+        Path, typer.Option(help="Directory for all output. The output of an earlier run is removed.")
     ] = Path("demo-out"),
-    events: Annotated[int | None, typer.Option(min=100, help="How many events; all 362,891 if not given.")] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="How long putting them takes.")] = 75.0,
+    events: Annotated[int | None, typer.Option(min=100, help="Number of events; all 362,891 by default.")] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Time over which they are put.")] = 75.0,
     kill: Annotated[bool, typer.Option(help="Kill the job half way.")] = True,
 ) -> None:
-    """Archive a real stream, kill the job half way, start it again, and see that nothing is lost or twice."""
+    """Archive a real data set, kill the job half way, restart it, and check that nothing is lost or duplicated."""
     console = Console(force_terminal=False if os.environ.get("CI") else None)
     if not console.is_terminal:
         console.width = 120
     try:
-        plan = Plan(_emptied(directory.absolute()), events, seconds, kill)
+        plan = Plan(_empty(directory.absolute()), events, seconds, kill)
         end_on_sigterm()
         code = run(plan, console)
     except (DemoError, KinesisEfoError) as error:
         console.print(f"demo: {error}", style="bold red", markup=False, highlight=False, soft_wrap=True)
         code = 1
     except KeyboardInterrupt:
-        console.print("demo: stopped; every process it had started has ended", highlight=False)
+        console.print("demo: stopped; every process that it started has ended", highlight=False)
         code = 130
     raise typer.Exit(code)
 
 
-def _emptied(directory: Path) -> Path:
+def _empty(directory: Path) -> Path:
     if directory.exists() and any(directory.iterdir()) and not (directory / _MARK).exists():
-        raise DemoError(f"{directory} holds something that is not the demo's; give another one with --directory")
+        raise DemoError(f"{directory} holds files that are not the demo's; give another directory with --directory")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     (directory / _MARK).touch()

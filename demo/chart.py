@@ -1,4 +1,4 @@
-"""The backlog and the throughput over time as a picture. Relies on matplotlib."""
+"""Draws backlog and throughput over time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SMOOTH_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the run.
+    """The progress of the run at one time.
 
     Attributes:
-        seconds: Since the start.
-        put: Events acknowledged by Kinesis so far.
-        archived: Events in completed micro-batches so far.
+        seconds: Time since the start.
+        put: Number of events that Kinesis has acknowledged.
+        archived: Number of events in completed micro-batches.
     """
 
     seconds: float
@@ -28,12 +28,12 @@ class Sample:
 
 
 def draw(samples: Sequence[Sample], marks: Sequence[tuple[float, str]], path: Path) -> None:
-    """Write the picture.
+    """Draw the samples, and write the picture.
 
     Args:
-        samples: In the order of time.
-        marks: Moments to mark, in seconds since the start, and what happened then.
-        path: A PNG file.
+        samples: The samples, in order of time.
+        marks: Events to mark: seconds since the start, and a label.
+        path: The PNG file to write.
     """
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
         figure = Figure(figsize=(10, 6), layout="constrained")
@@ -65,7 +65,7 @@ def draw(samples: Sequence[Sample], marks: Sequence[tuple[float, str]], path: Pa
 
 
 def rates(seconds: Sequence[float], totals: Sequence[int]) -> list[float]:
-    """Growth per second over the last few seconds before each sample.
+    """Growth per second, over the last seconds before each sample.
 
     >>> rates([0.0, 1.0, 2.0], [0, 10, 30])
     [0.0, 10.0, 15.0]

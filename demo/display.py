@@ -1,4 +1,4 @@
-"""The run on the terminal: a live panel where there is one, plain lines elsewhere. Relies on rich."""
+"""Shows the run: as a live panel on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LINE_EVERY: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What there is to see.
+    """The progress to show.
 
     Attributes:
-        phase: What is going on, in a few words.
-        total: Events of the whole run.
-        put: Acknowledged by Kinesis.
-        archived: In completed micro-batches.
-        put_rate: Bytes per second.
-        archived_rate: Events per second.
-        batch: Last completed micro-batch; -1 before the first.
-        lag: Events behind, per (stream, shard).
+        phase: What the run does now, in a few words.
+        total: Number of events of the whole run.
+        put: Number of events that Kinesis has acknowledged.
+        archived: Number of events in completed micro-batches.
+        put_rate: Bytes put per second.
+        archived_rate: Events archived per second.
+        batch: Id of the last completed micro-batch; -1 before the first.
+        lag: Number of events not archived yet, per (stream, shard).
     """
 
     phase: str
@@ -47,10 +47,10 @@ class View:
 
 
 class Display:
-    """Shows views. A context manager.
+    """Shows the progress. A context manager.
 
     Args:
-        console: Where to.
+        console: The console to show it on.
     """
 
     def __init__(self, console: Console) -> None:
@@ -71,13 +71,13 @@ class Display:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """One line that stays."""
+        """Print a line."""
         self.console.print(
             f"[dim]{time.monotonic() - self._began:6.1f} s[/dim]  {text}", highlight=False, soft_wrap=True
         )
 
     def show(self, view: View) -> None:
-        """How things are now."""
+        """Update the panel; without a terminal, print a line every few seconds."""
         if self._live:
             self._live.update(_panel(view))
         elif time.monotonic() - self._line_at >= _LINE_EVERY:
@@ -108,7 +108,7 @@ def _bar(part: int, whole: int) -> ProgressBar:
 
 
 def report(console: Console, verdicts: Sequence[Verdict], sentence: str, chart: Path) -> None:
-    """The comparison as a table, the verdict in one line, and where the picture is."""
+    """Print the comparison as a table, the path of the picture, and the verdict in one line."""
     table = Table(
         title="What was put, and what is in Parquet",
         title_justify="left",
@@ -137,6 +137,6 @@ def report(console: Console, verdicts: Sequence[Verdict], sentence: str, chart: 
 
 
 def checksums(verdict: Verdict) -> str:
-    """Both sides' checksums: once where they agree."""
+    """The checksums of both sides, as one if they are equal."""
     put, archived = verdict.put.checksum, verdict.archived.checksum
     return f"= {put:016x}" if put == archived else f"{put:016x} != {archived:016x}"

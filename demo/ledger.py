@@ -1,6 +1,6 @@
-"""What was put and what was archived, and whether that is the same. Pure; relies on nothing.
+"""Compares the events that were put with those that were archived. Pure.
 
-Compared are the events themselves, by id, and a checksum over ids, partition keys and payloads that does not depend on order.
+Compares the events' ids, and a checksum of ids, partition keys and payloads that does not depend on their order.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Tally:
     def add(self, id: str, key: str | None, payload: bytes) -> None:  # noqa: A002
         """Count one event."""
         self.ids[id] += 1
-        # One digest over all of an event, or what two events swapped would cancel out in the sum. The lengths keep
-        # ("ab", "c") and ("a", "bc") apart.
+        # One digest of the whole event: with one per field, two events that swapped a field would have the same sum. The
+        # lengths distinguish ("ab", "c") from ("a", "bc").
         name, encoded = id.encode(), (key or "").encode()
         event = b"%d:%d:%b%b%b" % (len(name), len(encoded), name, encoded, payload)
         digest = blake2b(event, digest_size=8).digest()
@@ -37,23 +37,23 @@ class Tally:
 
     @property
     def count(self) -> int:
-        """Events, repeated ones as often as they are."""
+        """Number of events, including repeated ones."""
         return self.ids.total()
 
     @property
     def distinct(self) -> int:
-        """Different events."""
+        """Number of different events."""
         return len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How two sides of one stream compare.
+    """The comparison of one stream.
 
     Attributes:
-        stream: Logical name.
-        put: What went in.
-        archived: What came out.
+        stream: Its logical name.
+        put: The events that were put.
+        archived: The events that were archived.
     """
 
     stream: str
@@ -62,32 +62,32 @@ class Verdict:
 
     @property
     def lost(self) -> int:
-        """Events that were put and are not archived as often."""
+        """Number of events that are archived less often than they were put."""
         return (self.put.ids - self.archived.ids).total()
 
     @property
     def surplus(self) -> int:
-        """Events that are archived more often than they were put."""
+        """Number of events that are archived more often than they were put."""
         return (self.archived.ids - self.put.ids).total()
 
     @property
     def altered(self) -> bool:
-        """Every event is there once, but a key or a payload is not what was put."""
+        """Whether every event is archived once, but with another key or payload."""
         return not self.lost and not self.surplus and self.put.checksum != self.archived.checksum
 
     @property
     def exact(self) -> bool:
-        """Nothing lost, nothing twice, nothing altered."""
+        """Whether nothing is lost, duplicated or altered."""
         return not self.lost and not self.surplus and not self.altered
 
 
 def compare(put: dict[str, Tally], archived: dict[str, Tally]) -> list[Verdict]:
-    """One verdict per stream of either side."""
+    """Compare both sides, stream by stream."""
     return [Verdict(name, put.get(name, Tally()), archived.get(name, Tally())) for name in sorted(put | archived)]
 
 
 def sentence(verdicts: list[Verdict], kills: int) -> str:
-    """The verdicts in one line."""
+    """Sum up the verdicts in one line."""
     count = sum(verdict.put.count for verdict in verdicts)
     survived = {0: "", 1: ", with the job killed once on the way"}.get(
         kills, f", with the job killed {kills} times on the way"

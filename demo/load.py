@@ -1,4 +1,4 @@
-"""Puts the events through the library's producer, at a steady pace, in a thread. Relies on `kinesis_efo.producer`."""
+"""Puts the events with the library's producer, at a steady rate, in a thread."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import BlockingProducer
 
 ShardRanges = Mapping[str, list[tuple[str, int]]]
-"""Per logical stream: shard ids and the last hash key of each, in order."""
+"""The shards of each logical stream: ids, and the last hash key of each, in order of hash keys."""
 
 
 class Loader:
-    """Puts events until all are acknowledged. A context manager that ends early when left.
+    """Puts events until all are acknowledged. A context manager; leaving it ends the thread.
 
     Args:
-        names: Logical stream to the stream's name in Kinesis.
-        shards: Where each hash key goes.
-        url: Endpoint.
-        region: Of the streams.
-        events: How many to put, or None for all.
+        names: Names of the streams in Kinesis, by logical name.
+        shards: Shards of each stream.
+        url: Endpoint of Kinesis.
+        region: Region of the streams.
+        events: Number of events to put; None for all.
         rate: Events per second.
 
     Attributes:
-        tallies: What was handed to the producer. Read it when `done`.
-        handed: Events per (stream, shard).
-        error: What went wrong, or None.
+        tallies: The events that the producer was given, by stream. Complete when `done`.
+        handed: Number of these events, per (stream, shard).
+        error: The error that ended the thread, or None.
+        done: Whether all events are acknowledged.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Loader:
 
     @property
     def written(self) -> tuple[int, int]:
-        """Events and bytes that Kinesis has acknowledged."""
+        """Number of events and bytes that Kinesis has acknowledged."""
         counts = [progress() for progress in self._progress]
         return sum(events for events, _ in counts), sum(size for _, size in counts)
 
@@ -78,7 +79,7 @@ class Loader:
                 }
                 self._progress = [_progress(producer) for producer in producers.values()]
                 self._put(producers)
-            # Leaving the producers has waited for every acknowledgement.
+            # The producers waited for every acknowledgement when they were closed.
             self.done = not self._stop.is_set()
         except Exception as error:
             self.error = error

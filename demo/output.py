@@ -1,7 +1,7 @@
-"""What the job has archived: the files that Spark's file sink has committed, and no others. Relies on pyarrow.
+"""Reads the job's output: the files that Spark's file sink has committed, and no others.
 
-The sink lists the files of each micro-batch in `_spark_metadata/<batch id>`, and now and then everything so far in
-`<batch id>.compact`. A file that is in no list belongs to a micro-batch that did not complete: readers must not see it
+The sink lists the files of each micro-batch in `_spark_metadata/<batch id>`, and now and then all files so far in
+`<batch id>.compact`. A file that no list names belongs to an incomplete micro-batch, and readers must ignore it
 (Spark's Structured Streaming guide, "File sink"; source: FileStreamSinkLog).
 """
 
@@ -19,22 +19,22 @@ from demo.ledger import Tally
 
 
 def committed(output: Path) -> list[Path]:
-    """The files of all completed micro-batches, each once.
+    """The files of all completed micro-batches.
 
     Args:
-        output: Directory given to the job.
+        output: The job's output directory.
     """
     return [file for log in _logs(output) for file in _files(log)]
 
 
 def tally(output: Path) -> dict[str, Tally]:
-    """Every archived event, by stream."""
+    """Count every archived event, by stream."""
     tallies: dict[str, Tally] = {}
     for file in committed(output):
-        one = tallies.setdefault(_stream(file, output), Tally())
+        of_stream = tallies.setdefault(_stream(file, output), Tally())
         table = pq.ParquetFile(file).read(columns=["partitionKey", "data"])
         for key, data in zip(table["partitionKey"].to_pylist(), table["data"].to_pylist(), strict=True):
-            one.add(event_id(data), key, data)
+            of_stream.add(event_id(data), key, data)
     return tallies
 
 
@@ -42,10 +42,10 @@ class Watch:
     """Follows the output while the job writes it.
 
     Args:
-        output: Directory given to the job; it need not exist yet.
+        output: The job's output directory; it need not exist yet.
 
     Attributes:
-        archived: Events per (stream, shard).
+        archived: Number of archived events, per (stream, shard).
         batch: Id of the last completed micro-batch; -1 before the first.
     """
 
@@ -57,15 +57,15 @@ class Watch:
 
     @property
     def total(self) -> int:
-        """Events archived so far."""
+        """Number of events archived so far."""
         return self.archived.total()
 
     def look(self) -> None:
-        """Count what has been completed since the last look."""
+        """Count the events of micro-batches that were completed since the last call."""
         last = -1
         for log in _logs(self._output):
             last = max(last, _batch(log))
-            # Compaction lists again what its predecessors had.
+            # A compacted log repeats the files of earlier ones.
             if log.suffix != ".compact" and _batch(log) <= self.batch:
                 continue
             for file in _files(log):
@@ -85,7 +85,7 @@ def _logs(output: Path) -> list[Path]:
     directory = output / "_spark_metadata"
     if not directory.is_dir():
         return []
-    # Writes go to hidden files first and are renamed.
+    # Spark writes a hidden file, and renames it.
     logs = [file for file in directory.iterdir() if file.name.removesuffix(".compact").isdigit()]
     compacted = max((_batch(log) for log in logs if log.suffix == ".compact"), default=-1)
     current = [

@@ -1,4 +1,4 @@
-"""The demo's other processes: local AWS, and the job under `spark-submit`. None of them outlives the demo. Relies on psutil."""
+"""The demo's other processes: local AWS, and the job under `spark-submit`. None of them outlives the demo."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class DemoError(Exception):
 
 
 class Child:
-    """A process in a session of its own, with its output in a file. A context manager that ends it.
+    """A process in its own session, with its output in a file. A context manager that kills it at the end.
 
     Args:
         command: Program and arguments.
-        environment: On top of this process's.
-        log: Where its output goes.
+        environment: Environment variables, in addition to this process's.
+        log: File for its output.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self._command = list(command)
         self._environment = dict(os.environ) | dict(environment)
-        # A Spark that is installed elsewhere must not take the place of this environment's.
+        # The job must run on this environment's Spark.
         self._environment.pop("SPARK_HOME", None)
         self.log = log
         self._output: IO[str] | None = None
@@ -43,7 +43,7 @@ class Child:
         self._family: list[psutil.Process] = []
 
     def start(self, stdout: int | None = None) -> subprocess.Popen[str]:
-        """Start it; again, if it has ended."""
+        """Start the process, or start it again after it has ended."""
         self._close()
         self._output = self.log.open("a")
         self._process = subprocess.Popen(
@@ -59,14 +59,14 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Its exit code; None while it runs."""
         return self._process.poll() if self._process else None
 
     def ask_to_end(self, seconds: float) -> int:
-        """SIGTERM to the process itself, as an orchestrator does.
+        """Send SIGTERM to the process, as an orchestrator does, and wait for its exit code.
 
         Raises:
-            DemoError: It has not ended in time.
+            DemoError: The process has not ended in time.
         """
         assert self._process is not None
         self._process.terminate()
@@ -76,16 +76,16 @@ class Child:
             raise DemoError(f"the process did not end within {seconds:.0f} s of SIGTERM; see {self.log}") from None
 
     def kill(self) -> int:
-        """SIGKILL to the process and everything it has started, all at once: nobody gets to clean up.
+        """Send SIGKILL to the process and all its descendants at once, so that none can clean up.
 
         Returns:
-            How many processes that were.
+            The number of processes killed.
         """
         if self._process is None:
             return 0
         family = self._family
         with contextlib.suppress(psutil.NoSuchProcess):
-            # Python workers are in process groups of their own.
+            # Spark's Python workers have their own process groups, so killing the group would miss them.
             root = psutil.Process(self._process.pid)
             family = [root, *root.children(recursive=True)]
         for process in family:
@@ -96,14 +96,14 @@ class Child:
         return len(family)
 
     def remember_family(self) -> None:
-        """Note the processes it has started, so that they are found even when it is gone."""
+        """Store the process's descendants, so that `kill` finds them even after the process has ended."""
         if self._process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 root = psutil.Process(self._process.pid)
                 self._family = [root, *root.children(recursive=True)]
 
     def tail(self, lines: int = 15) -> str:
-        """The end of its output."""
+        """The last lines of its output."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def __enter__(self) -> Self:
@@ -123,7 +123,7 @@ class Child:
 
 
 def local_aws(directory: Path) -> Child:
-    """Local AWS as users run it; `endpoint` starts it."""
+    """Local AWS, as users run it. `endpoint` starts it."""
     return Child(
         [str(BIN / "kinesis-efo"), "local", "--port", "0", "--region", REGION],
         {"PYTHONUNBUFFERED": "1"},
@@ -135,7 +135,7 @@ def endpoint(aws: Child) -> str:
     """Start local AWS and return its URL.
 
     Raises:
-        DemoError: It ended at once.
+        DemoError: Local AWS ended at once.
     """
     process = aws.start(stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -147,7 +147,7 @@ def endpoint(aws: Child) -> str:
 
 
 def environment(url: str) -> dict[str, str]:
-    """What points every AWS SDK to local AWS."""
+    """The environment variables that point every AWS SDK to local AWS."""
     return {
         "AWS_ENDPOINT_URL": url,
         "AWS_ACCESS_KEY_ID": "local",
@@ -187,7 +187,7 @@ def archive_job(directory: Path, url: str, manifest: str, *, batch_records: int)
 
 
 def end_on_sigterm() -> None:
-    """Let SIGTERM unwind like Ctrl-C does, so that every process is ended."""
+    """Make SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that every process is ended."""
 
     def handle(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt

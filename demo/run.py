@@ -1,4 +1,4 @@
-"""The run: declare, load, archive, kill half way, start again, compare. Relies on every other module of the demo."""
+"""Runs the demo: declares the streams, puts events, archives them, kills the job half way, restarts it, and compares."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _END_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run.
+    """The settings of a run.
 
     Attributes:
-        directory: Where everything goes; must be empty or new.
-        events: How many events, or None for all of them.
-        seconds: How long putting them takes.
-        kill: Whether the job is killed half way.
+        directory: Directory for all output; empty, or new.
+        events: Number of events; None for all of them.
+        seconds: Time over which they are put.
+        kill: Whether to kill the job half way.
     """
 
     directory: Path
@@ -50,10 +50,10 @@ def run(plan: Plan, console: Console) -> int:
     """Run the demo.
 
     Returns:
-        The exit code: 0 where every event is archived exactly once, else 1.
+        The exit code: 0 if every event is archived exactly once, else 1.
 
     Raises:
-        DemoError: It did not get as far as a comparison.
+        DemoError: The run failed before the comparison.
     """
     directory = plan.directory
     total = count(plan.events)
@@ -69,7 +69,7 @@ def run(plan: Plan, console: Console) -> int:
         loader = Loader(names, shards, url, processes.REGION, plan.events, total / plan.seconds)
         with job, loader:
             watched = _Run(loader, job, directory, total, shown)
-            watched.through(plan)
+            watched.execute(plan)
     shown.say("comparing what was put with what is in Parquet")
     verdicts = ledger.compare(loader.tallies, output.tally(directory / "lake"))
     picture = directory / "backlog.png"
@@ -81,7 +81,7 @@ def run(plan: Plan, console: Console) -> int:
 
 @dataclass
 class _Run:
-    """The part that is watched: from the job's start to its end."""
+    """The run from the job's start to its end, with samples of its progress."""
 
     loader: Loader
     job: Child
@@ -97,7 +97,7 @@ class _Run:
         self._moved_at = self._began
         self._bytes: list[int] = []
 
-    def through(self, plan: Plan) -> None:
+    def execute(self, plan: Plan) -> None:
         self.shown.say("spark-submit jobs/archive.py; its log: " + str(self.job.log))
         self.job.start()
         if plan.kill:
@@ -115,7 +115,7 @@ class _Run:
         self.shown.say("everything is archived; SIGTERM to the job")
         if code := self.job.ask_to_end(_END_SECONDS):
             raise DemoError(f"the job ended with exit code {code}:\n{self.job.tail()}")
-        # What the last micro-batch brought while the job was ending.
+        # The job completed its last micro-batch after SIGTERM.
         self._look("ended")
 
     def _until(self, reached: Callable[[], bool], phase: str) -> None:
@@ -154,7 +154,7 @@ class _Run:
         return True
 
     def _in_a_batch(self) -> bool:
-        """A micro-batch is planned and not completed; looked for closely, as it may be short."""
+        """Whether a micro-batch is planned and not completed. Polls at short intervals, as it may be short."""
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
             planned, completed = (_last(self.directory / "checkpoint" / log) for log in ("offsets", "commits"))
@@ -185,7 +185,7 @@ def _last(log: Path) -> int:
 
 
 def _declared() -> tuple[dict[str, str], dict[str, list[tuple[str, int]]]]:
-    """Stream names and shards, from the manifest and from Kinesis."""
+    """The streams' names from the manifest, and their shards from Kinesis."""
     document: dict[str, Any] = json.loads(
         boto3.client("ssm").get_parameter(Name=MANIFEST.removeprefix("ssm://"), WithDecryption=True)["Parameter"][
             "Value"

@@ -3,11 +3,11 @@
     spark-submit jobs/archive.py --manifest ssm:///kinesis-efo/dev/lake \
         --output s3://lake/raw --checkpoint s3://lake/checkpoints/raw
 
-Exactly once comes from three things together: the source's offsets are exact ranges, Spark's checkpoint remembers them, and
-Spark's file sink lists the files of each micro-batch in `<output>/_spark_metadata`. Readers that know that list (Spark does)
-never see a file of a micro-batch that was not completed.
+Exactly once takes three things: the source's offsets are exact ranges, Spark's checkpoint stores them, and Spark's file sink
+lists the files of each micro-batch in `<output>/_spark_metadata`. Readers that follow that list, as Spark does, never see
+files of an incomplete micro-batch.
 
-SIGTERM and SIGINT end the job after its running micro-batch, with the leases released. Exit codes: 0 ended as asked, 1 failed.
+SIGTERM and SIGINT end the job after its current micro-batch, and release its leases. Exit codes: 0 ended as asked, 1 failed.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ SPARK_VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
 def archive(
     manifest: Annotated[str, typer.Option(help="The application's manifest: a path, ssm:///name or s3://bucket/key.")],
-    output: Annotated[str, typer.Option(help="Where the Parquet files go.")],
-    checkpoint: Annotated[str, typer.Option(help="Where Spark keeps the query's progress; one for each output.")],
+    output: Annotated[str, typer.Option(help="Directory for the Parquet files.")],
+    checkpoint: Annotated[str, typer.Option(help="Directory for the query's progress; one for each output.")],
     streams: Annotated[
-        str | None, typer.Option(help="Logical stream names, comma separated; all in the manifest.")
+        str | None, typer.Option(help="Logical stream names, comma separated; by default all in the manifest.")
     ] = None,
     starting_position: Annotated[
         str | None,
         typer.Option(help="LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>; new queries only."),
     ] = None,
     trigger: Annotated[
-        str, typer.Option(help="Time between micro-batches, as Spark writes it. Longer means larger files.")
+        str, typer.Option(help="Time between micro-batches, such as '1 minute'. A longer one makes larger files.")
     ] = "1 minute",
     available_now: Annotated[
         bool, typer.Option("--available-now", help="Read what is in the streams now, then end.")
     ] = False,
     option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any other option of the source; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Any other option of the source; may be repeated.")
     ] = None,
 ) -> None:
     """Archive Kinesis streams as Parquet, each record exactly once."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # py4j tells of every message between Python and the JVM.
+    # At INFO, py4j logs every message between Python and the JVM.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     named = {
         "manifest": manifest,
@@ -64,17 +64,17 @@ def archive(
     options = pairs([*given, *(option or [])])
     names = options.pop("streams", None)
     spark = SparkSession.builder.appName("kinesis-efo archive").getOrCreate()
-    # Dates and hours of partitions are UTC wherever the job runs.
+    # The partitions' dates and hours are in the session's time zone.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.streams.addListener(LagListener())
     try:
         with stop_signals(spark) as stopping:
             frame = read_stream(spark, streams=names and names.split(","), **options)
             writer = parquet(frame, output, checkpoint)
-            timing = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger)
-            await_stop(timing.start(), stopping)
+            triggered = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger)
+            await_stop(triggered.start(), stopping)
     except Exception as error:
-        # What failed comes first; Spark's own account of it is pages long.
+        # The reason comes first, because Spark's traceback is pages long.
         typer.echo(f"archive failed: {reason(error)}", err=True)
         traceback.print_exc()
         raise typer.Exit(1) from None
@@ -83,9 +83,9 @@ def archive(
 
 
 def parquet(frame: DataFrame, output: str, checkpoint: str) -> DataStreamWriter:
-    """The write: every column of the source, and the partitions that follow from the arrival time.
+    """Write every column of the source as Parquet, partitioned by stream and time of arrival.
 
-    The stream is always part of the path: reading a second one later does not change where the first one's files are.
+    The stream is always part of the path, so that adding a second stream later does not move the first one's files.
     """
     arrival = col("approximateArrivalTimestamp")
     return (
@@ -100,7 +100,7 @@ def parquet(frame: DataFrame, output: str, checkpoint: str) -> DataStreamWriter:
 
 
 def pairs(texts: list[str]) -> dict[str, Any]:
-    """`NAME=VALUE` texts as a dictionary.
+    """Parse `NAME=VALUE` texts into a dictionary.
 
     >>> pairs(["bufferBytes=64m", "manifest=ssm:///a=b"])
     {'bufferBytes': '64m', 'manifest': 'ssm:///a=b'}
@@ -110,15 +110,15 @@ def pairs(texts: list[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise typer.BadParameter(f"--option must be NAME=VALUE, such as bufferBytes=64m; got {text!r}")
-        # The source does not care about case.
+        # Names of options are case-insensitive.
         if before := next((known for known in found if known.lower() == name.lower()), None):
-            raise typer.BadParameter(f"option {name} is given twice: {found[before]!r} and {value!r}")
+            raise typer.BadParameter(f"option {name} is given twice: {found[before]!r} and {value!r}; leave one out")
         found[name] = value
     return found
 
 
 def reason(error: Exception) -> str:
-    """What failed, in the words of the part that failed: Spark wraps our messages in tracebacks.
+    """The library's own message in an error of Spark, which wraps it in tracebacks.
 
     >>> reason(ValueError("Failed: Traceback ...\\nkinesis_efo.errors.StreamNotFoundError: stream a is gone\\n\\tat x"))
     'StreamNotFoundError: stream a is gone'

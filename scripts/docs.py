@@ -1,7 +1,6 @@
 """Writes the tables that come from the code into README.md and docs/: `make docs`.
 
-A table is known by its header line and ends at the next blank line; everything around it is written by hand. Relies on the
-library for the tables.
+A table starts at its header line and ends at the next blank line; everything around it is written by hand.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 
 
 def summary(title: str, options: Iterable[Option]) -> str:
-    """Options and what they mean, as a Markdown table."""
+    """A Markdown table of options, with their meaning."""
     rows = [f"| `{option.name}` | {option.default} | {option.meaning} |" for option in options]
     return "\n".join([f"| {title} | default | |", "|---|---|---|", *rows])
 
 
 def reference(title: str, options: Iterable[Option]) -> str:
-    """The same with what their values must be."""
+    """A Markdown table of options, with their meaning and the rule for their values."""
     rows = [f"| `{option.name}` | {option.rule} | {option.default} | {option.meaning} |" for option in options]
     return "\n".join([f"| {title} | value | default | |", "|---|---|---|---|", *rows])
 
@@ -35,11 +34,11 @@ TABLES: Final = {
     "docs/options.md": (reference("option", SOURCE_OPTIONS), reference("sink option", SINK_OPTIONS)),
     "docs/metrics.md": (metric_table(),),
 }
-"""By page: its tables."""
+"""The tables of each page."""
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Every page that has tables, and what it should say."""
+    """Every page that has tables, and its text with the current tables."""
     for name, tables in TABLES.items():
         text = (ROOT / name).read_text()
         for table in tables:

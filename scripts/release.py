@@ -1,4 +1,4 @@
-"""Checks that what was built may be released under a tag, and prints the changelog's part on it for the release's page.
+"""Checks that the built packages may be released under a tag, and prints the changelog's section for the release page.
 
 python -m scripts.release v1.2.3 dist
 """
@@ -18,11 +18,11 @@ CHANGELOG: Final = Path(__file__).resolve().parents[1] / "CHANGELOG.md"
 
 
 class NotReleasable(Exception):
-    """The tag must not be released; the message says why, one reason per line."""
+    """The packages must not be released under the tag; the message says why, one reason per line."""
 
 
 def metadata(directory: Path) -> Message:
-    """What the wheel in a directory says about itself.
+    """Read the metadata of the wheel in a directory.
 
     Raises:
         NotReleasable: There is no wheel or no source distribution, or more than one.
@@ -39,7 +39,7 @@ def metadata(directory: Path) -> Message:
 
 
 def section(changelog: str, version: str) -> str | None:
-    """The changelog's part on a version, without its heading; None where it has no dated one, or says nothing.
+    """The changelog's section on a version, without its heading; None if it is empty, undated or missing.
 
     >>> section("## [Unreleased]\\n\\n## [1.2.0] - 2027-01-31\\n\\n### Added\\n\\n- Much.\\n\\n## [1.1.0] - 2026-12-24\\n", "1.2.0")
     '### Added\\n\\n- Much.'
@@ -50,11 +50,11 @@ def section(changelog: str, version: str) -> str | None:
 
 
 def notes(tag: str, built: Message, changelog: str) -> str:
-    """What the changelog says of the version that was built.
+    """The changelog's notes on the version that was built.
 
     Raises:
-        NotReleasable: The tag names another version, the changelog has no dated section on it, or nobody could tell from the
-            package where it comes from.
+        NotReleasable: The tag names another version, the changelog has no dated section on it, or the package does not name
+            its repository.
     """
     reasons = []
     if tag != f"v{built['Version']}":
@@ -76,7 +76,7 @@ def notes(tag: str, built: Message, changelog: str) -> str:
 
 
 def main(arguments: Sequence[str], changelog: Path = CHANGELOG) -> int:
-    """Exit code 0 and the notes on standard output, or 1 and the reasons on standard error."""
+    """Print the notes on standard output and return 0, or the reasons against a release on standard error and return 1."""
     tag, directory = arguments
     try:
         text = notes(tag, metadata(Path(directory)), changelog.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Carries a script of faults out on the local Kinesis. Relies on its seam for faults and on nothing of the library."""
+"""Injects the faults of a script into the local Kinesis."""
 
 from __future__ import annotations
 
@@ -31,11 +31,14 @@ CHILDREN = [
 
 
 class ScriptedFaults(NoFaults):
-    """Does what a script says.
+    """Injects the faults of a script.
 
     Args:
-        script: The faults, in the order of their times.
-        now: Seconds since the beginning.
+        script: The faults, in order of time.
+        now: Returns the seconds since the start.
+
+    Attributes:
+        strikes: The faults injected so far, each with its time in seconds since the start.
     """
 
     def __init__(self, script: Sequence[Fault], now: Callable[[], float]) -> None:
@@ -47,7 +50,7 @@ class ScriptedFaults(NoFaults):
 
     @property
     def quiet_since(self) -> float:
-        """When the last strike so far was over, seconds since the beginning."""
+        """When the last fault so far was over, seconds since the start."""
         return max((at + fault.seconds for at, fault in self.strikes), default=0.0)
 
     def __repr__(self) -> str:
@@ -67,7 +70,7 @@ class ScriptedFaults(NoFaults):
             raise AwsError(code, MESSAGES.get(fault.code, f"scripted: {fault.code}"), STATUS.get(code, 400))
 
     async def _before_polling(self, request: Request) -> None:
-        """Refused, broken or late: what else may be wrong with an event has no meaning for an answer."""
+        """Refuse, break or delay a call of polling. The other faults strike events, which polling has none of."""
         token = open_token(request.params.get("ShardIterator", "")) or {}
         shard = int(request.params.get("ShardId", token.get("shard", "0")).rpartition("-")[2])
         fault = self._strike(shard, "polling", {"refuse", "exception", *BROKEN, *SLOW})
@@ -91,7 +94,7 @@ class ScriptedFaults(NoFaults):
         if fault is None:
             return [held + frame]
         if fault.kind == "joined" and subscription.shard.tip > subscription.cursor:
-            # One more follows at once.
+            # Held back, because the next event follows at once.
             self._held[subscription] = held + frame
             return []
         steps = changed(fault, frame, subscription)
@@ -112,7 +115,7 @@ class ScriptedFaults(NoFaults):
 
 
 def changed(fault: Fault, frame: bytes, subscription: Subscription) -> list[Step]:
-    """What is written instead of a frame that a fault strikes."""
+    """The steps that write a frame with a fault."""
     half = len(frame) // 2
     match fault.kind:
         case "exception":

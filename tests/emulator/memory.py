@@ -1,7 +1,7 @@
-"""The local Kinesis without a network: what an aiobotocore client would be, down to the bytes of a response, in virtual time.
+"""The local Kinesis without a network: a client like aiobotocore's, down to the bytes of a response, in virtual time.
 
-The state, the push loop and the frames are the local Kinesis' own; only sockets are missing. `MemoryClient` is given to the
-library's `BotoTransport` and `Topology`, which cannot tell it from aiobotocore's.
+State, push loop and frames are the local Kinesis' own; only sockets are missing. The library's `BotoTransport` and `Topology`
+use `MemoryClient` as they use aiobotocore's client.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from kinesis_efo.local.writing import PutRecord, put_record
 from kinesis_efo.raw_bodies import RAW_BODY
 
 HIGH_WATER = 128 << 10
-"""Bytes that fit into the sockets' buffers between a client that does not read and the server."""
+"""Size of the sockets' buffers, bytes: the server can write so much to a client that does not read."""
 
 
 class MemoryKinesis:
     """Kinesis in one region.
 
     Args:
-        settings: As of the local AWS.
+        settings: Settings of the local AWS.
         clock: Virtual time.
-        faults: What goes wrong.
+        faults: Injects faults.
     """
 
     def __init__(self, settings: Settings, clock: Clock, faults: FaultInjection | None = None) -> None:
@@ -43,26 +43,29 @@ class MemoryKinesis:
         self.faults = faults or NoFaults()
 
     def call(self, operation: str, **params: Any) -> Any:
-        """Any operation but SubscribeToShard and PutRecord, past the faults.
+        """Call any operation but SubscribeToShard and PutRecord, without faults.
 
         Raises:
-            AwsError: As the local AWS.
+            AwsError: Kinesis refuses.
         """
         self.state.settle()
         return OPERATIONS[operation](self.state, params)
 
     def put(self, stream: str, key: str, data: bytes) -> str:
-        """Put a record; the id of the shard it went to."""
+        """Put a record; returns the id of its shard."""
         self.state.settle()
         record = PutRecord(base64.b64encode(data).decode(), key, stream_name=stream)
         return str(put_record(self.state, record)["ShardId"])
 
 
 class MemoryClient:
-    """As much of an aiobotocore `kinesis` client as the library uses.
+    """The part of an aiobotocore `kinesis` client that the library uses.
 
     Args:
-        kinesis: What answers.
+        kinesis: Answers the calls.
+
+    Attributes:
+        bodies: Bodies of open subscriptions, and of some that have ended.
     """
 
     def __init__(self, kinesis: MemoryKinesis) -> None:
@@ -110,10 +113,10 @@ class MemoryClient:
 
 
 class MemoryBody:
-    """The body of one response, as aiohttp gives it: `content.readany()` and `close()`. The server's side of it is a `Wire`.
+    """The body of one response, with the methods of aiohttp's: `content.readany()` and `close()`. The server uses it as a `Wire`.
 
     Args:
-        push: Fills it.
+        push: Writes the body.
     """
 
     def __init__(self, push: Push) -> None:
@@ -160,7 +163,7 @@ class MemoryBody:
 
     def cut(self, *, reset: bool) -> None:
         if reset:
-            # What was not read yet is gone with the connection.
+            # A reset connection loses what was not read yet.
             self._buffer.clear()
             self._end = ClientOSError(104, "Connection reset by peer")
         else:

@@ -1,4 +1,4 @@
-"""A stream in memory that is written and resharded, an application that reads it, and what must have been read in the end."""
+"""A stream in memory that is written and resharded, an application that reads it, and checks of what was read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICK: dict[str, Any] = {"consumer_creating_seconds": 0.0, "consumer_deleting_se
 
 
 class JumpingClock(LoopClock):
-    """Wall time that is not as monotonic as the other."""
+    """A clock whose wall time may jump."""
 
     def __init__(self) -> None:
         self.jump = 0.0
@@ -33,19 +33,19 @@ class JumpingClock(LoopClock):
 
 
 class MemoryWorld:
-    """See the module. Records are numbered by key; their order within a key is the order of their numbers.
+    """A stream, and an application that reads it. The records of each key are numbered in the order in which they are written.
 
     Args:
         random: Decides what Spark does.
-        shards: How many there are in the beginning.
-        faults: What goes wrong.
-        settings: Of the local Kinesis, on top of `QUICK`.
-        max_record_kib: The largest record.
-        application: As `Application`.
+        shards: Number of shards at first.
+        faults: Injects faults.
+        settings: Settings of the local Kinesis, in addition to `QUICK`.
+        max_record_kib: Size of the largest record, KiB.
+        application: Further arguments of `Application`.
 
     Attributes:
-        written: Records written so far, by key.
-        skipped: How many of them the query is not to read, by key.
+        written: Number of records written so far, by key.
+        skipped: Number of records that the query shall not read, by key: the first ones.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class MemoryWorld:
     # -- the stream
 
     def put(self, key: str, size: int = 10, count: int = 1) -> None:
-        """Put one Kinesis record: a plain one, or an aggregate of several."""
+        """Put one Kinesis record: plain, or an aggregate of several."""
         datas = []
         for _ in range(count):
             datas.append(f"{self.written[key]}:{'x' * size}".encode())
@@ -90,23 +90,23 @@ class MemoryWorld:
             self.put(f"key{number % keys}", size)
 
     def split(self, index: int) -> None:
-        """Split the open shard with that place in the hash space."""
+        """Split an open shard, given by its place in the hash space."""
         shard = self.kinesis.state.streams[STREAM].open_shards[index]
         middle = str(sum(shard.hash_range) // 2 + 1)
         self.kinesis.call("SplitShard", StreamName=STREAM, ShardToSplit=shard.id, NewStartingHashKey=middle)
 
     def merge(self, index: int) -> None:
-        """Merge the open shard with that place in the hash space with the next one."""
+        """Merge an open shard, given by its place in the hash space, with the next one."""
         one, other = self.kinesis.state.streams[STREAM].open_shards[index : index + 2]
         self.kinesis.call("MergeShards", StreamName=STREAM, ShardToMerge=one.id, AdjacentShardToMerge=other.id)
 
     def scale(self, target: int) -> None:
-        """UpdateShardCount."""
+        """Change the number of open shards with UpdateShardCount."""
         request = {"TargetShardCount": target, "ScalingType": "UNIFORM_SCALING"}
         self.kinesis.call("UpdateShardCount", StreamName=STREAM, **request)
 
     def deployed(self) -> StreamRef:
-        """The stream and its consumer as a manifest would name them; what is missing is declared."""
+        """The stream and its consumer, as a manifest names them. Registers the consumer if it is missing."""
         arn = self.kinesis.call("DescribeStreamSummary", StreamName=STREAM)["StreamDescriptionSummary"]["StreamARN"]
         consumers = self.kinesis.call("ListStreamConsumers", StreamARN=arn)["Consumers"]
         if not consumers:
@@ -123,21 +123,21 @@ class MemoryWorld:
         meanwhile: Callable[[int], Awaitable[None] | None] | None = None,
         seconds: float = 3600.0,
     ) -> Query:
-        """One run of the query, until so many rows, or everything, was read.
+        """Run the query until a number of rows, or everything, was read.
 
         Args:
-            rows: Rows in all, those of former runs included.
-            batches: Polls at least, whatever was read.
+            rows: Number of rows, including those of earlier runs; None for everything.
+            batches: The least number of polls.
             meanwhile: Called after each micro-batch with its number.
-            seconds: How long it may take.
+            seconds: Time limit.
         """
         async with asyncio.timeout(seconds), Query(self.application) as query:
             offset = await query.begin()
             number = 0
             while number < batches or (len(self.application.rows) < rows if rows is not None else not self.all_read):
                 offset = await query.batch(offset)
-                if meanwhile is not None and (happening := meanwhile(number)) is not None:
-                    await happening
+                if meanwhile is not None and (awaitable := meanwhile(number)) is not None:
+                    await awaitable
                 number += 1
         return query
 
@@ -145,19 +145,19 @@ class MemoryWorld:
 
     @property
     def expected(self) -> int:
-        """Records that the query has to read."""
+        """Number of records that the query has to read."""
         return sum(self.written.values()) - sum(self.skipped.values())
 
     @property
     def all_read(self) -> bool:
-        """Whether as many rows were read as there are records."""
+        """Whether the query has read as many rows as it has to."""
         return len(self.application.rows) >= self.expected
 
     def check(self, *, whole: bool = True) -> None:
-        """Everything was read once and in order per key; where not `whole`, everything up to some record of each key.
+        """Check that everything was read once and in order per key; unless `whole`, everything up to some record of each key.
 
         Raises:
-            AssertionError: It was not.
+            AssertionError: A record was lost, doubled or out of order.
         """
         read: dict[str, list[int]] = defaultdict(list)
         for row in self.application.rows:
@@ -172,14 +172,14 @@ class MemoryWorld:
 
     @property
     def shards(self) -> dict[str, tuple[str, ...]]:
-        """All shards that Kinesis knows, with their parents."""
+        """The parents of every shard, by its id."""
         return {shard.id: shard.parents for shard in self.kinesis.state.streams[STREAM].shards.values()}
 
     def check_order_of_shards(self) -> None:
-        """No shard was started before the ends of all its parents were in an earlier micro-batch.
+        """Check that every shard was started only after a micro-batch had read its parents to their ends.
 
         Raises:
-            AssertionError: One was.
+            AssertionError: A shard was started earlier.
         """
         ended: set[str] = set()
         for start, end in self.application.offsets:

@@ -1,7 +1,6 @@
-"""Says independently of the library what each subscription must have done about each error: the rules of `recovery`, written once more.
+"""Decides independently of the library with which error a query must fail, if any, and checks the rate of its calls.
 
-Sits on the seam of the transport, sees every call, event and error of every shard, and knows from that which error the query
-must end in, if any, and whether Kinesis' pace was kept.
+Implements the rules of `kinesis.recovery` once more. Wraps the transport, and sees every call, event and error of every shard.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ EPSILON = 1e-6
 
 @dataclass
 class Verdict:
-    """What a query must fail with.
+    """The failure that a query must end with.
 
     Attributes:
-        at: When that was decided.
-        shard: By which shard.
-        error: Its class.
-        why: What led to it.
+        at: When it was decided, monotonic seconds.
+        shard: Id of the shard that caused it.
+        error: Class of the error.
+        why: The reason.
     """
 
     at: float
@@ -69,13 +68,14 @@ class Oracle:
 
     Args:
         clock: Virtual time.
-        max_retries: As the fetcher's.
-        polled: Whether GetRecords reads: five calls a second are allowed then, and there is no consumer to be missing.
+        max_retries: The fetcher's `subscribe.maxRetries`.
+        polled: Whether the query reads with GetRecords: then five calls per second are allowed, and no consumer can be missing.
 
     Attributes:
-        verdicts: What the query must fail with; the first one counts. Empty: it must not fail.
-        last_event: When the last valid event of each shard came.
-        faults: How often what went wrong, by code.
+        verdicts: The failures that the query must end with. The first one counts; if there is none, it must not fail.
+        last_event: When the last valid event of each shard arrived.
+        faults: Number of faults, by code.
+        calls: Number of calls that open a subscription.
     """
 
     def __init__(self, clock: Clock, max_retries: int, *, polled: bool = False) -> None:
@@ -117,7 +117,7 @@ class Oracle:
             self._count(shard_id, "invalid event", errors.RetriesExhaustedError)
 
     def interrupted(self, shard_id: str) -> None:
-        """The subscription was cancelled: an error of this very moment was never looked at."""
+        """A subscription was cancelled. Undoes an error at the same time, which the subscription never handled."""
         at, before, verdicts = self._undo.pop(shard_id, (-1.0, None, 0))
         if before is not None and at == self.now():
             self._shards[shard_id] = before
@@ -157,9 +157,9 @@ class Oracle:
             self._count(shard_id, code, errors.KeyUnusableError if code in KMS else errors.RetriesExhaustedError)
 
     def ended(self, shard_id: str, opened: float, last: float | None) -> None:
-        """A clean end; it is a fault where nothing came, and it was too soon for one of old age or nothing comes for long."""
-        sign = self.last_event.get(shard_id, self._shards[shard_id].first)
-        if last is None and (self.now() - opened < 1 or self.now() - sign > SILENCE):
+        """A subscription ended cleanly. That is a fault if it sent no event and ended early, or its shard is silent."""
+        heard = self.last_event.get(shard_id, self._shards[shard_id].first)
+        if last is None and (self.now() - opened < 1 or self.now() - heard > SILENCE):
             self._count(shard_id, "ended without an event", errors.RetriesExhaustedError)
 
     def silent(self, shard_id: str) -> None:
@@ -179,11 +179,11 @@ class Oracle:
 
 
 class WatchedTransport:
-    """A transport that an oracle watches.
+    """A transport that reports to an oracle.
 
     Args:
-        inner: Does the work.
-        oracle: Is told of everything.
+        inner: The transport that does the work.
+        oracle: Receives every call, event and error.
     """
 
     def __init__(self, inner: Transport, oracle: Oracle) -> None:
@@ -210,7 +210,7 @@ class WatchedTransport:
 
 
 class WatchedEvents:
-    """The events of one subscription, watched."""
+    """The events of one subscription, reported to the oracle."""
 
     def __init__(self, inner: EventStream, shard_id: str, oracle: Oracle) -> None:
         self._inner = inner
@@ -238,19 +238,20 @@ class WatchedEvents:
         try:
             event = await anext(self._events)
         except StopAsyncIteration:
-            self._over(None)
+            self._ended(None)
             raise
         except Exception as error:
-            self._over(error)
+            self._ended(error)
             raise
         self._last = oracle.now()
         oracle.event(self._shard_id, event.payload)
         return event
 
-    def _over(self, error: Exception | None) -> None:
+    def _ended(self, error: Exception | None) -> None:
         oracle = self._oracle
         if self._closed_by_us:
-            # A subscription that reads is closed for one reason: 35 s without a byte. One whose sink is full does not read.
+            # The library closes a subscription that it reads after 35 s without a byte, and one that it does not read for want of
+            # capacity.
             if oracle.now() - self._asked >= SILENCE - EPSILON:
                 oracle.silent(self._shard_id)
         elif error is not None:

@@ -1,7 +1,7 @@
-"""A streaming query without Spark: real fetchers over the local Kinesis in memory, in virtual time, and what Spark does with them.
+"""A streaming query without Spark: real fetchers on the local Kinesis in memory, in virtual time.
 
-Plans micro-batches, reads their ranges (some attempts twice, some broken off, some slowly), commits, and goes on after
-crashes from the last batch planned, which must give the same rows again.
+It does what Spark does: plans micro-batches, reads their ranges (some twice, some partly, some slowly), commits, and after a
+crash repeats the last batch planned, which must give the same rows again.
 """
 
 from __future__ import annotations
@@ -37,15 +37,7 @@ LEASE_TIMEOUT = 10.0
 
 
 class Row(NamedTuple):
-    """A row that Spark got.
-
-    Attributes:
-        shard: Shard id.
-        sequence: Sequence number.
-        sub: Sub-sequence number.
-        key: Partition key.
-        data: Data.
-    """
+    """A row that was read."""
 
     shard: str
     sequence: int
@@ -56,21 +48,24 @@ class Row(NamedTuple):
 
 @dataclass
 class Application:
-    """What outlives a query: Kinesis, the lease table, and Spark's checkpoint.
+    """The state that outlives a query: Kinesis, the lease table, and Spark's checkpoint.
 
     Attributes:
-        kinesis: See `MemoryKinesis`.
+        kinesis: Kinesis in memory.
         ref: The stream and its consumer.
         random: Decides what Spark does.
         buffer_bytes: Budget of a fetcher.
-        max_bytes: Most bytes of a micro-batch.
-        max_records: Most records of a micro-batch.
-        fail_on_data_loss: The option.
-        slowness: Seconds that a task takes for a chunk, at most.
+        max_bytes: Limit of a micro-batch, bytes.
+        max_records: Limit of a micro-batch, records.
+        fail_on_data_loss: The option `failOnDataLoss`.
+        slowness: The longest time that a task takes for a chunk, seconds.
         polls: Whether the next query reads with GetRecords.
-        clock: The readers' clocks, whose wall time may jump.
-        rows: What was read, in the order of micro-batches.
+        clock: The readers' clock, whose wall time may jump.
+        start: Where a new query starts.
+        table: The lease table.
+        rows: The rows read, in the order of micro-batches.
         offsets: Start and end of every micro-batch planned.
+        runs: Number of queries started.
     """
 
     kinesis: MemoryKinesis
@@ -102,11 +97,11 @@ class WatchedFetcher(Fetcher):
 
 
 class Query:
-    """One run of the query: from its start to its stop, failure or crash.
+    """One run of the query, from its start to its stop, failure or crash.
 
     Args:
-        application: What it reads and where it left off.
-        retry: As in the options.
+        application: The state that the run continues.
+        retry: The options on retries.
     """
 
     def __init__(self, application: Application, retry: RetrySettings = RetrySettings()) -> None:  # noqa: B008
@@ -151,11 +146,11 @@ class Query:
         assert all(body.over for body in self.client.bodies), "a connection was left open"
 
     def crash(self) -> None:
-        """See to it that nothing can be written any more: what `stop` does reaches nobody."""
+        """Cut the run off from the lease table, so that `stop` cannot release its leases."""
         self.network.cut = True
 
     async def begin(self) -> Offset:
-        """Where the query goes on: behind the last batch; the last batch planned is read again as it was planned."""
+        """Start or resume the query; returns the offset to go on from. Repeats the last batch planned, as Spark does."""
         application = self.application
         if not application.offsets:
             return await start_offset(application.start, self.streams, self.network, self.keys, application.clock)
@@ -164,17 +159,17 @@ class Query:
         return end
 
     async def batch(self, offset: Offset) -> Offset:
-        """One micro-batch; the offset it ends at, which is the same where there was nothing."""
+        """Run one micro-batch; returns the offset at its end, which is the same if there was nothing to read."""
         end = await self.poll(offset)
         if end != offset:
-            # As Spark: what the last batch read is committed when the next one is planned.
+            # Spark commits a batch when it plans the next one.
             await self.fetcher.commit(CommitRequest(offset.to_dict()))
             self.application.offsets.append((offset, end))
             await self.run_batch(offset, end, again=False)
         return end
 
     async def poll(self, offset: Offset) -> Offset:
-        """How far the next micro-batch goes."""
+        """Plan the next micro-batch; returns its end."""
         application = self.application
         request = PollRequest(offset.to_dict(), application.max_bytes, application.max_records, 1.0)
         reply = await self.fetcher.poll(request)
@@ -191,7 +186,7 @@ class Query:
         return Offset(moved)
 
     async def run_batch(self, start: Offset, end: Offset, *, again: bool) -> None:
-        """Read a batch's ranges as tasks do, and keep its rows."""
+        """Read a batch's ranges as tasks do, and store its rows."""
         random = self.application.random
         ranges = start.ranges_to(end)
         random.shuffle(ranges)
@@ -209,7 +204,7 @@ class Query:
         self.application.rows += rows
 
     async def read(self, wanted: ShardRange, stop_after: int | None = None) -> list[Row]:
-        """The rows of one range."""
+        """Read the rows of one range; with `stop_after`, break off after that many payloads and return none."""
         application = self.application
         payloads: list[bytes] = []
         reader = self.fetcher.read(wanted)
@@ -234,7 +229,7 @@ class Query:
 
     @property
     def failure(self) -> KinesisEfoError | None:
-        """What ended the query, if anything did."""
+        """The error that ended the query, or None."""
         return self.fetcher._failure
 
     @staticmethod

@@ -1,6 +1,6 @@
-"""One seed's scenario: a stream that is written, read, resharded and disturbed at random, and what must have come of it.
+"""Random scenarios: a stream is written, read, resharded and disturbed, and everything must be read exactly once.
 
-Everything happens in virtual time, so that minutes cost milliseconds, and the same seed plays the same scenario.
+A scenario runs in virtual time, so that minutes cost milliseconds, and the same seed plays the same scenario.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from tests.emulator.script import generate
 from tests.support.virtual_time import run
 
 SECONDS = 30.0
-"""For so long something is written and something goes wrong; then everything must be read."""
+"""How long records are written and faults injected; afterwards, everything must be read."""
 
 STALLED = 200.0
-"""Nothing may stand still for so many seconds after the last disturbance. Opening (60 s), silence (35 s), the longest backoffs
-in a row (10 s each) and the wait for an expired lease lie below."""
+"""Seconds without progress after the last disturbance that count as a stall. Opening (60 s), silence (35 s), the longest
+backoffs in a row (10 s each) and the wait for an expired lease take less."""
 
 
 @dataclass
 class Outcome:
-    """What a scenario came to.
+    """The outcome of a scenario.
 
     Attributes:
-        records: User records written, all of which were read.
-        runs: How often the query was started.
-        faults: Faults that struck, by kind.
-        errors: What ended the runs that failed.
-        most_used: The most bytes that a fetcher held.
+        records: Number of user records written, all of which were read.
+        runs: Number of runs of the query.
+        faults: Number of faults injected, by kind.
+        errors: The errors of the runs that failed.
+        most_used: The most bytes that a fetcher buffered.
     """
 
     records: int = 0
@@ -47,11 +47,11 @@ class Outcome:
 
 
 class Scenario:
-    """See the module.
+    """One scenario.
 
     Args:
-        seed: What happens.
-        moves: Each run of the query reads with GetRecords or with SubscribeToShard, by chance.
+        seed: Determines everything that happens.
+        moves: Whether each run of the query chooses at random between GetRecords and SubscribeToShard.
     """
 
     def __init__(self, seed: int, *, moves: bool = False) -> None:
@@ -85,10 +85,10 @@ class Scenario:
         self.disturbed = self.began
 
     async def play(self) -> Outcome:
-        """Let it happen, and check what came of it.
+        """Play the scenario, and check its outcome.
 
         Raises:
-            AssertionError: Something was lost, doubled, out of order, stalled, or failed as it should not.
+            AssertionError: A record was lost, doubled or out of order, or the query stalled or failed where it must not.
         """
         actors = [asyncio.create_task(actor()) for actor in (self._write, self._disturb)]
         try:
@@ -105,10 +105,10 @@ class Scenario:
             outcome.faults[" ".join(filter(None, (fault.kind, fault.code)))] += 1
         return outcome
 
-    # -- the query and whoever restarts it
+    # -- the query and its restarts
 
     async def _run(self, actors: list[asyncio.Task[None]]) -> bool:
-        """One run of the query; whether everything was read in the end."""
+        """Run the query once; returns whether everything was read."""
         if self.moves:
             self.application.polls = self.random.random() < 0.5
         query = self.query = Query(self.application)
@@ -122,7 +122,7 @@ class Scenario:
                 raise
             return False
         except TableUnavailableError:
-            # The table could not be reached at the start: whoever runs the query starts it again.
+            # The table could not be reached at the start, so the query is started again.
             await asyncio.sleep(5)
             return False
         except KinesisEfoError as error:
@@ -146,7 +146,7 @@ class Scenario:
             quiet = max(progress, self.disturbed, self.began + self.faults.quiet_since)
             if now - quiet > STALLED:
                 self._fail(f"nothing was read for {now - quiet:.0f} s, at {offset}")
-        # What failed during the last micro-batch comes out with the next.
+        # The next poll raises a failure of the last micro-batch.
         await query.poll(offset)
 
     async def _check_failure(self, query: Query, error: KinesisEfoError) -> None:
@@ -162,7 +162,7 @@ class Scenario:
             self.application.ref = self.world.deployed()
         self._check_rows(whole=False)
 
-    # -- what happens meanwhile
+    # -- writes and disturbances
 
     async def _write(self) -> None:
         random = self.random
@@ -197,7 +197,7 @@ class Scenario:
             else:
                 world.split(random.randrange(shards))
         except AwsError as refused:
-            # Still UPDATING, or as few or as many shards as there may be.
+            # The stream is still UPDATING, or has the least or the largest number of shards.
             if refused.code not in ("ResourceInUseException", "InvalidArgumentException", "LimitExceededException"):
                 raise
 
@@ -249,7 +249,7 @@ class Scenario:
         clock.jump += self.random.uniform(-3600, 3600)
 
     async def _redeploy(self) -> None:
-        """The consumer is deleted and created again under its name: it has another ARN then."""
+        """Delete the consumer. The next run registers it again, with another ARN."""
         if self.random.random() < 0.2:
             self.kinesis.call("DeregisterStreamConsumer", ConsumerARN=self.application.ref.consumer_arn)
 
@@ -266,7 +266,7 @@ class Scenario:
 
 
 def play(seed: int, *, moves: bool = False) -> Outcome:
-    """Play one seed's scenario, in virtual time, three hours of it at most."""
+    """Play the scenario of a seed, for at most three hours of virtual time."""
 
     async def main() -> Outcome:
         return await asyncio.wait_for(Scenario(seed, moves=moves).play(), 3 * 3600)

@@ -1,6 +1,6 @@
-"""What goes wrong when, for which consumer and shard: a plain list, made from a seed. Pure; nothing in here does anything.
+"""Scripts of faults: plain lists of what goes wrong when, for which consumer and shard, generated from a seed. Pure.
 
-`faults.ScriptedFaults` carries it out on the local Kinesis, over HTTP or in memory.
+`faults.ScriptedFaults` injects them into the local Kinesis, over HTTP or in memory.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ REFUSALS: Final = (
     "ResourceInUseException: not active",
     "ExpiredTokenException",
 )
-"""Why Kinesis may refuse SubscribeToShard for now."""
+"""Errors of SubscribeToShard that a retry helps."""
 
 FATAL_REFUSALS: Final = ("ResourceNotFoundException", "InvalidArgumentException", "AccessDeniedException")
-"""Why it may refuse for good."""
+"""Errors of SubscribeToShard that no retry helps."""
 
 EXCEPTIONS: Final = (
     "ResourceInUseException",
@@ -56,26 +56,26 @@ BROKEN: Final = (
     "continuation and children",
     "neither continuation nor children",
 )
-"""What ends a subscription before its time."""
+"""Faults that end a subscription early."""
 
 ODD: Final = ("bytewise", "joined", "duplicate", "empty with lag", "empty at the tip")
-"""What looks strange and is none the less right."""
+"""Events that look strange but are valid."""
 
 SLOW: Final = ("slow opening", "slow first byte", "stall")
-"""What takes a while."""
+"""Faults that delay a subscription."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong.
+    """A fault.
 
     Attributes:
         kind: `refuse`, `exception`, or one of `BROKEN`, `ODD` and `SLOW`.
-        at: Seconds after the beginning; it strikes at the first occasion from then on.
-        shard: Index of the shard; None for whichever comes first.
+        at: Seconds after the start from which on it strikes, at the first occasion.
+        shard: Index of the shard; None for any.
         times: How often it strikes.
-        seconds: How long it takes, where it is one of `SLOW`.
-        code: Which error, for `refuse` and `exception`.
+        seconds: Delay of a fault of `SLOW`.
+        code: Code of the error, for `refuse` and `exception`.
         consumer: Name of the consumer; None for any.
     """
 
@@ -89,13 +89,13 @@ class Fault:
 
 
 def generate(random: Random, seconds: float, shards: int, *, fatal: bool = False) -> list[Fault]:
-    """A mixture of faults.
+    """Generate a mixture of faults.
 
     Args:
-        random: Decides about everything.
-        seconds: The last one begins before.
-        shards: How many there are; some faults hit all.
-        fatal: Let there be one that no retry helps, too.
+        random: Source of randomness.
+        seconds: Time within which the faults begin.
+        shards: Number of shards. Some faults strike any shard.
+        fatal: Whether to add a fault that no retry helps.
     """
     kinds: Sequence[str] = random.sample(("refuse", "exception", *BROKEN, *ODD, *SLOW), random.randint(2, 8))
     script = [_fault(random, random.choice(kinds), seconds, shards) for _ in range(random.randint(3, 25))]
@@ -107,7 +107,7 @@ def generate(random: Random, seconds: float, shards: int, *, fatal: bool = False
 
 
 def _fault(random: Random, kind: str, seconds: float, shards: int) -> Fault:
-    # Mostly a few times, so that it passes; now and then so often that it does not.
+    # Mostly so few times that retries succeed; sometimes so many that they do not.
     times = random.choice((1, 1, 1, 2, 3, 5, 12))
     return Fault(
         kind,

@@ -1,7 +1,4 @@
-"""Every fault by itself: once, and it costs nothing but time; again and again, and it ends the query with the error named for it.
-
-The table says in plain words what `oracle` judges in mixtures.
-"""
+"""Every fault alone: a single one costs nothing but time; one that persists ends the query with the error in the table."""
 
 from __future__ import annotations
 
@@ -36,14 +33,14 @@ FOR_EVER = 1 << 30
 
 
 def world_with(*script: Fault, **arguments: Any) -> tuple[MemoryWorld, ScriptedFaults]:
-    """A world of one shard in which this goes wrong."""
+    """A world with one shard and these faults."""
     began = asyncio.get_running_loop().time()
     faults = ScriptedFaults(script, lambda: asyncio.get_running_loop().time() - began)
     return MemoryWorld(faults=faults, **{"settings": {"max_event_records": 5}, **arguments}), faults
 
 
 def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in virtual time, two hours of it at most."""
+    """Run a test in virtual time, for at most two hours of it."""
 
     @functools.wraps(test)
     def synchronous(**arguments: Any) -> None:
@@ -121,7 +118,7 @@ async def test_odd_events_may_come_for_ever(kind: str) -> None:
 
 @virtual
 async def test_ten_failures_between_two_events_are_borne_as_often_as_they_come() -> None:
-    """Progress resets the count: 30 rows of ten failures each."""
+    """Progress resets the count: 30 times ten failures in a row."""
     world, _ = world_with(*[Fault("reset", 200.0 * row, times=10) for row in range(30)])
 
     async def write(number: int) -> None:
@@ -237,14 +234,14 @@ async def test_faults_of_one_consumer_leave_another_alone() -> None:
 @pytest.mark.parametrize("fail", [True, False])
 @virtual
 async def test_shards_trimmed_while_nobody_reads(fail: bool) -> None:
-    """What retention took is told, or left out once that is accepted; what is left is read once and in order."""
+    """Trimmed records fail the query, or are left out if `failOnDataLoss` is off; the others are read once and in order."""
     settings = {"retention_seconds": 600.0, "max_event_records": 5}
     world, _ = world_with(settings=settings, shards=2, fail_on_data_loss=fail, max_records=10)
     world.put_some(60)
     await world.read(rows=15)
     world.split(0)
     await asyncio.sleep(1200)
-    # The last micro-batch was committed: nobody wants it again.
+    # The last micro-batch was committed, so that it is not repeated.
     _, end = world.application.offsets[-1]
     world.application.offsets.append((end, end))
     read = Counter(row.key for row in world.application.rows)

@@ -1,4 +1,4 @@
-"""Events that mean harm, sent to a whole fetcher: they end the query with a clear error, and the memory stays within its budget."""
+"""Malicious events, sent to a whole fetcher: they end the query with a clear error, and memory stays within its budget."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.emulator.test_each_fault import virtual
 
 
 class Sent(NoFaults):
-    """Sends something else in place of every event.
+    """Replaces the payload of events.
 
     Args:
-        change: Told the payload, says what to send.
-        times: How many events; none after that.
+        change: Returns the payload to send instead.
+        times: Number of events to replace.
     """
 
     def __init__(self, change: Callable[[bytes], bytes], times: int = 1 << 30) -> None:
@@ -73,7 +73,7 @@ async def test_a_hostile_event_that_passes_costs_nothing_but_time(name: str) -> 
 
 @virtual
 async def test_padding_is_held_within_the_budget() -> None:
-    """Megabytes beside each record that nobody asked for: one event per shard is admitted, whatever its size."""
+    """Unknown fields of megabytes: one event per shard is admitted, whatever its size."""
     world = MemoryWorld(
         shards=4,
         faults=Sent(lambda payload: payload[:-1] + b',"Padding":"' + b"x" * (4 << 20) + b'"}'),

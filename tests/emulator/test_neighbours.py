@@ -1,4 +1,4 @@
-"""A shard whose reader is stuck does not slow the others: counted in virtual time, where nothing but waiting takes any."""
+"""A shard whose reader is stuck does not slow the others. Measured in virtual time, in which only waiting takes time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVER = Position.after(10**60)
 
 
 async def neighbours_latencies(*, blocked: bool, rounds: int = 300) -> tuple[list[float], Query]:
-    """Seconds from put to a reader's hands for three shards, while the fourth has no data, or far more than is taken."""
+    """Latencies from put to reader, seconds, of three shards, while the fourth has no data, or far more than its reader takes."""
     world = MemoryWorld(Random(1), shards=SHARDS, settings={"read_limit": False}, buffer_bytes=2 << 20)
     # One key per shard.
     keys: dict[str, str] = {}
@@ -55,7 +55,7 @@ async def neighbours_latencies(*, blocked: bool, rounds: int = 300) -> tuple[lis
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
         if blocked:
-            # Closed for want of room, and not open in vain.
+            # Closed for want of capacity, instead of open and idle.
             assert query.streams["orders"].stats[stuck].state is State.PAUSED
     return latencies, query
 

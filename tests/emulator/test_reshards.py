@@ -1,6 +1,6 @@
-"""Reshards while a query reads, with unread data in closed parents: every record once, parents before children.
+"""Reshards while a query reads, with unread data in closed parents: every record is read once, parents before children.
 
-What random reshards and faults do together is in the seeds; here is what an operator does on purpose.
+These are an operator's reshards; random scenarios combine reshards with faults.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def test_a_child_is_split_before_its_parent_is_drained() -> None:
 @pytest.mark.parametrize("seed", range(5))
 @virtual
 async def test_update_shard_count_from_4_to_16_to_2(seed: int) -> None:
-    """Kinesis goes at most twice as high or half as low at a time."""
+    """Kinesis at most doubles or halves the number of shards at a time."""
     world = MemoryWorld(Random(seed), shards=4, settings=SMALL, max_records=60)
     steps = [8, 16, 8, 4, 2]
 
@@ -76,7 +76,7 @@ async def test_update_shard_count_from_4_to_16_to_2(seed: int) -> None:
 
 @virtual
 async def test_all_of_them_at_once_while_nothing_has_been_read_of_the_first() -> None:
-    """Within a minute, so that ListShards is not asked: the ends of shards alone say how it goes on."""
+    """Within a minute, so that ListShards is not called again: only the ends of shards name their children."""
     world = MemoryWorld(shards=4, settings=SMALL)
     for target in (8, 16, 8, 4, 2):
         world.put_some(200, keys=50)
@@ -174,7 +174,7 @@ async def test_latest_is_decided_once_also_where_the_query_fails_before_its_firs
     world.application.start = Start()
     await asyncio.sleep(1)
     async with Query(world.application) as query:
-        # Spark stores the first offset, and the query ends before there is anything to read.
+        # Spark stores the first offset, and the query ends before it reads a record.
         first = await query.begin()
     world.application.offsets.append((first, first))
     world.put_some(50)

@@ -1,4 +1,4 @@
-"""Scripts of faults: the same from the same seed, and together they hold everything that can go wrong."""
+"""Scripts of faults: the same seed gives the same script, and together they cover every fault."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_two_hundred_scripts_hold_everything() -> None:
 
 
 def test_what_the_model_of_the_api_knows_is_scripted() -> None:
-    """Every error that botocore's model of SubscribeToShard names, before and inside the stream."""
+    """Scripts cover every error in botocore's model of SubscribeToShard, before and inside the stream."""
     from botocore.session import get_session
 
     operation = get_session().get_service_model("kinesis").operation_model("SubscribeToShard")

@@ -1,7 +1,7 @@
-"""Fuzz some targets, one after the other: `python -m tests.fuzz [--seconds N] [target ...]`.
+"""Fuzzes targets, one after the other: `python -m tests.fuzz [--seconds N] [target ...]`.
 
-An input that breaks a promise is kept in `tests/fuzz/corpus/<target>`, where a test replays it for ever. Needs atheris (group
-`fuzz`).
+Stores an input that breaks a promise in `tests/fuzz/corpus/<target>`, where a test replays it from then on. Needs atheris
+(group `fuzz`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def fuzz(target: str, seconds: int, found: Path) -> None:
     """Fuzz in this process; the fuzzer ends it."""
     import atheris
 
-    # What is to be covered must not have been imported before.
+    # atheris instruments modules when they are imported first.
     with atheris.instrument_imports(include=["kinesis_efo.kinesis"]):
         from tests.fuzz.targets import TARGETS
 
@@ -37,11 +37,13 @@ def fuzz(target: str, seconds: int, found: Path) -> None:
 
 
 def main() -> int:
-    """Run each target in a process of its own, since the fuzzer does not return."""
+    """Run each target in a separate process, because the fuzzer does not return."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Fuzz the decoders.")
-    parser.add_argument("targets", nargs="*", help=f"of {', '.join(TARGETS)}; all where none is named")
-    parser.add_argument("--seconds", type=int, default=120, help="for each target (120)")
-    parser.add_argument("--found", type=Path, default=Path(".fuzz"), help="where inputs that reach new code go (.fuzz)")
+    parser.add_argument("targets", nargs="*", help=f"any of {', '.join(TARGETS)}; all by default")
+    parser.add_argument("--seconds", type=int, default=120, help="time for each target (120)")
+    parser.add_argument(
+        "--found", type=Path, default=Path(".fuzz"), help="directory for inputs that reach new code (.fuzz)"
+    )
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if unknown := set(asked.targets) - set(TARGETS):

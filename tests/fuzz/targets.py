@@ -1,7 +1,7 @@
-"""What is fuzzed: each target takes any bytes, and raises where a decoder breaks a promise.
+"""The targets of fuzzing: each takes any bytes, and raises if a decoder breaks a promise.
 
-The promises are the same for all: nothing but `FrameError` comes out, what comes out is in proportion to what went in, and two
-ways of reading the same bytes agree. Checksums are made right here, since no fuzzer guesses them.
+The promises: a decoder raises nothing but `FrameError`, its output is in proportion to its input, and two ways of reading the
+same bytes agree. Targets compute correct checksums, because no fuzzer guesses them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
 KEY: Final = ShardKey("orders", "shardId-000000000000")
 LEAST_RECORD: Final = 6
-"""Bytes of the smallest record of an aggregate: tag and length, a key's tag and index, the data's tag and length."""
+"""Size of the smallest record of an aggregate, bytes: tag and length, a key's tag and index, the data's tag and length."""
 
 
 def wire(data: bytes) -> None:
-    """Bytes of a response, in one piece and cut after as many bytes as the first one says."""
+    """The bytes of a response, in one piece, and in pieces of a size that the first byte gives."""
     step = 1 + data[0] if data else 1
     assert _frames(data, len(data) or 1) == _frames(data, step)
 
 
 def frame(data: bytes) -> None:
-    """A frame with right checksums: the first two bytes say how long the headers are, the rest is headers and payload."""
+    """A frame with correct checksums: the first two bytes are the size of the headers, the rest headers and payload."""
     size = int.from_bytes(data[:2], "big")
     headers, payload = data[2 : 2 + size], data[2 + size :]
     prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
@@ -48,7 +48,7 @@ def frame(data: bytes) -> None:
 
 
 def event(data: bytes) -> None:
-    """The JSON of an event, as the fetcher reads it; what it reads travels on as JSON."""
+    """The JSON of an event, as the fetcher reads it and passes its head on as JSON."""
     try:
         head = read_head(data)
     except FrameError:
@@ -60,7 +60,7 @@ def event(data: bytes) -> None:
     try:
         parsed = json.loads(data)
     except (ValueError, RecursionError):
-        # What nobody asks for is skipped without a close look.
+        # The fetcher skips unknown fields without parsing them completely.
         return
     assert len(parsed.get("Records", ())) == head.records
 
@@ -92,7 +92,7 @@ def records(data: bytes) -> None:
 
 
 def aggregate(data: bytes) -> None:
-    """The message of an aggregate, with its magic and a right digest."""
+    """The message of an aggregate, with its magic number and a correct digest."""
     whole = MAGIC + data + md5(data, usedforsecurity=False).digest()
     everything = deaggregate(whole, None)
     within = deaggregate(whole, (0, 1 << 127))
@@ -114,7 +114,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
 
 
 def _frames(data: bytes, step: int) -> tuple[list[Frame], bool]:
-    """The frames in some bytes, fed so many at a time, and whether anything was wrong with them."""
+    """The frames in some bytes, fed `step` bytes at a time, and whether the decoder raised an error."""
     decoder = FrameDecoder()
     frames: list[Frame] = []
     try:

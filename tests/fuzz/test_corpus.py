@@ -1,4 +1,4 @@
-"""Every input that was kept, played again: what was found once stays fixed."""
+"""Replays every input of the corpus, so that what was found once stays fixed."""
 
 from __future__ import annotations
 

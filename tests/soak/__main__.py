@@ -17,22 +17,24 @@ _MARK = ".kinesis-efo-soak"
 
 
 def main(
-    minutes: Annotated[float, typer.Option(envvar="SOAK_MINUTES", min=0.1, help="How long to write.")] = 30.0,
-    seed: Annotated[int, typer.Option(envvar="SOAK_SEED", help="Decides about everything that is random.")] = 2013,
+    minutes: Annotated[
+        float, typer.Option(envvar="SOAK_MINUTES", min=0.1, help="How long records are written.")
+    ] = 30.0,
+    seed: Annotated[int, typer.Option(envvar="SOAK_SEED", help="Seed of all randomness.")] = 2013,
     rate: Annotated[float, typer.Option(envvar="SOAK_RATE", min=1, help="Records per second between bursts.")] = 400.0,
     directory: Annotated[
-        Path, typer.Option(help="Where everything goes. What an earlier run left there is removed.")
+        Path, typer.Option(help="Directory for all output. The output of an earlier run is removed.")
     ] = Path("soak-out"),
 ) -> None:
-    """Read a stream for a long time while everything goes wrong; nothing may be lost, doubled, out of order, or grow."""
+    """Read a stream for a long time under faults; no record may be lost, doubled or out of order, and no resource may grow."""
     console = Console(force_terminal=False if os.environ.get("CI") else None)
     directory = directory.absolute()
     if directory.exists() and any(directory.iterdir()) and not (directory / _MARK).exists():
-        raise typer.BadParameter(f"{directory} holds something that is not the soak's; give another one")
+        raise typer.BadParameter(f"{directory} holds files that are not the soak's; give another directory")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     (directory / _MARK).touch()
-    # The producer finds its credentials where every SDK does.
+    # The producer takes its credentials from the environment, as every SDK does.
     os.environ.update(AWS_ACCESS_KEY_ID="soak", AWS_SECRET_ACCESS_KEY="soak")
     plan = Plan(directory, minutes * 60, seed, rate=rate, say=lambda line: console.print(line, highlight=False))
     report = soak(plan)

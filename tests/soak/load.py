@@ -1,4 +1,4 @@
-"""Writes to the stream through the library's producer: steadily, with bursts, in a thread."""
+"""Writes to the stream with the library's producer, steadily and with bursts, in a thread."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ TICK = 0.02
 
 
 class Load:
-    """Puts records until it is told to stop. A context manager.
+    """Puts records until it is stopped. A context manager.
 
     Args:
         stream: Name of the stream.
-        aws: Where it is.
+        aws: Region and endpoint.
         rate: Records per second between bursts.
-        random: Decides about keys, sizes and bursts.
+        random: Determines keys, sizes and bursts.
 
     Attributes:
-        put: Records handed over so far.
-        bytes: Bytes of their data.
-        error: What went wrong, or None.
+        put: Number of records given to the producer.
+        bytes: Size of their data, bytes.
+        error: The error that ended the thread, or None.
     """
 
     def __init__(self, stream: str, aws: AwsSettings, rate: float, random: Random) -> None:
@@ -52,7 +52,7 @@ class Load:
         self.stop()
 
     def stop(self) -> int:
-        """Put no more, and wait until everything is acknowledged. How many records there were."""
+        """Stop, wait until every record is acknowledged, and return the number of records."""
         self._stop.set()
         self._thread.join()
         return self.put
@@ -72,7 +72,7 @@ class Load:
             bursting = burst_at <= now
             if now > burst_at + BURST_SECONDS:
                 burst_at = now + self._random.uniform(15, 40)
-            # What a pause of this process left undone is not made up for.
+            # After a pause of this process, at most one second's records are made up for.
             owed += min(now - before, 1.0) * self._rate * (BURST_FACTOR if bursting else 1.0)
             before = now
             for _ in range(int(owed)):

@@ -1,7 +1,6 @@
-"""A fault every few seconds, wherever something is being done: in the events, in calls of the reader, of the leases, of the producer.
+"""Injects a fault every few seconds into what is in use: events, and calls of reader, leases and producer.
 
-None of them loses, doubles or reorders a record in the stream: a refused PutRecords has written nothing. Relies on the
-emulator for what can go wrong with an event.
+No fault loses, doubles or reorders a record in the stream: a refused PutRecords has written nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ KINDS: Final = {
 }
 WEIGHTS: Final = {FRAME: 6, "SubscribeToShard": 3, "GetRecords": 3}
 OUTAGE_SECONDS: Final = 2.5
-"""A fault of the lease table lasts; shorter than the leases."""
+"""How long the lease table is throttled; less than the lease timeout."""
 
 _STATUS: Final = {"InternalFailure": 500, "InternalServerError": 500, "ServiceUnavailable": 503}
 _WAIT_SECONDS: Final = 2.0
@@ -42,15 +41,15 @@ _TAKEN: Final = "Another active subscription exists for this consumer: soak"
 
 
 class Mishaps(NoFaults):
-    """Makes the local AWS misbehave.
+    """Injects faults into the local AWS.
 
     Args:
-        random: Decides what goes wrong, and when.
+        random: Determines the faults and their times.
         every: Seconds between two faults, on average.
-        clock: Monotonic seconds.
+        clock: Returns monotonic seconds.
 
     Attributes:
-        struck: Faults so far, as (what was hit, how).
+        struck: Number of faults so far, by (target, kind).
     """
 
     def __init__(self, random: Random, every: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,7 +71,7 @@ class Mishaps(NoFaults):
     def _strikes(self, target: str) -> str | None:
         now = self._seen[target] = self._clock()
         if now > self._due + _WAIT_SECONDS:
-            # Nobody does such a thing any more.
+            # The target is not in use any more.
             self._aim()
             self._due = now
         if target != self._target or now < self._due:

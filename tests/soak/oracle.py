@@ -1,7 +1,7 @@
-"""Says of every record whether it is the one that had to come: the first lost, doubled or misordered one ends the soak.
+"""Checks that every record is the next one of its key: the first that is lost, doubled or out of order ends the soak.
 
-Records carry a key, a number that counts up per key, and when they were put. Relies on the driver's output: one directory
-per micro-batch, one file per task, rows in the order in which they were read.
+A record holds its key, its number within the key, and the time it was put. The driver writes one directory per micro-batch and
+one file per task, with rows in the order in which they were read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 
 class Violation(AssertionError):
-    """The promise is broken; the message says where."""
+    """A record or a resource is not as it must be; the message says where."""
 
 
 def encode(key: int, number: int, put_ms: int, size: int) -> bytes:
@@ -29,11 +29,11 @@ def encode(key: int, number: int, put_ms: int, size: int) -> bytes:
 
 
 class Ledger:
-    """What came so far.
+    """The records read so far.
 
     Attributes:
-        records: How many.
-        bytes: Bytes of their data.
+        records: Their number.
+        bytes: Size of their data, bytes.
     """
 
     def __init__(self) -> None:
@@ -46,13 +46,13 @@ class Ledger:
 
         Args:
             rows: Data of the records, in order.
-            where: For the message.
+            where: Their place, for the message.
 
         Returns:
-            When the oldest of them was put, epoch milliseconds; None for no rows.
+            When the oldest of them was put, epoch milliseconds; None if there are none.
 
         Raises:
-            Violation: One is not the next of its key.
+            Violation: A record is not the next one of its key.
         """
         oldest: int | None = None
         for data in rows:
@@ -69,15 +69,15 @@ class Ledger:
 
 
 class Oracle:
-    """Reads micro-batches once Spark has committed them, in order, and removes them.
+    """Checks micro-batches in order, once Spark has committed them, and deletes them.
 
     Args:
-        directory: Where the driver's `output` and `checkpoint` are.
+        directory: The parent of the driver's `output` and `checkpoint`.
 
     Attributes:
-        ledger: What came so far.
-        batches: Micro-batches so far.
-        largest_lag: Seconds between the put of a record and the commit of its micro-batch, at most.
+        ledger: The records read so far.
+        batches: Number of micro-batches so far.
+        largest_lag: The longest time from the put of a record to the commit of its micro-batch, seconds.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -89,16 +89,16 @@ class Oracle:
 
     @property
     def committed(self) -> int:
-        """Micro-batches that Spark has committed."""
+        """Number of micro-batches that Spark has committed."""
         if not self._commits.is_dir():
             return 0
         return max((int(file.name) for file in self._commits.iterdir() if file.name.isdigit()), default=-1) + 1
 
     def look(self) -> None:
-        """Check what was committed since.
+        """Check the micro-batches that were committed since the last call.
 
         Raises:
-            Violation: As `Ledger.take`.
+            Violation: A record is not the next one of its key.
         """
         for batch in range(self.batches, self.committed):
             directory = self._output / f"batch={batch}"
@@ -115,5 +115,5 @@ class Oracle:
         try:
             return round((self._commits / str(batch)).stat().st_mtime * 1000)
         except FileNotFoundError:
-            # Spark removes old ones; this one is older than it seems.
+            # Spark deletes old commits, and was faster than this check.
             return round(time.time() * 1000)

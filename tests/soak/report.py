@@ -1,4 +1,4 @@
-"""What a soak came to: a table, a picture, and a JSON file with the same figures."""
+"""The report of a soak: a table, a picture, and a JSON file with the same figures."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tests.soak.vitals import Sample
 
 @dataclass
 class Report:
-    """The figures.
+    """The figures of a soak.
 
     Attributes:
         seconds: How long records were written.
-        records: Records that were put and came once, in order.
-        bytes: Bytes of their data.
-        batches: Micro-batches.
-        faults: Faults by what was hit and how.
-        reshards: Splits and merges.
-        shards: Shards there were in all.
-        kills: SIGKILLs of the driver.
+        records: Number of records, each read once and in order.
+        bytes: Size of their data, bytes.
+        batches: Number of micro-batches.
+        faults: Number of faults, by target and kind.
+        reshards: Number of splits and merges.
+        shards: Number of shards in all.
+        kills: Number of SIGKILLs of the driver.
         modes: `readMode` of each run of the driver.
-        largest_lag: Seconds from put to commit, at most.
-        largest_backlog: Records waiting, at most.
-        peak_memory: Of the process that reads, bytes.
-        peak_files: Its open files.
-        peak_threads: Its threads.
-        violations: What was not as promised; empty for a good soak.
+        largest_lag: The longest time from put to commit, seconds.
+        largest_backlog: The largest number of records not read yet.
+        peak_memory: Largest memory of the process that reads, bytes.
+        peak_files: Its largest number of open files.
+        peak_threads: Its largest number of threads.
+        violations: Everything that was not as it must be; empty if the soak passed.
     """
 
     seconds: float = 0.0
@@ -90,7 +90,7 @@ def show(report: Report, console: Console, directory: Path) -> None:
 
 
 def draw(samples: Sequence[Sample], kills: Sequence[float], path: Path) -> None:
-    """Memory, files and threads of the reader, and the backlog, over time."""
+    """Draw memory, files and threads of the reader, and the backlog, over time."""
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
         figure = Figure(figsize=(10, 7), layout="constrained")
         memory, counts, backlog = figure.subplots(3, 1, sharex=True, height_ratios=[3, 2, 2])

@@ -1,4 +1,4 @@
-"""The soak: a local AWS that misbehaves, a producer, a Spark driver that is killed again and again, and an oracle."""
+"""Runs the soak: a local AWS with faults, a producer, a Spark driver that is killed repeatedly, and an oracle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.world import World, make_world
 
 LOOK_SECONDS = 0.5
 STALL_SECONDS = 150.0
-"""With records waiting, no micro-batch for so long is a stall. Starting Spark and waiting for dead leases take less."""
+"""Seconds without a micro-batch that count as a stall, if records wait. Starting Spark and waiting for dead leases take less."""
 
 DRAIN_SECONDS = 240.0
 END_SECONDS = 30.0
@@ -34,18 +34,19 @@ OPTIONS = {"leaseTimeout": "5s", "bufferBytes": "64m", "idleCheckpointInterval":
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do.
+    """The settings of a soak.
 
     Attributes:
-        directory: Where everything goes; empty.
-        seconds: How long to write.
-        seed: Decides about everything that is random.
-        shards: To begin with.
+        directory: Directory for all output; empty.
+        seconds: How long records are written.
+        seed: Seed of all randomness.
+        shards: Number of shards at first.
         rate: Records per second between bursts.
-        fault_seconds: Between two faults, on average.
-        reshard_seconds: Between two reshards, on average.
-        life_seconds: Of a driver that is killed, on average. The last two fifths of the time nobody is killed, so that growth shows.
-        say: Told what happens.
+        fault_seconds: Seconds between two faults, on average.
+        reshard_seconds: Seconds between two reshards, on average.
+        life_seconds: Seconds until a driver is killed, on average. The last two fifths of the time have no kills, so that growth
+            shows.
+        say: Receives lines on the progress.
     """
 
     directory: Path
@@ -60,8 +61,8 @@ class Plan:
 
 
 def soak(plan: Plan) -> Report:
-    """Run it. What was not as promised is in the report's `violations`."""
-    # A subscription lives for one minute instead of five: five times as many renewals.
+    """Run a soak. The report's `violations` list everything that was not as it must be."""
+    # Subscriptions live for one minute instead of five, so that there are more renewals.
     settings = Settings(
         consumer_creating_seconds=0.0,
         subscription_seconds=60.0,
@@ -75,13 +76,13 @@ def soak(plan: Plan) -> Report:
 
 
 class Soak:
-    """One run.
+    """One soak.
 
     Args:
-        plan: What to do.
-        aws: Where.
+        plan: The settings.
+        aws: The local AWS.
         world: The stream, its consumer, the lease table.
-        mishaps: What goes wrong there.
+        mishaps: The faults of the local AWS.
     """
 
     def __init__(self, plan: Plan, aws: LocalAws, world: World, mishaps: Mishaps) -> None:
@@ -111,11 +112,11 @@ class Soak:
         self._life = -1
 
     def run(self) -> Report:
-        """From the first record to the end of every process."""
+        """Run the soak, from the first record to the end of every process."""
         try:
             with self._load:
-                self._go()
-                # Where starting Spark takes longer than planned, the kills take place all the same.
+                self._start_driver()
+                # All kills take place, even if Spark starts more slowly than planned.
                 while self._seconds < self._plan.seconds or self._kills_left:
                     self._step()
                 self.report.seconds = self._seconds
@@ -146,11 +147,11 @@ class Soak:
         if self._kills_left and now >= self._kills_left[0] and self._made_progress:
             self._kills_left.pop(0)
             self._kill()
-            self._go()
+            self._start_driver()
         time.sleep(LOOK_SECONDS)
 
     def _look(self) -> None:
-        """Check what has come, and that something has."""
+        """Check the records that were read, and that the query makes progress."""
         batches, now = self._oracle.batches, time.monotonic()
         self._oracle.look()
         if self._load.error is not None:
@@ -177,16 +178,16 @@ class Soak:
                 )
             self._look()
             time.sleep(LOOK_SECONDS)
-        # Nothing may come twice afterwards, either.
+        # A record that is read twice may still come.
         for _ in range(4):
             time.sleep(LOOK_SECONDS)
             self._look()
 
     # -- the driver
 
-    def _go(self) -> None:
+    def _start_driver(self) -> None:
         self._life += 1
-        # In turns, on one checkpoint; the last run is the long one.
+        # The modes take turns on one checkpoint; the last and longest run uses Enhanced Fan-Out.
         mode = "polling" if self._life % 3 == 1 and self._kills_left else "efo"
         self._driver = Driver(self._plan.directory, self._world, options={**OPTIONS, "readMode": mode})
         self._driver.go()
@@ -214,12 +215,12 @@ class Soak:
         return [(number + self._random.uniform(0.3, 1)) * span / count for number in range(count)]
 
     def _end(self) -> None:
-        """SIGTERM: everything must go by itself."""
+        """Send SIGTERM, and check that every process and subscription ends."""
         assert self._driver is not None
         root = psutil.Process(self._driver.process.pid)
         family = [root, *root.children(recursive=True)]
         os.killpg(self._driver.process.pid, signal.SIGTERM)
-        # The driver is our child: it has to be waited for, or it stays a zombie.
+        # Waits for the driver, too, which would stay a zombie otherwise.
         _, alive = psutil.wait_procs(family, timeout=END_SECONDS)
         if alive:
             raise Violation(f"{END_SECONDS:.0f} s after SIGTERM there still are {', '.join(map(_describe, alive))}")

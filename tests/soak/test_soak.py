@@ -1,4 +1,4 @@
-"""The soak's judges, which must be able to say no, and a very short soak."""
+"""The soak's checks, which must find violations, and a very short soak."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_order_that_keeps_each_keys_is_right_and_nothing_else(
     ledger = Ledger()
     assert ledger.take(rows(*records), "here") == 1_000
     assert ledger.records == 12
-    # The last of a key may be yet to come.
+    # Not the last of its key: whether that is lost cannot be told.
     at = data.draw(st.sampled_from([at for at, (_, number) in enumerate(records) if number < 3]))
     later = records.index((records[at][0], records[at][1] + 1))
     match how:

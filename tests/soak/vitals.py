@@ -1,4 +1,4 @@
-"""How the process that reads is: its memory, open files and threads over time, and whether they only grow."""
+"""Measures the process that reads: memory, open files and threads over time, and whether they grow."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from pathlib import Path
 import psutil
 
 WARM_UP_SECONDS = 45.0
-"""Libraries are loaded, and buffers have been full once."""
+"""Time of a run that is ignored: libraries are loaded, and buffers fill for the first time."""
 
 ENOUGH_SECONDS = 60.0
-"""What lived shorter after that says nothing."""
+"""Runs that are shorter after the warm-up are ignored."""
 
 MORE_MEMORY = 48 << 20
 MORE_FILES = 12
 FILES_AT_WORK = 64
-"""Up to a connection per open shard, the control calls' and Python's own: a pool of connections keeps as many as were once
-needed at a time, which may be minutes after the start."""
+"""Number of open files that is no growth: a connection per open shard, the control calls' and Python's own. A connection pool
+keeps as many as it once needed at a time, which may be minutes after the start."""
 MORE_THREADS = 8
 RUNNER = "python_streaming_source_runner"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at the process.
+    """One measurement of the process.
 
     Attributes:
-        seconds: Since the soak began.
-        life: Which run of the driver.
+        seconds: Time since the start of the soak.
+        life: Number of the driver's run.
         memory: Its own resident memory, bytes.
-        files: Open file descriptors.
-        threads: Threads.
-        backlog: Records that are put and not yet seen in a committed micro-batch.
+        files: Number of open file descriptors.
+        threads: Number of threads.
+        backlog: Number of records that are put and not yet in a committed micro-batch.
     """
 
     seconds: float
@@ -45,13 +45,13 @@ class Sample:
 
 
 def growth(samples: Sequence[Sample]) -> list[str]:
-    """What grew within one run of the driver, as sentences.
+    """Find what grew within a run of the driver; returns a sentence for each.
 
-    Compared are the lowest values of the second and of the last quarter: buffers fill with every burst and empty again, but what
-    leaks stays.
+    Compares the lowest values of the second and of the last quarter: buffers fill with every burst and empty again, but a leak
+    stays.
 
     Args:
-        samples: Of any number of runs, in the order of time.
+        samples: Samples of any number of runs, in order of time.
     """
     found = []
     for life in sorted({sample.life for sample in samples}):
@@ -75,7 +75,7 @@ def growth(samples: Sequence[Sample]) -> list[str]:
 
 
 class Probe:
-    """Finds the process that Spark keeps for the reader, and looks at it.
+    """Finds the process that Spark keeps for the reader, and measures it.
 
     Args:
         driver: Process id of the driver.
@@ -86,7 +86,7 @@ class Probe:
         self._reader: psutil.Process | None = None
 
     def look(self) -> tuple[int, int, int] | None:
-        """Memory in bytes, open files, threads; None while there is no such process."""
+        """Memory in bytes, number of open files and of threads; None if there is no such process now."""
         try:
             if self._reader is None:
                 self._reader = self._find()
@@ -108,7 +108,7 @@ class Probe:
 
 
 def own_memory(pid: int) -> int:
-    """Bytes of resident memory without the files that are mapped, which the system shares and drops as it likes."""
+    """Resident memory in bytes without mapped files, which the system shares and drops as it likes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024

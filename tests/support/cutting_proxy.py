@@ -12,12 +12,16 @@ from types import TracebackType
 
 
 class CuttingProxy:
-    """Forwards to a port of this machine.
+    """A proxy for a port of this machine.
 
     Args:
         target: Port to forward to.
-        cut: Told the number of a connection (from 0), says after how many bytes of requests it is reset; None for never.
-        answer: Cut when that much has been *answered* instead: what was asked has been carried out.
+        cut: Returns for the number of a connection (from 0) after how many bytes of requests to reset it; None for never.
+        answer: Count the bytes of answers instead: the request was carried out then.
+
+    Attributes:
+        port: The proxy's port.
+        cuts: Number of connections reset.
     """
 
     def __init__(self, target: int, cut: Callable[[int], int | None], *, answer: bool = False) -> None:
@@ -64,7 +68,7 @@ class CuttingProxy:
                 if limit is not None and seen >= limit:
                     self.cuts += 1
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                    # Without this, the other thread's recv() keeps the socket, and the RST, back.
+                    # Else the other thread's recv() would keep the socket open, and delay the RST.
                     with contextlib.suppress(OSError):
                         client.shutdown(socket.SHUT_RD)
                     client.close()

@@ -1,7 +1,7 @@
-"""EMR on EC2, EMR Serverless and EMR on EKS as one HTTP server, as far as jobs are concerned.
+"""A fake of EMR on EC2, EMR Serverless and EMR on EKS: one HTTP server with the operations on jobs.
 
-moto knows no release with Spark 4. Requests have been checked by botocore on their way here; answers are checked against
-its models before they leave. States move on with every look at a run, so that nobody waits.
+moto knows no release with Spark 4. botocore has checked the requests before they arrive; answers are checked against its
+models before they are sent. The state of a run moves on whenever it is looked up, so that no test waits.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class FakeRun:
     """A step or a job run.
 
     Attributes:
-        service: Which EMR it belongs to.
+        service: Its EMR: `emr`, `emr-serverless` or `emr-containers`.
         id: Its id.
-        request: What it was submitted with.
-        state: EMR's word.
-        reason: Why it is so.
-        created: When, in seconds since the epoch.
-        cancelled: What cancelling asked for, each time.
+        request: The request that submitted it.
+        state: Its state, as EMR names it.
+        reason: The reason for the state.
+        created: When it was submitted, seconds since the epoch.
+        cancelled: The requests that cancelled it.
     """
 
     service: str
@@ -52,20 +52,21 @@ class FakeRun:
 
     @property
     def name(self) -> str:
-        """The name it was given."""
+        """Its name."""
         return str(self.request.get("Name") or self.request["name"])
 
 
 class FakeEmr:
-    """The state of all three, and what was asked of them.
+    """The state of all three services, and the calls they received.
 
     Attributes:
-        runs: By id.
-        calls: Names of the operations, in order.
-        site: Overrides of what is said about the targets.
-        on_look: Called with a run before a look at it is answered; may change it.
-        endures: Runs do not end when they are cancelled.
-        refusal: Code of an error to answer every call with.
+        runs: The runs, by id.
+        calls: Names of the operations called, in order.
+        site: Overrides of the description of the targets.
+        on_look: Called with a run before a look-up of it is answered; may change it.
+        endures: Whether runs go on after they are cancelled.
+        refusal: Code of an error that answers every call; empty for none.
+        url: URL of the server.
     """
 
     def __init__(self) -> None:
@@ -80,7 +81,7 @@ class FakeEmr:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables that lead botocore here."""
+        """The environment variables that point botocore to the server."""
         return {f"AWS_ENDPOINT_URL_{name}": self.url for name in _SERVICES.values()}
 
     def client(self, service: str) -> Any:
@@ -92,11 +93,11 @@ class FakeEmr:
         )
 
     def only(self) -> FakeRun:
-        """The one run there is."""
+        """The only run."""
         (run,) = self.runs.values()
         return run
 
-    # -- operations, by service and name; the answers are those of the API references
+    # -- operations, by service and name, with answers as in the API references
 
     def emr_describe_cluster(self, ClusterId: str) -> Any:
         cluster = {
@@ -280,7 +281,7 @@ class _Handler(BaseHTTPRequestHandler):
         answer = getattr(self.emr, name)(**request)
         shape = _MODELS[service].operation_model(operation).output_shape
         report = ParamValidator().validate(answer, shape)
-        # Additional members are an error there; a list of members shows mistakes of this model.
+        # Reports unknown members, too, which shows mistakes of this fake.
         assert not report.has_errors(), report.generate_report()
         self._answer(200, answer)
 
@@ -306,7 +307,7 @@ def _snake(name: str) -> str:
 
 @contextmanager
 def fake_emr() -> Iterator[FakeEmr]:
-    """Serve it on this machine."""
+    """Run the fake on this machine."""
     emr = FakeEmr()
     handler = type("Handler", (_Handler,), {"emr": emr})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -1,4 +1,4 @@
-"""Events and buffers without a Kinesis behind them."""
+"""Events and buffers for tests without Kinesis."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def after(number: int) -> Position:
 def buffer(
     start: Position = TRIM_HORIZON, *, limit: int = 1 << 20, budget: Budget | None = None, number: int = 0
 ) -> ShardBuffer:
-    """A buffer with a budget of its own, unless one is given."""
+    """A buffer, with its own budget unless one is given."""
     return ShardBuffer(key(number), start, budget or Budget(limit), lambda: None)
 
 
 def fill(into: ShardBuffer, *events: Event, at: float = 0.0) -> None:
-    """Admit events; they must fit."""
+    """Admit events, which must fit."""
 
     async def main() -> None:
         for each in events:
@@ -54,7 +54,7 @@ def fill(into: ShardBuffer, *events: Event, at: float = 0.0) -> None:
 
 
 async def admits_now(into: ShardBuffer, one: Event) -> bool:
-    """Whether an event is admitted without waiting; it is withdrawn otherwise."""
+    """Whether an event is admitted without waiting. If not, it is withdrawn."""
     task = asyncio.ensure_future(into.admit(one, 0.0))
     await settle()
     done = task.done()
@@ -64,7 +64,7 @@ async def admits_now(into: ShardBuffer, one: Event) -> bool:
 
 
 async def settle() -> None:
-    """Let every task that can go on do so."""
+    """Let all tasks run until each waits."""
     for _ in range(20):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""A real fetcher with its client, without Spark: does what the stream reader and its tasks would do."""
+"""A real fetcher and its client, without Spark: does what the stream reader and its tasks do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_LIMIT = 1 << 60
 
 
 class Row(NamedTuple):
-    """What tests look at of a row."""
+    """The columns of a row that tests check."""
 
     stream: str
     shard: str
@@ -34,7 +34,12 @@ class Row(NamedTuple):
 
 
 class Reading:
-    """A runtime, a client, and where the query is."""
+    """A query without Spark: a fetcher's runtime, its client, and the query's offset.
+
+    Attributes:
+        rows: The rows read so far.
+        batches: Start and end of every micro-batch.
+    """
 
     def __init__(self, runtime: FetcherRuntime, client: FetcherClient, offset: Offset) -> None:
         self.runtime = runtime
@@ -44,7 +49,7 @@ class Reading:
         self.batches: list[tuple[Offset, Offset]] = []
 
     def poll(self, max_bytes: int = NO_LIMIT, max_records: int = NO_LIMIT, timeout: float = 0.2) -> Offset:
-        """How far the next micro-batch goes."""
+        """Plan the next micro-batch; returns its end."""
         reply = self.client.poll(self.offset, max_bytes=max_bytes, max_records=max_records, timeout=timeout)
         moved = dict(self.offset)
         moved.update({ShardKey(s.stream, s.shard): Position.parse(s.through) for s in reply.shards})
@@ -54,7 +59,7 @@ class Reading:
         return Offset(moved)
 
     def read(self, wanted: ShardRange, client: FetcherClient | None = None) -> list[Row]:
-        """The rows of a range."""
+        """Read the rows of a range."""
         rows = []
         for batch in chain.from_iterable(
             decode(payloads, *asked, deaggregate=True, hash_range=hash_range)
@@ -67,7 +72,7 @@ class Reading:
         return rows
 
     def batch(self, commit: bool = True, **limits: Any) -> list[Row]:
-        """One micro-batch: planned, read, and what lay before it committed, as Spark does."""
+        """Run one micro-batch as Spark does: plan it, commit the one before, and read it; returns its rows."""
         end = self.poll(**limits)
         if commit and self.batches:
             self.client.commit(self.offset)
@@ -78,7 +83,7 @@ class Reading:
         return rows
 
     def until(self, rows: int, seconds: float = 60.0, **limits: Any) -> list[Row]:
-        """Micro-batches until so many rows were read in all."""
+        """Run micro-batches until a number of rows was read in all."""
         deadline = time.monotonic() + seconds
         while len(self.rows) < rows:
             assert time.monotonic() < deadline, f"{len(self.rows)} of {rows} rows after {seconds} s"
@@ -87,7 +92,7 @@ class Reading:
 
 
 def prepare(world: World, *, limits: Limits = QUICK, clock: Clock | None = None, **options: str) -> FetcherRuntime:
-    """A runtime, not started."""
+    """A runtime that is not started."""
     text = {**world.options, "startingPosition": "TRIM_HORIZON", "leaseTimeout": "1s", **options}
     parsed = SourceOptions.parse(text)
     manifest = resolve_manifest(parsed, SyncClients(parsed.aws))
@@ -98,7 +103,7 @@ def prepare(world: World, *, limits: Limits = QUICK, clock: Clock | None = None,
 def reading(
     world: World, *, at: Offset | None = None, limits: Limits = QUICK, clock: Clock | None = None, **options: str
 ) -> Iterator[Reading]:
-    """A started fetcher of a world, read from an offset or from the start that the options say."""
+    """Read a world with a started fetcher, from an offset, or from the start that the options give."""
     runtime = prepare(world, limits=limits, clock=clock, **options)
     runtime.start()
     try:

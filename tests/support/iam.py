@@ -1,4 +1,4 @@
-"""Enforces an IAM policy on local AWS, as AWS does: every call, on its resource, with the key uses it entails."""
+"""Enforces an IAM policy on local AWS, as AWS does: for every call, its resource, and the uses of keys that it implies."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from kinesis_efo.local import AwsError, NoFaults, Request
 
 Statement = Mapping[str, Any]
 _KEY_USES = {"PutRecords": "kms:GenerateDataKey", "ListShards": None, "DescribeStreamSummary": None}
-"""What operations ask of the key that encrypts their resource, where it is not to decrypt."""
+"""The action on the key of an encrypted resource, by operation; None for none. Other operations use `kms:Decrypt`."""
 
 
 def many(value: Any) -> list[str]:
-    """What JSON policies write with or without brackets."""
+    """A value of a JSON policy as a list, whether it is one or not."""
     return list(value) if isinstance(value, list) else [value]
 
 
 def allowed(statements: Iterable[Statement], action: str, resource: str, context: Mapping[str, str]) -> bool:
-    """Whether a policy allows something: some statement does, and none denies it.
+    """Whether a policy allows an action: some statement allows it, and none denies it.
 
-    Knows what the policies here consist of; anything else is an error, never a silent yes.
+    Knows the elements of this project's policies only, and fails for any other.
     """
     answers = set()
     for statement in statements:
@@ -41,15 +41,15 @@ def allowed(statements: Iterable[Statement], action: str, resource: str, context
 
 @dataclass
 class Enforced(NoFaults):
-    """The policy of the runtime, in front of local AWS.
+    """Enforces the runtime's policy on local AWS.
 
     Attributes:
-        region: Region of everything.
-        account: Account of everything.
-        keys: Which customer key encrypts a resource, by ARN of the resource.
-        statements: The policy; None while things are being set up.
-        calls: Every action asked for since, with its resource.
-        refused: Those that were refused.
+        region: Region of all resources.
+        account: Account of all resources.
+        keys: ARN of the key that encrypts a resource, by ARN of the resource.
+        statements: The policy; None to allow everything, during set-up.
+        calls: Every action called since, with its resource.
+        refused: The refused ones among them.
     """
 
     region: str
@@ -60,21 +60,21 @@ class Enforced(NoFaults):
     refused: set[tuple[str, str]] = field(default_factory=set)
 
     def enforce(self, policy: str, keys: Mapping[str, str], without: str | None = None) -> None:
-        """From now on, this is what the caller may do; `without` leaves out the statement with that sid."""
+        """Enforce a policy from now on; `without` leaves out the statement with that sid."""
         self.statements = [each for each in json.loads(policy)["Statement"] if each["Sid"] != without]
         self.keys = keys
         self.calls.clear()
         self.refused.clear()
 
     async def before(self, request: Request) -> None:
-        """Refuse what the policy does not allow."""
+        """Refuse a request that the policy does not allow."""
         if self.statements is None:
             return
         resource = self._resource(request)
         self._check(f"{request.service}:{request.operation}", resource, {})
         key, use = self.keys.get(resource), _KEY_USES.get(request.operation, "kms:Decrypt")
         if key and use:
-            # In the caller's name: what is encrypted is decrypted for it, through the service.
+            # The service uses the key in the caller's name.
             self._check(use, key, {"kms:ViaService": f"{request.service}.{self.region}.amazonaws.com"})
 
     def _check(self, action: str, resource: str, context: Mapping[str, str]) -> None:

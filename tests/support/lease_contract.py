@@ -1,4 +1,4 @@
-"""What every lease store must do, as tests: run against the model in memory and against DynamoDB's API."""
+"""Tests that every lease store must pass. They run on the model in memory and on DynamoDB's API."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LeaseStoreContract(ABC):
 
     @abstractmethod
     async def put_item(self, store: LeaseStore, item: Item) -> None:
-        """Write a row without asking, as another program does."""
+        """Write a row without a condition, as another program does."""
 
     @abstractmethod
     async def get_item(self, store: LeaseStore, key: str) -> Item:

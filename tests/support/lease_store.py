@@ -1,4 +1,4 @@
-"""A lease table in memory with DynamoDB's rules for conditions, and a network in front of it that misbehaves."""
+"""A lease table in memory with DynamoDB's rules for conditions, and a faulty network in front of it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 class MemoryLeaseStore(LeaseStore):
-    """Rows as DynamoDB keeps them: attributes in their typed form, changed one by one.
+    """Stores rows as DynamoDB does: attributes in their typed form, changed one by one.
 
     Attributes:
-        items: The rows, by lease key. Tests may change them behind everybody's back.
-        writes: What was written, in order: (key, row before, row after).
+        items: The rows, by lease key. Tests may change them directly.
+        writes: All writes, in order: (key, row before, row after).
     """
 
     def __init__(self) -> None:
@@ -94,22 +94,25 @@ class MemoryLeaseStore(LeaseStore):
 
 @dataclass
 class Network(LeaseStore):
-    """A way to a store that can be slow, cut, throttled, frozen (as a stopped process is), or lose answers.
+    """A path to a store that can be slow, cut, throttled, frozen (as a stopped process is), or lose answers.
 
     Attributes:
         inner: The store behind it.
-        random: Decides about latency and losses.
+        random: Determines latency and losses.
         latency: Seconds each way, on average.
-        cut: Requests do not arrive; they fail after `patience`.
-        throttled: Requests are refused.
-        error: Raised for every request.
-        lose_requests: Probability that a request does not arrive.
-        lose_answers: Probability that a request arrives and its answer does not.
-        lossy: Operations whose answers can get lost.
-        late: Probability that a request which fails for the caller arrives all the same, up to 30 s later.
+        patience: Seconds after which a request without an answer fails.
+        cut: Whether requests are lost.
+        throttled: Whether requests are refused.
+        error: Raised for every request, if set.
+        lose_requests: Probability that a request is lost.
+        lose_answers: Probability that the answer to a request is lost.
+        lossy: Operations whose answers may be lost.
+        late: Probability that a lost request arrives up to 30 s later, after it has failed for the caller.
         running: Cleared while the process is stopped.
-        requests: Requests sent so far, by operation.
-        in_flight: Requests under way, and the most there ever were.
+        requests: Number of requests sent, by operation.
+        in_flight: Number of requests under way.
+        most_in_flight: The largest number of requests under way.
+        stragglers: Requests that will arrive late.
     """
 
     inner: MemoryLeaseStore

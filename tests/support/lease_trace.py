@@ -1,7 +1,7 @@
-"""Every write to a lease table on the local AWS, with its outcome and its time, and what must hold of them.
+"""Traces every write to a lease table on the local AWS, with its outcome and time, and checks them.
 
-The local AWS carries out requests to DynamoDB one at a time, in the order in which faults are asked about them: replaying their
-conditions gives their outcomes.
+The local AWS carries out requests to DynamoDB one at a time, in the order in which it passes them to fault injection. So
+replaying their conditions gives their outcomes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Write:
     """One write that was carried out.
 
     Attributes:
-        at: When, seconds on the monotonic clock, which all processes of a machine share.
+        at: Its time, seconds on the monotonic clock, which all processes of a machine share.
         key: Lease key.
-        before: The row as it was; None where there was none.
-        after: The row as it is since; None where it was deleted.
+        before: The row before; None if there was none.
+        after: The row after; None if it was deleted.
     """
 
     at: float
@@ -34,17 +34,17 @@ class Write:
 
     @property
     def writer(self) -> str | None:
-        """Who wrote: the new owner, or the old one where it gave the lease up."""
+        """The worker that wrote: the new owner, or the old one if it gave the lease up."""
         owner = self.after.owner if self.after is not None else None
         return owner or (self.before.owner if self.before is not None else None)
 
 
 class LeaseTrace(NoFaults):
-    """Faults of a local AWS that are none: they watch.
+    """Watches the requests to a local AWS through its fault injection. Injects no faults.
 
     Attributes:
-        writes: What was written to any table, in order.
-        refused: Who was refused a write, and when.
+        writes: The writes to any table, in order.
+        refused: The refused writes: time, and owner.
     """
 
     def __init__(self) -> None:
@@ -75,14 +75,14 @@ class LeaseTrace(NoFaults):
         self.writes.append(Write(time.monotonic(), key, _lease(before), _lease(rows.get(key))))
 
     def rows(self, table: str) -> dict[str, Any]:
-        """The rows as the replay has them; equal to the table's, or the trace is worth nothing."""
+        """The rows according to the replay. If they differ from the table's, the trace is wrong."""
         return self._tables.get(table, {})
 
     def check(self, lease_timeout: float) -> None:
-        """One owner at a time, for as long as a lease lasts; checkpoints only go forward.
+        """Check that a lease has one owner at a time, and that checkpoints only go forward.
 
         Args:
-            lease_timeout: Seconds.
+            lease_timeout: Seconds after which a silent owner's lease may be taken.
         """
         by_key: dict[str, list[Write]] = {}
         for write in self.writes:

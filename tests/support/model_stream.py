@@ -1,4 +1,4 @@
-"""A Kinesis stream as a model, for whole fetchers in virtual time: shards with records, resharding, idle events."""
+"""A model of a Kinesis stream, for whole fetchers in virtual time: shards with records, reshards, idle events."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class ModelShard:
 
 
 class ModelStream:
-    """Implements `Transport` and `ShardLister` for one stream.
+    """One stream; implements `Transport` and `ShardLister`.
 
     Args:
-        shards: How many there are in the beginning.
-        event_records: Records of each event, repeated for ever.
+        shards: Number of shards at first.
+        event_records: Number of records of each event, repeated for ever.
 
     Attributes:
-        subscribed: (shard id, position) of every call.
-        open: How many subscriptions are open, by shard.
+        subscribed: (shard id, position) of every subscription.
+        open: Number of open subscriptions, by shard.
     """
 
     def __init__(self, shards: int = 1, event_records: Iterable[int] = (2,)) -> None:
@@ -59,7 +59,7 @@ class ModelStream:
     def __getitem__(self, number: int) -> ModelShard:
         return self.shards_by_id[f"shardId-{number:012d}"]
 
-    # -- what happens to the stream
+    # -- writes and reshards
 
     def put(self, number: int, *sizes: int) -> None:
         """Put records into a shard."""
@@ -119,7 +119,7 @@ class ModelStream:
 
 
 class ModelEvents:
-    """Implements `EventStream`."""
+    """The events of one subscription; implements `EventStream`."""
 
     def __init__(self, stream: ModelStream, shard: ModelShard, position: Position) -> None:
         assert position.kind in (PositionKind.TRIM_HORIZON, PositionKind.AFTER)

@@ -1,4 +1,4 @@
-"""GetShardIterator and GetRecords of a model stream, for tests in virtual time: refuses what Kinesis would refuse."""
+"""GetShardIterator and GetRecords of a model stream, for tests in virtual time, with Kinesis' limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.transports import refused
 
 
 class PolledClient:
-    """What `PollingTransport` needs of an aiobotocore client.
+    """The part of an aiobotocore client that `PollingTransport` uses.
 
     Args:
         stream: The stream.
@@ -23,13 +23,13 @@ class PolledClient:
         limits: Whether calls and bytes per second are limited.
 
     Attributes:
-        calls: Time of each GetRecords, by shard.
+        calls: Times of recent GetRecords, by shard.
         limits_asked: `Limit` of each GetRecords.
         opened: (time, shard id, request) of each GetShardIterator.
-        refused: How often a call came too soon.
+        refused: Number of calls that were refused because of the limits, by shard.
         faults: Called with the shard before each GetRecords is answered; may raise.
         end_with_records: Whether the answer with a closed shard's last records tells its end, too.
-        iterator_seconds: An iterator expires after this.
+        iterator_seconds: Seconds after which an iterator expires.
     """
 
     def __init__(self, stream: ModelStream, clock: Clock, *, limits: bool = True) -> None:
@@ -93,7 +93,7 @@ class PolledClient:
 
     def _admit(self, shard_id: str, now: float) -> None:
         recent = self.calls[shard_id]
-        # Sums of fifths are not quite a second.
+        # Five times 0.2 s is not exactly 1 s in floating point.
         while recent and recent[0] <= now - 1 + 1e-6:
             recent.popleft()
         if self._limits and (len(recent) >= 5 or now < self._busy_until[shard_id] - 1e-6):

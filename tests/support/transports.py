@@ -1,4 +1,4 @@
-"""A scripted SubscribeToShard, for tests in virtual time: each call takes the next script and plays it."""
+"""A scripted SubscribeToShard for tests in virtual time: each call plays the next script."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def payload(continuation: int | None, records: int = 0, children: Sequence[str] 
 
 
 def refused(code: str, message: str = "", status: int = 400, operation: str = "SubscribeToShard") -> ClientError:
-    """An error of the request."""
+    """The error of a refused request."""
     response: Any = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
     return ClientError(response, operation)
 
@@ -50,20 +50,20 @@ def broken_off(code: str, message: str = "") -> EventStreamError:
 
 @dataclass(frozen=True)
 class Wait:
-    """Let time pass before the next step."""
+    """Lets time pass before the next step."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Trickle:
-    """Let time pass while bytes of the next event come, some each second."""
+    """Lets time pass while some bytes of the next event arrive each second."""
 
     seconds: int
 
 
 class Silence:
-    """Say nothing any more, and do not end."""
+    """Sends nothing any more, and does not end."""
 
 
 Step = bytes | Wait | Trickle | Silence | Exception
@@ -72,19 +72,19 @@ Script = Sequence[Step]
 
 @dataclass(frozen=True)
 class Opening:
-    """A SubscribeToShard that is answered late, or never."""
+    """A SubscribeToShard that is answered late or never."""
 
     seconds: float
     script: Script = ()
 
 
 class ScriptedTransport:
-    """Implements `kinesis_efo.kinesis.transport.Transport`.
+    """A transport that plays scripts; implements `kinesis_efo.kinesis.transport.Transport`.
 
     Args:
         clock: Virtual time.
-        scripts: What each call does: an exception is what the call raises, a list is played as its stream. After the last
-            one, streams are silent.
+        scripts: One per call: the call raises an exception, and plays a list as its stream. After the last script, streams
+            are silent.
 
     Attributes:
         calls: Time and position of each call.
@@ -125,7 +125,7 @@ class ScriptedTransport:
 
 
 class ScriptedStream:
-    """Implements `kinesis_efo.kinesis.transport.EventStream`."""
+    """A stream that plays a script; implements `kinesis_efo.kinesis.transport.EventStream`."""
 
     def __init__(self, clock: Clock, script: Script) -> None:
         self._clock = clock
@@ -177,11 +177,11 @@ class ScriptedStream:
 
 
 class ScriptedTopology:
-    """Implements `kinesis_efo.kinesis.topology.ShardLister`.
+    """A topology that plays answers; implements `kinesis_efo.kinesis.topology.ShardLister`.
 
     Args:
-        answers: What each call gives: shard ids, or an exception. The last one is given for ever.
-        retention: What each question for it gives: seconds, or an exception. The last one is given for ever.
+        answers: One per call of `shards`: shard ids, or an exception. The last one is repeated for ever.
+        retention: One per call of `retention`: seconds, or an exception. The last one is repeated for ever.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An event loop whose time is virtual: when everybody sleeps, it is at once as late as the first one wants to wake up."""
+"""An event loop with virtual time: when all tasks sleep, time jumps to the first wake-up."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class _Selector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
         events = super().select(0)
         if not events:
             if timeout is None:
-                raise RuntimeError("deadlock: nobody is asleep and nobody can go on")
+                raise RuntimeError("deadlock: no task can run, and none waits for a time")
             self.loop.now += max(0.0, timeout)
         return events
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """For code that does no I/O of its own."""
+    """A loop with virtual time, for code that does no I/O."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -36,7 +36,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """The clock of the running loop."""
+    """A clock that tells the running loop's time."""
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
@@ -49,6 +49,6 @@ class LoopClock:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, in virtual time."""
+    """Run a coroutine to its end, in virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)

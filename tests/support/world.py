@@ -1,6 +1,6 @@
 """A small world to read from: streams with consumers on the local AWS, a lease table and a manifest file.
 
-What `cdktf deploy` declares in real life is created here with boto3.
+Creates with boto3 what `cdktf deploy` declares on AWS.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ _numbers = itertools.count()
 
 @dataclass
 class World:
-    """Streams of one application.
+    """The resources of one application.
 
     Attributes:
-        aws: Where everything lives.
+        aws: The local AWS.
         manifest: Path of the manifest file.
-        streams: Logical name to the stream's name in Kinesis.
-        consumers: Logical name to consumer ARN.
-        lease_table: Name of the table.
+        streams: Names of the streams in Kinesis, by logical name.
+        consumers: ARNs of the consumers, by logical name.
+        lease_table: Name of the lease table.
+        kinesis: A boto3 client.
+        dynamodb: A boto3 client.
     """
 
     aws: LocalAws
@@ -45,10 +47,10 @@ class World:
         return {"manifest": str(self.manifest), "endpointUrl": self.aws.endpoint_url, "leaseTimeout": "2s"}
 
     def put(self, records: Iterable[tuple[str, bytes]], stream: str = "orders") -> int:
-        """Put (partition key, data) pairs, in order, as fast as they go.
+        """Put (partition key, data) pairs, in order.
 
         Returns:
-            How many there were.
+            Their number.
         """
         count = 0
         for batch in _batches(records, 500):
@@ -66,7 +68,7 @@ class World:
         return {item["leaseKey"]["S"]: item for item in items}
 
     def shards(self, stream: str = "orders") -> list[dict[str, Any]]:
-        """ListShards."""
+        """List the shards of a stream."""
         shards: list[dict[str, Any]] = self.kinesis.list_shards(StreamName=self.streams[stream])["Shards"]
         return shards
 
@@ -78,7 +80,7 @@ class World:
 def make_world(
     aws: LocalAws, directory: Path, streams: dict[str, int] | Sequence[str] = ("orders",), **create: Any
 ) -> World:
-    """Create streams (name to shard count), their consumers, a lease table and a manifest under names of their own."""
+    """Create streams (shard counts by name), their consumers, a lease table and a manifest, all with new names."""
     kinesis, dynamodb = aws.client("kinesis"), aws.client("dynamodb")
     shard_counts = dict(streams) if isinstance(streams, dict) else dict.fromkeys(streams, 1)
     number = next(_numbers)
@@ -110,7 +112,7 @@ def make_world(
 
 
 def create_lease_table(dynamodb: Any, name: str) -> None:
-    """A lease table as infra declares it."""
+    """Create a lease table as infra declares it."""
     dynamodb.create_table(
         TableName=name,
         KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
@@ -120,19 +122,19 @@ def create_lease_table(dynamodb: Any, name: str) -> None:
 
 
 def wait_until(condition: Any, seconds: float = 30.0, what: str = "") -> Any:
-    """Poll until a condition holds, and return what it returned. A condition that costs much is asked less often."""
+    """Poll until a condition returns a true value, and return it. Polls a costly condition less often."""
     deadline = time.monotonic() + seconds
     while True:
         began = time.thread_time()
         if result := condition():
             return result
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {what or condition}")
+            raise AssertionError(f"waited {seconds} s in vain for {what or condition}")
         time.sleep(max(0.02, 10 * (time.thread_time() - began)))
 
 
 def wait_for_rows(query: Any, rows: int, seconds: float = 90.0) -> None:
-    """Wait until a streaming query has processed that many rows in all; its failure is raised."""
+    """Wait until a streaming query has processed a number of rows in all. Raises if the query fails."""
     processed: dict[int, int] = {}
 
     def done() -> bool:

@@ -1,4 +1,4 @@
-"""A model of Kinesis' write side without I/O: shards, limits, and what readers see. For the producer's tests."""
+"""A model of writes to Kinesis without I/O, for the producer's tests: shards, limits, and what readers see."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def even_shards(count: int) -> list[HashRange]:
 
 @dataclass
 class ModelStream:
-    """Shards, and what a KCL reader gets out of them."""
+    """The shards of a stream, and the records that a KCL reader gets from them."""
 
     ranges: list[HashRange]
     seen: list[Record] = field(default_factory=list)
@@ -55,7 +55,7 @@ class ModelStream:
         return ShardMap(self.ranges)
 
     def store(self, parcel: Parcel) -> Answer:
-        """Take a parcel: KCL drops an aggregate of which a record belongs to another shard."""
+        """Store a parcel. KCL drops an aggregate with a record that belongs to another shard."""
         place = parcel.records[0].hash if parcel.hash_key is None else int(parcel.hash_key)
         shard = self.map.shard_of(place)
         if len(parcel.records) == 1 or all(self.map.covers(shard, record.hash) for record in parcel.records):
@@ -65,7 +65,7 @@ class ModelStream:
 
 
 class ModelService:
-    """The stream as the producer's engine reaches it. `script` may answer, raise, or wait in place of the stream."""
+    """The model as the producer's engine calls it. `script` may answer, raise or wait instead of the stream."""
 
     def __init__(self, stream: ModelStream, max_bytes: int = 1 << 20) -> None:
         self.stream = stream

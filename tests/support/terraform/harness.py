@@ -19,13 +19,13 @@ PACKAGES = ("tf==1.2.0", "grpcio==1.85.1", "msgpack==1.2.4", "boto3>=1.43,<1.44"
 
 @contextmanager
 def stand_in(directory: Path, aws: Mapping[str, str] | None = None) -> Iterator[Mapping[str, str]]:
-    """Run the provider; yields the environment in which Terraform finds it.
+    """Run the provider; yields the environment variables with which Terraform finds it.
 
-    It runs in an environment of its own, because `tf` wants an older protobuf than others here.
+    It runs in a separate Python environment, because `tf` needs an older protobuf than this project's packages.
 
     Args:
-        directory: Where its socket goes.
-        aws: The variables that point to a local AWS, where the stacks do not name one: that is where it creates things.
+        directory: Directory for its socket.
+        aws: The variables that point to a local AWS in which it creates resources, if the stacks name none.
     """
     environment = {**os.environ, **(aws or {})}
     packages = [argument for package in PACKAGES for argument in ("--with", package)]
@@ -61,7 +61,7 @@ class Terraform:
     def __init__(self, stack: Path, environment: Mapping[str, str]) -> None:
         self.stack = stack
         self._environment = environment
-        # Only the backend is not the real one: S3 is out of reach.
+        # The only change to the stack: its S3 backend cannot be reached.
         override = {"terraform": {"backend": {"local": {"path": "test.tfstate"}}}}
         (stack / "test_override.tf.json").write_text(json.dumps(override), encoding="utf-8")
         self.run("init", "-input=false")
@@ -84,7 +84,7 @@ class Terraform:
         return ran.stdout if succeeds else " ".join(printed.split())
 
     def apply(self) -> None:
-        """Apply whatever the stack says now."""
+        """Apply the stack."""
         self.run("apply", "-input=false", "-auto-approve")
 
     def plan(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Terraform:
         return plan
 
     def changes(self) -> dict[str, list[str]]:
-        """Actions that a plan takes, by address; what it leaves alone is left out."""
+        """The actions of a plan, by address, without those that change nothing."""
         return {
             change["address"]: change["change"]["actions"]
             for change in self.plan().get("resource_changes", [])
@@ -102,6 +102,6 @@ class Terraform:
         }
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Values in the state, by address."""
+        """The values in the state, by address."""
         shown = json.loads(self.run("show", "-json"))
         return {each["address"]: each["values"] for each in shown["values"]["root_module"]["resources"]}

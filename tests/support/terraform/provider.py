@@ -1,9 +1,9 @@
-"""A stand-in for Terraform's AWS provider: real schemas, no AWS. Real Terraform talks to it over TF_REATTACH_PROVIDERS.
+"""A stand-in for Terraform's AWS provider, with its real schemas and without AWS, for real Terraform (TF_REATTACH_PROVIDERS).
 
-Run as a script in an environment of its own (`tf`, `grpcio`, `msgpack`, `boto3`): schemas and socket are its arguments. It answers
-as the provider would for what Terraform itself checks and evaluates: types, references, cycles, replacement of what cannot change,
-policy documents, ARNs of the right shape. What AWS would refuse, it does not know. Where the configuration names an endpoint for
-Kinesis, or else AWS_ENDPOINT_URL does, streams, consumers, tables, parameters and buckets are really created there, and parameters are read.
+Runs as a script in a separate environment (`tf`, `grpcio`, `msgpack`, `boto3`), with schemas and socket as arguments. It answers
+as the provider does for everything that Terraform itself checks: types, references, cycles, replacements, policy documents, ARNs.
+It does not know what AWS would refuse. If the configuration or AWS_ENDPOINT_URL names an endpoint for Kinesis, it creates streams,
+consumers, tables, parameters and buckets there, and reads parameters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 UNKNOWN = msgpack.ExtType(0, b"\x00")
 SOURCE = "registry.terraform.io/hashicorp/aws"
-# What the real provider cannot change in place ("Forces new resource" in its documentation).
+# Attributes that the real provider cannot change in place ("Forces new resource" in its documentation).
 REPLACES = {
     "aws_cloudwatch_dashboard": ("dashboard_name",),
     "aws_cloudwatch_metric_alarm": ("alarm_name",),
@@ -90,7 +90,7 @@ def encode(value: Any) -> pb.DynamicValue:
 
 
 def walk(block: Json, value: Any, change: Callable[[Json, Any], Any]) -> Any:
-    """Apply a change to every attribute, in blocks too."""
+    """Apply a change to every attribute, including those of nested blocks."""
     if not isinstance(value, dict):
         return value
     changed = dict(value)
@@ -107,7 +107,7 @@ def walk(block: Json, value: Any, change: Callable[[Json, Any], Any]) -> Any:
 
 
 def policy(config: Json) -> str:
-    """What `aws_iam_policy_document` renders."""
+    """Render an `aws_iam_policy_document`."""
 
     def statement(each: Json) -> Json:
         rendered: Json = {"Effect": each.get("effect") or "Allow"}
@@ -133,7 +133,7 @@ def policy(config: Json) -> str:
 
 
 def identity(kind: str, planned: Json) -> Json:
-    """The computed attributes that matter, in the form AWS gives them."""
+    """The computed attributes of a resource, in the form that AWS gives them."""
     region, account = CONFIG.get("region") or "eu-west-1", (CONFIG.get("allowed_account_ids") or ["000000000000"])[0]
     name = planned.get("name")
 
@@ -173,7 +173,7 @@ def identity(kind: str, planned: Json) -> Json:
 
 
 def endpoint() -> str | None:
-    """Where local AWS is, if there is one."""
+    """The endpoint of local AWS, if there is one."""
     named = next((each["kinesis"] for each in CONFIG.get("endpoints") or [] if each.get("kinesis")), None)
     return named or os.environ.get("AWS_ENDPOINT_URL")
 
@@ -187,7 +187,7 @@ def client(service: str) -> Any:
 
 
 def create(kind: str, planned: Json) -> Json:
-    """Create something in local AWS where the configuration names one; what it answers wins."""
+    """Create a resource in local AWS, if there is one; returns the attributes that local AWS decides."""
     if endpoint() is None:
         return {}
     match kind:
@@ -221,12 +221,12 @@ def create(kind: str, planned: Json) -> Json:
 
 
 def put_parameter(planned: Json) -> None:
-    """Write a parameter of local AWS, also over what is there."""
+    """Write a parameter to local AWS, or overwrite it."""
     client("ssm").put_parameter(Name=planned["name"], Type=planned["type"], Value=planned["value"], Overwrite=True)
 
 
 def read_parameter(current: Json) -> Json:
-    """A parameter as it is in local AWS now: somebody may have changed it."""
+    """Read a parameter from local AWS, where it may have been changed."""
     answer = client("ssm").get_parameter(Name=current["name"], WithDecryption=True)
     return {**current, "value": answer["Parameter"]["Value"]}
 
@@ -241,7 +241,7 @@ def made_up(attribute: Json, known: Json, kind: str) -> Any:
 
 
 class Provider(rpc.ProviderServicer):
-    """The calls Terraform makes."""
+    """The calls that Terraform makes."""
 
     def GetMetadata(self, request, context):
         return pb.GetMetadata.Response()
@@ -349,7 +349,7 @@ def main() -> None:
     here = {"Protocol": "grpc", "ProtocolVersion": 6, "Pid": os.getpid(), "Test": True, "Addr": address}
     print(json.dumps({SOURCE: here}), flush=True)  # noqa: T201
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    # Whoever started this holds the other end: when it is gone, so are we.
+    # Ends with the process that started this one, which holds the other end of stdin.
     sys.stdin.read()
 
 

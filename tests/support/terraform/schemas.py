@@ -1,8 +1,8 @@
 """Rebuilds Terraform schemas of the AWS provider from the JavaScript inside the PyPI wheel `cdktn-provider-aws`.
 
-No package holds the provider's own schema, and the registry is not reachable everywhere. The wheel's generated code carries all of it:
-comments say which attributes are computed, optional or required, and its HCL writers say what is a block. Run with the wheel's
-`.jsii.tgz` to write `schemas.json` beside this file; needs nothing but Python.
+No package holds the provider's own schema, and the registry is not reachable everywhere. The wheel's generated code has all of
+it: comments name the computed, optional and required attributes, and HCL writers name the blocks. Run with the wheel's
+`.jsii.tgz` to write `schemas.json` beside this file. Needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class _Module:
         return {"attrs": attributes, "blocks": blocks}
 
     def _written_block(self, writer: str) -> Json:
-        """A block that only the HCL writer knows, as those of the provider's configuration."""
+        """A block that only the HCL writer describes, such as those of the provider's configuration."""
         attributes: list[Json] = []
         blocks: list[Json] = []
         for name, (is_block, mode, storage) in _entries(self._writers.get(writer, "")).items():
@@ -169,7 +169,7 @@ def _lower_first(text: str) -> str:
 
 
 def schemas_of(archive: Path) -> dict[str, Json]:
-    """Schemas of `TYPES` from a wheel's `.jsii.tgz`."""
+    """Read the schemas of `TYPES` from a wheel's `.jsii.tgz`."""
     members = {}
     for name in TYPES:
         data, bare = name.startswith("data."), name.removeprefix("data.").removeprefix("aws_").replace("_", "-")
@@ -184,7 +184,7 @@ def schemas_of(archive: Path) -> dict[str, Json]:
 
 
 def as_text(schemas: dict[str, Json]) -> str:
-    """What `schemas.json` holds: one type per line."""
+    """The text of `schemas.json`, with one type per line."""
     lines = (f"{json.dumps(name)}: {json.dumps(schema, separators=(',', ':'))}" for name, schema in schemas.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -1,4 +1,4 @@
-"""`python -m infra`: synthesize (what `cdktf` calls), accept a protected environment, prepare a pipeline, declare one in local AWS."""
+"""`python -m infra`: writes the Terraform JSON of environments (`cdktf` calls this), and prepares what they need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOOTSTRAP = Path("cdktf.bootstrap")
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     options = _parser().parse_args(arguments)
-    # The cdktf command line passes this; it shows whatever is said on stderr as an error.
+    # The cdktf command line sets this variable, and shows everything on stderr as an error.
     level = logging.WARNING if "CDKTF_CONTEXT_JSON" in os.environ else logging.INFO
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     try:
@@ -70,12 +70,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command")
     synth = commands.add_parser("synth", help="write Terraform JSON (the default)")
     synth.add_argument("environments", nargs="*", help="default: all")
-    synth.add_argument("--bootstrap", action="store_true", help=f"what pipelines need, instead, into {BOOTSTRAP}")
-    accept = commands.add_parser("accept", help="write down what a protected environment declares")
+    synth.add_argument(
+        "--bootstrap", action="store_true", help=f"write the bootstrap stacks of pipelines instead, into {BOOTSTRAP}"
+    )
+    accept = commands.add_parser("accept", help="record what a protected environment declares in its ledger")
     accept.add_argument("environment")
-    bootstrap = commands.add_parser("bootstrap", help="deploy what the pipeline of an environment needs, once")
+    bootstrap = commands.add_parser("bootstrap", help="deploy the bootstrap stack of an environment's pipeline, once")
     bootstrap.add_argument("environment")
-    bootstrap.add_argument("--out", type=Path, default=BOOTSTRAP, help="synthesized to (default: %(default)s)")
+    bootstrap.add_argument("--out", type=Path, default=BOOTSTRAP, help="where to synthesize it (default: %(default)s)")
     bootstrap.add_argument("--yes", action="store_true", help="do not ask")
     up = commands.add_parser("up", help="declare an environment in local AWS")
     up.add_argument("environment")

@@ -1,4 +1,4 @@
-"""Synthesizes environments into Terraform JSON, without Node's CDKTF command line. Relies on `stacks`."""
+"""Synthesizes environments into Terraform JSON, without Node's CDKTF command line."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def synthesize(
 
     Args:
         environments: What to synthesize.
-        directory: Where the environment files and their ledgers are.
-        outdir: Where to; default `$CDKTF_OUTDIR`, as CDKTF's command line sets it, or `cdktf.out`.
-        local_endpoint: As for `StreamingStack`.
+        directory: Directory of the environment files and their ledgers.
+        outdir: Output directory; default `$CDKTF_OUTDIR`, as CDKTF's command line sets it, or `cdktf.out`.
+        local_endpoint: As for `StreamingStack`; with it, ledgers are not checked.
 
     Raises:
         LedgerError: A protected environment does not match its ledger.
@@ -43,9 +43,9 @@ def synthesize(
 
 
 def synthesize_bootstrap(environments: Iterable[Environment], outdir: Path) -> Path:
-    """Write the bootstrap stack of each environment that has a pipeline; as `synthesize`, into a directory of its own.
+    """Write the bootstrap stack of each environment that has a pipeline, and return the output directory.
 
-    They are not among the others, because nobody but an administrator may deploy them.
+    It is not the directory of the other stacks, because only an administrator may deploy these.
     """
     app = App(outdir=str(outdir))
     for environment in environments:

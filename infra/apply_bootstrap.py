@@ -1,7 +1,7 @@
-"""Applies the bootstrap stack of an environment, whose state belongs into the bucket that the stack itself declares.
+"""Applies the bootstrap stack of an environment, which declares the bucket that holds the stack's own state.
 
-The first time, the state is kept in a file, and moved into the bucket as soon as that exists. If this is interrupted, the same
-command goes on where it stopped. A person with administrator's rights runs it; Terraform shows its plan and asks.
+The first time, the state is kept in a file, and moved into the bucket once that exists. After an interruption, the
+same command goes on where it stopped. An administrator runs it; Terraform shows its plan and asks.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def apply_bootstrap(
 
     Args:
         environment: An environment with a pipeline.
-        synthesized: Where `synthesize_bootstrap` wrote it; also keeps the state until that is in the bucket.
+        synthesized: Where `synthesize_bootstrap` wrote it; the state is kept there until it is in the bucket.
         s3: A boto3 client.
-        approve: Do not ask.
-        terraform: Terraform in a directory.
+        approve: Apply without asking.
+        terraform: Makes a `Terraform` for a directory.
 
     Raises:
-        PipelineError: There is no pipeline, the bucket is somebody else's, or Terraform fails.
+        PipelineError: There is no pipeline, the bucket belongs to somebody else, or Terraform fails.
     """
     if environment.pipeline is None:
-        raise PipelineError(f"{environment.environment}.yaml has no `pipeline:`, so that there is nothing to prepare")
+        raise PipelineError(f"{environment.environment}.yaml has no `pipeline:`; add one to prepare it")
     directory = synthesized / "stacks" / names.bootstrap_stack_name(environment)
     runner, state = terraform(directory), directory / _STATE
     there = _exists(s3, environment.state_bucket)
@@ -55,7 +55,10 @@ def apply_bootstrap(
         runner.apply_now(approve=approve)
         return
     if environment.pipeline.adopt_state_bucket:
-        raise PipelineError(f"bucket {environment.state_bucket} does not exist, although adopt_state_bucket says so")
+        raise PipelineError(
+            f"bucket {environment.state_bucket} does not exist, although adopt_state_bucket says so; create it, or "
+            "remove adopt_state_bucket"
+        )
     override = directory / _OVERRIDE
     try:
         local = {"terraform": {"backend": {"local": {"path": _STATE}}}}
@@ -78,6 +81,7 @@ def _exists(s3: Any, bucket: str) -> bool:
         if code == "404":
             return False
         raise PipelineError(
-            f"bucket {bucket} cannot be looked at ({code}): it belongs to somebody else, or these credentials may not"
+            f"bucket {bucket} cannot be accessed ({code}): it belongs to somebody else, or these credentials may not; "
+            "choose another state_bucket, or use an administrator's credentials"
         ) from error
     return True

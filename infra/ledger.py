@@ -1,7 +1,7 @@
-"""What a protected environment has declared before, so that nothing with an identity disappears by a change of names.
+"""The ledger of a protected environment: a committed list of all its resources that have an identity.
 
-Terraform's `prevent_destroy` goes away together with the resource that carries it: an entry that is renamed or dropped
-would be destroyed without a word. The ledger, `<environment>.declared` beside the environment file, is committed and reviewed with it.
+Terraform's `prevent_destroy` goes away together with the resource that carries it, so a renamed or removed entry
+would be destroyed without a warning. The ledger, `<environment>.declared` beside the file, makes that an error.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _HEADER = """\
 
 
 def ledger_path(directory: Path, environment: Environment) -> Path:
-    """Where the ledger of an environment is."""
+    """Path of the ledger of an environment."""
     return directory / f"{environment.environment}.declared"
 
 
 def check(directory: Path, environment: Environment) -> None:
-    """Compare a protected environment with its ledger; others have none.
+    """Check that a protected environment declares exactly what its ledger lists. Other environments have no ledger.
 
     Raises:
-        LedgerError: Something on the ledger is not declared any more, or something declared is not on it.
+        LedgerError: A listed resource is not declared any more, or a declared one is not listed.
     """
     if not environment.protected:
         return
@@ -35,7 +35,7 @@ def check(directory: Path, environment: Environment) -> None:
     name = environment.environment
     accept = f"python -m infra accept {name}"
     if not path.exists():
-        raise LedgerError(f"{path}: missing; {name} is protected, so what it declares is written down: run `{accept}`")
+        raise LedgerError(f"{path}: missing; {name} is protected and needs it: run `{accept}`, and commit it")
     listed = {
         _split(line) for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")
     }
@@ -58,7 +58,7 @@ def check(directory: Path, environment: Environment) -> None:
 
 
 def accept(directory: Path, environment: Environment) -> Path:
-    """Write down what an environment declares now. Returns the ledger."""
+    """Write the ledger of what an environment declares now, and return its path."""
     path = ledger_path(directory, environment)
     lines = sorted(f"{each.address} {each.name}" for each in names.identities(environment))
     path.write_text(_HEADER.format(environment=environment.environment) + "\n".join(lines) + "\n", encoding="utf-8")

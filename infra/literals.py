@@ -1,4 +1,4 @@
-"""Manifest, policy and job description of an application with literal values, as long as Terraform will write them. Pure."""
+"""Manifest, policy and job description of an application in literal values, to check their sizes before deployment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infra.settings import AdoptedStream, Environment, OwnStream
 
 
 def literal_manifest(environment: Environment, key: str) -> str:
-    """The manifest as long as Terraform will write it: every value is known but a consumer's time of creation."""
+    """The manifest, of the length that Terraform will write: only the creation times of consumers are placeholders."""
     document = manifest(
         environment,
         key,
@@ -30,7 +30,7 @@ def literal_manifest(environment: Environment, key: str) -> str:
 
 
 def literal_policy(environment: Environment, key: str) -> Policy:
-    """The reader policy as long as Terraform will write it."""
+    """The policy of an application, of the length that Terraform will write."""
     application = environment.applications[key]
     policy = Policy(environment.region)
     for stream_key in application.streams:
@@ -50,7 +50,7 @@ def literal_policy(environment: Environment, key: str) -> Policy:
 
 
 def literal_deployment(environment: Environment, key: str) -> str:
-    """The description of an application's jobs, at least as long as Terraform will write it."""
+    """The description of an application's jobs, at least of the length that Terraform will write."""
     job, access = environment.job(key), environment.applications[key].access
     document = deployment(
         environment,
@@ -64,7 +64,7 @@ def literal_deployment(environment: Environment, key: str) -> str:
 
 
 def literal_consumer_arn(environment: Environment, stream_key: str, key: str) -> str:
-    """A consumer's ARN, with ten digits where AWS writes the time of its creation if it is declared here."""
+    """ARN of a consumer; if it is declared here, with ten zeros in place of the creation time."""
     stream = environment.streams[stream_key]
     if isinstance(stream, AdoptedStream) and key in stream.consumers:
         return stream.consumers[key]
@@ -80,5 +80,5 @@ def _literal_key(environment: Environment, stream_key: str) -> str | None:
 
 
 def _some_key(environment: Environment, number: int = 0) -> str:
-    """ARN of a key, as long as a real one; each number is another key."""
+    """A made-up key ARN of the usual length; each number gives another key."""
     return names.arn(environment, "kms", f"key/{number:036}")

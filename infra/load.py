@@ -1,4 +1,4 @@
-"""Reads environment files and reports everything that is wrong in them at once. Relies on PyYAML and `rules`."""
+"""Reads environment files, and reports all their faults at once."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ logger = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=Settings)
 
 DIRECTORY = Path(__file__).parent / "environments"
-"""Where the environment files are."""
+"""The default directory of environment files."""
 
 
 def load_environments(directory: Path = DIRECTORY, only: Iterable[str] = ()) -> list[Environment]:
-    """Read every environment file of a directory, or those named.
+    """Read the environment files of a directory, and return all environments or those named.
 
-    Files are checked against each other too, whatever `only` says. Warnings are logged.
+    All files are read and checked against each other, whatever `only` says. Warnings are logged.
 
     Args:
         directory: Holds `<environment>.yaml` files.
         only: Names of the environments wanted; empty for all.
 
     Raises:
-        SettingsError: Anything is wrong in any of them, or one named does not exist.
+        SettingsError: A file has faults, or a named environment does not exist.
     """
     files = {path.stem: path for path in sorted(directory.glob("*.yaml"))}
     wanted = list(only) or list(files)
@@ -61,7 +61,7 @@ def load_environment(path: Path) -> Environment:
     """Read one environment file.
 
     Raises:
-        SettingsError: It cannot be read, or anything in it is wrong; every fault that can be seen is in the error.
+        SettingsError: The file cannot be read, or has faults; the error carries all that can be seen.
     """
     shown = _shown(path)
     try:
@@ -102,7 +102,7 @@ class _UniqueKeys(yaml.SafeLoader):
 
 
 def _parse(document: Any) -> rules.Draft:
-    """Check each entry by itself, so that a fault in one hides none in another."""
+    """Check each entry by itself, so that a fault in one does not hide a fault in another."""
     draft = rules.Draft()
     if not isinstance(document, dict):
         draft.faults.append(Fault("", document, "must be a mapping with environment, region, streams, applications"))
@@ -144,7 +144,7 @@ def _check(model: type[_Model], entry: Any, path: str, faults: list[Fault]) -> _
 
 
 def _fault(model: type[Settings], detail: Any, path: str) -> Fault:
-    # A union's branches stand in pydantic's location; they are no place in the file.
+    # pydantic's location contains the branches of unions, which are no places in the file.
     branches = (
         "literal[",
         "constrained-str",

@@ -1,6 +1,6 @@
-"""What the library reads: the manifest of an application and the description of its jobs, for tokens and literal values alike. Pure.
+"""The two documents that the library reads: the manifest of an application, and the description of its jobs.
 
-The shapes are agreed with the library.
+Values may be CDKTF tokens or literal. The library reads exactly these keys: change both sides together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEPLOYMENT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """What a manifest says of one stream; tokens or literal values."""
+    """What a manifest says of one stream."""
 
     name: str
     arn: str
@@ -28,7 +28,7 @@ class StreamRef:
 def manifest(
     environment: Environment, key: str, *, table_arn: str, table_name: str, streams: Mapping[str, StreamRef]
 ) -> dict[str, Any]:
-    """The manifest of an application, with whatever stands for the values that only AWS knows."""
+    """The manifest of an application."""
     return {
         "schemaVersion": MANIFEST_VERSION,
         "application": names.application_name(key, environment.applications[key]),
@@ -45,10 +45,7 @@ def manifest(
 def deployment(
     environment: Environment, key: str, *, bucket: str, key_arn: str | None, target: str | None, role_arn: str | None
 ) -> dict[str, Any]:
-    """How jobs of an application are submitted, with whatever stands for the values that only AWS knows.
-
-    The shape is agreed with `kinesis-efo emr submit`, which reads it.
-    """
+    """How jobs of an application are submitted, as `kinesis-efo emr submit` reads it."""
     emr, job = environment.emr, environment.job(key)
     assert emr is not None
     application = names.application_name(key, environment.applications[key])
@@ -70,10 +67,10 @@ def deployment(
         "arguments": job.arguments if job else [],
         "spark": job.spark if job else {},
     }
-    # Terraform's jsonencode of CDKTF leaves out what is null; so does this, wherever it is written.
+    # CDKTF leaves out nulls; documents that are written without it must be the same.
     return {name: value for name, value in document.items() if value is not None}
 
 
 def runtime_role(access: Access, role_arn: str | None) -> str | None:
-    """The role that a job is submitted with; None where it has that of its cluster, or none is declared."""
+    """The role that a job is submitted with; None where it has its cluster's role, or no role is declared."""
     return None if isinstance(access, EmrEc2 | PolicyOnly) else role_arn

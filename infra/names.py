@@ -1,4 +1,4 @@
-"""Every name, ARN and Terraform address that follows from the settings. Pure; relies on `settings` only."""
+"""Names, ARNs and Terraform addresses that follow from the settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infra.settings import AdoptedStream, Application, Environment, OtherAccount
 PIPELINE_PATH = "/kinesis-efo-pipeline/"
 """IAM path of the pipeline's own roles and policies."""
 GITHUB_ISSUER = "token.actions.githubusercontent.com"
-"""Who vouches for GitHub's workflows."""
+"""Issuer of the tokens by which GitHub identifies workflows."""
 ENVIRONMENTS, PROGRAMS, STOPS, LOGS = "environments/", "programs/", "stops/", "logs/"
 """Prefixes in the bucket of artifacts, as the library writes them."""
 
@@ -23,7 +23,7 @@ def partition(region: str) -> str:
 
 
 def dns_suffix(region: str) -> str:
-    """What service principals and endpoints of a region end with."""
+    """DNS suffix of service principals and endpoints in a region."""
     return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
 
 
@@ -38,34 +38,34 @@ def pipeline_role_name(environment: Environment, kind: str) -> str:
 
 
 def pipeline_role_arn(environment: Environment, kind: str) -> str:
-    """ARN of a role of the pipeline. In a path of its own, out of reach of the role that applies."""
+    """ARN of a role of the pipeline; its path is out of reach of the role that applies."""
     role = f"role{PIPELINE_PATH}{pipeline_role_name(environment, kind)}"
     return f"arn:{partition(environment.region)}:iam::{environment.account_id}:{role}"
 
 
 def pipeline_policy_name(environment: Environment, kind: str) -> str:
-    """Name of a policy of the pipeline; see `permissions.policies`."""
+    """Name of a policy of the pipeline; `kind` is a key of `permissions.policies`."""
     return f"kinesis-efo-pipeline-{environment.environment}-{kind}"
 
 
 def service_role_arn(environment: Environment, service: str) -> str:
-    """ARN of a service's own roles in the account, whatever it calls them."""
+    """ARN pattern of a service's service-linked roles in the account."""
     return f"arn:{partition(environment.region)}:iam::{environment.account_id}:role/aws-service-role/{service}/*"
 
 
 def boundary_arn(environment: Environment) -> str:
-    """ARN of the policy that bounds the roles which the pipeline creates."""
+    """ARN of the permissions boundary of roles that the pipeline creates."""
     policy = f"policy{PIPELINE_PATH}{pipeline_policy_name(environment, 'boundary')}"
     return f"arn:{partition(environment.region)}:iam::{environment.account_id}:{policy}"
 
 
 def bootstrap_stack_name(environment: Environment) -> str:
-    """Name of the stack that a pipeline for an environment needs."""
+    """Name of an environment's bootstrap stack, which its pipeline needs."""
     return f"kinesis-efo-{environment.environment}-bootstrap"
 
 
 def bootstrap_state_key(environment: Environment) -> str:
-    """Key of that stack's Terraform state."""
+    """Key of the bootstrap stack's Terraform state in the state bucket."""
     return f"kinesis-efo/bootstrap/{environment.environment}.tfstate"
 
 
@@ -81,7 +81,7 @@ def record_key(environment: Environment) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ArnParts:
-    """What an ARN says."""
+    """The parts of an ARN."""
 
     partition: str
     service: str
@@ -91,7 +91,7 @@ class ArnParts:
 
 
 def parse_arn(arn: str) -> ArnParts:
-    """Take an ARN apart; it has been checked by the settings."""
+    """Split an ARN, which the settings have checked."""
     _, *parts = arn.split(":", 5)
     return ArnParts(*parts)
 
@@ -132,7 +132,7 @@ def consumer_name(environment: Environment, stream_key: str, application_key: st
 
 
 def is_ours(environment: Environment, stream_key: str) -> bool:
-    """Whether a stream is in the environment's account, declared or adopted: where its metrics are."""
+    """Whether a stream, declared or adopted, is in the environment's account, and so its metrics."""
     return parse_arn(stream_arn(environment, stream_key)).account == environment.account_id
 
 
@@ -166,7 +166,7 @@ def deployment_parameter_name(environment: Environment, key: str) -> str:
 def artifacts_bucket(environment: Environment) -> str:
     """Name of the bucket of archives, programs and logs; meaningful where `emr` is declared."""
     given = environment.emr.artifacts_bucket if environment.emr else None
-    # Names of buckets are the whole world's.
+    # Bucket names are global; the account's id makes this one unique.
     return given or f"kinesis-efo-{environment.environment}-{environment.account_id}"
 
 
@@ -194,17 +194,17 @@ def role_arn(environment: Environment, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands in Terraform: its name now, and the one it had before the settings moved it.
+    """A Terraform name: the present one, and the one before the settings moved it (`moved_from`).
 
     Names are built from keys only, so that neither the order nor the neighbours of an entry matter. Keys have no
-    underscore, so that joined names never meet.
+    underscore, so that joined names never collide.
     """
 
     now: str
     before: str
 
     def join(self, other: Place | str) -> Place:
-        """The place of something that belongs to both."""
+        """The place of a resource that belongs to both."""
         if isinstance(other, str):
             other = Place(other, other)
         return Place(f"{self.now}_{other.now}", f"{self.before}_{other.before}")
@@ -219,7 +219,7 @@ JOBS = Place("jobs", "jobs")
 
 
 def place(key: str, entry: Stream | Application) -> Place:
-    """The place of what is declared for an entry of the file."""
+    """The place of the resources of an entry of the file."""
     return Place(key, entry.moved_from or key)
 
 
@@ -232,12 +232,12 @@ def consumer_place(environment: Environment, stream_key: str, application_key: s
 
 @dataclass(frozen=True, slots=True, order=True)
 class Identity:
-    """Something whose replacement would lose data or change an ARN that running jobs hold.
+    """A resource whose replacement would lose data or change an ARN that running jobs hold.
 
     Attributes:
         address: Terraform address in the environment's stack.
-        name: What AWS derives its identity from.
-        before: Address it had before, where the settings say that it moved; else the same.
+        name: Its name in AWS; for a key, the name of what it encrypts.
+        before: Its address before the settings moved it; else the same.
     """
 
     address: str
@@ -246,7 +246,7 @@ class Identity:
 
 
 def declared_consumers(environment: Environment) -> Iterator[tuple[str, str]]:
-    """Pairs of stream and application keys for which a consumer is declared (not given by the stream's owner)."""
+    """Stream and application keys of each consumer declared here, and not given by the stream's owner."""
     for application_key, application in environment.applications.items():
         for stream_key in application.streams:
             stream = environment.streams[stream_key]
@@ -255,7 +255,7 @@ def declared_consumers(environment: Environment) -> Iterator[tuple[str, str]]:
 
 
 def identities(environment: Environment) -> Iterator[Identity]:
-    """Everything in an environment that has an identity worth protecting, with addresses as the stack gives them."""
+    """All resources of an environment that have an identity, with their addresses in the stack."""
 
     def identity(kind: str, at: Place, name: str) -> Identity:
         return Identity(f"{kind}.{at.now}", name, f"{kind}.{at.before}")

@@ -1,4 +1,4 @@
-"""Rules that span entries of an environment file, or several files. Pure; relies on `settings`, `names`, `iam`, `literals`.
+"""Rules that span entries of an environment file, or several files.
 
 Each rule looks only at entries that are valid by themselves, so that one fault never produces a second, misleading one.
 """
@@ -38,7 +38,7 @@ _ROLE_CHARACTERS = 64
 
 @dataclass(slots=True)
 class Draft:
-    """An environment file while it is checked: what is valid so far, and what was written at all."""
+    """An environment file that is being checked: its valid entries, the keys of all entries, and the faults so far."""
 
     head: Head | None = None
     streams: dict[str, Stream] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Draft:
     faults: list[Fault] = field(default_factory=list)
 
     def environment(self) -> Environment:
-        """The environment that the valid entries make. Needs a valid head."""
+        """The environment of the valid entries. Needs a valid head."""
         assert self.head is not None
         head = {name: getattr(self.head, name) for name in Head.model_fields}
         return Environment.model_construct(
@@ -57,7 +57,7 @@ class Draft:
 
 
 def key_faults(section: str, key: object) -> Iterator[Fault]:
-    """What is wrong with the key of an entry."""
+    """Faults in the key of an entry."""
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         yield Fault(
             section, key, "a key must begin with a-z, go on with a-z, 0-9 or '-', and have at most 63 characters"
@@ -65,7 +65,7 @@ def key_faults(section: str, key: object) -> Iterator[Fault]:
 
 
 def within_environment(draft: Draft) -> list[Fault]:
-    """What is wrong between the entries of one file."""
+    """Faults between the entries of one file."""
     faults = [
         *_capacity(draft),
         *_references(draft),
@@ -186,7 +186,7 @@ def _moves(draft: Draft) -> Iterator[Fault]:
 
 
 def _jobs(draft: Draft) -> Iterator[Fault]:
-    """Jobs without a place to run, and what EMR would refuse."""
+    """Faults of jobs: no place to run, two for one application, settings that EMR would refuse."""
     emr = draft.head.emr if draft.head else None
     if emr and emr.serverless and bool(emr.serverless.subnets) != bool(emr.serverless.security_groups):
         rule = "must come together: subnets without security groups, or the other way round, place nothing"
@@ -205,7 +205,7 @@ def _jobs(draft: Draft) -> Iterator[Fault]:
             yield from _job_target(path, job, application, emr)
 
 
-# What an access says about where jobs run; a policy alone says nothing.
+# The kind of target that an access implies; a policy alone implies none.
 _RUNS_ON = {EmrServerless: "serverless", EmrEc2: "cluster", Eks: "eks"}
 
 
@@ -220,7 +220,10 @@ def _job_target(path: str, job: Job, application: Application, emr: Emr | None) 
             rule = f"must be {kind}:<id>, as the access of {job.application} is {access.kind}"
             yield Fault(f"{path}.target", job.target, rule)
     elif isinstance(access, EmrServerless) and access.application_id:
-        rule = f"is missing: the role of {job.application} is for another application; say target: serverless:{access.application_id}"
+        rule = (
+            f"is missing: the role of {job.application} is for another application; "
+            f"say target: serverless:{access.application_id}"
+        )
         yield Fault(f"{path}.target", None, rule)
     elif kind != "serverless" or (emr is not None and emr.serverless is None):
         rule = f"is missing: say where {job.application} runs, as target: {kind or 'cluster'}:<id>"
@@ -285,8 +288,8 @@ def _sizes(environment: Environment) -> Iterator[Fault]:
             characters = len(iam.policy_json(statements))
             if characters > _POLICY_CHARACTERS:
                 rule = (
-                    f"what it may do must fit managed policies ({_POLICY_CHARACTERS} characters); give streams, tables and roles "
-                    "names that begin with the environment's, or split the environment"
+                    f"what it may do must fit managed policies ({_POLICY_CHARACTERS} characters); give streams, tables and "
+                    "roles names that begin with the environment's, or split the environment"
                 )
                 yield Fault("pipeline", f"{characters} characters", rule)
     limit = _PARAMETER_BYTES[environment.manifest_tier]
@@ -309,7 +312,7 @@ def _sizes(environment: Environment) -> Iterator[Fault]:
 
 
 def between_environments(environments: Mapping[str, Environment]) -> list[Fault]:
-    """What is wrong between the files: two of them declaring the same stream, table or parameter."""
+    """Faults between files: a stream or table that two of them declare, and pipelines that get in each other's way."""
     used: dict[str, list[str]] = defaultdict(list)
     for name, environment in environments.items():
         for key, stream in environment.streams.items():
@@ -326,7 +329,7 @@ def between_environments(environments: Mapping[str, Environment]) -> list[Fault]
 
 
 def _pipelines(environments: Mapping[str, Environment]) -> Iterator[Fault]:
-    """What bootstrap stacks of one account would both declare, prefixes that cover a neighbour, and the order."""
+    """Faults between pipelines: a resource declared twice, a name that begins like another's, a wrong order."""
     declared: dict[tuple[str, str, str], str] = {}
     scopes: list[tuple[str, str, str]] = []
     for name, environment in environments.items():
@@ -346,7 +349,10 @@ def _pipelines(environments: Mapping[str, Environment]) -> Iterator[Fault]:
             short, long = sorted((name, other), key=len)
             same_place = account == environment.account_id and other_region == environment.region
             if same_place and long.startswith(f"{short}-"):
-                rule = f"begins like {short}, whose role for applying could change what belongs to {long}: use another name or account"
+                rule = (
+                    f"begins like {short}, whose role for applying could change what belongs to {long}: "
+                    "use another name or account"
+                )
                 yield Fault(path, long, rule)
         scopes.append((name, environment.account_id, environment.region))
         seen = [name]
@@ -366,7 +372,7 @@ def _pipelines(environments: Mapping[str, Environment]) -> Iterator[Fault]:
 
 
 def warnings(environment: Environment) -> Iterable[str]:
-    """What is allowed but probably not meant, as sentences."""
+    """Sentences about settings that are allowed, but probably a mistake."""
     consumed = {key for application in environment.applications.values() for key in application.streams}
     for key, stream in environment.streams.items():
         if key not in consumed:
@@ -377,8 +383,8 @@ def warnings(environment: Environment) -> Iterable[str]:
             reader = f"applications.{application_key} reads from another account"
             if isinstance(stream, AdoptedStream):
                 yield (
-                    f"streams.{key}: {reader}, but the policy of an adopted stream is its owner's: its owner must allow "
-                    f"{', '.join(iam.READ_STREAM)} to those principals"
+                    f"streams.{key}: {reader}, but the policy of an adopted stream is its owner's: its owner must "
+                    f"allow {', '.join(iam.READ_STREAM)} to those principals"
                 )
             if stream.key not in ("own", "aws-managed", None):
                 yield f"streams.{key}: {reader}: the policy of key {stream.key} must allow them kms:Decrypt"

@@ -1,6 +1,7 @@
-"""What the gate found as SARIF, for code scanning: each finding at the entry of the environment file that it comes from.
+"""Writes the checkov gate's findings as SARIF 2.1.0 for GitHub's code scanning.
 
-checkov's own SARIF points into synthesized files, which no reviewer sees. Format: SARIF 2.1.0, as GitHub's code scanning reads it.
+Each finding is placed at the entry of the environment file that it comes from; checkov's own SARIF points into
+synthesized files, which no reviewer sees.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class Failure:
 
     Attributes:
         check: Its id.
-        name: What it wants.
-        resource: Where it failed.
+        name: What it requires.
+        resource: Terraform address of the resource that failed it.
         origin: The stack or plan.
-        guideline: Where it is explained, if anywhere.
+        guideline: URL of an explanation, if there is one.
     """
 
     check: str
@@ -44,7 +45,7 @@ def as_sarif(failures: Iterable[Failure], directory: Path = DIRECTORY) -> str:
 
     Args:
         failures: What failed.
-        directory: Where the environment files are; they are named relative to the directory above the code.
+        directory: Directory of the environment files; the document names them relative to the project.
     """
     failed = list(failures)
     rules = {each.check: _rule(each) for each in failed}
@@ -68,7 +69,7 @@ def _rule(failure: Failure) -> dict[str, Any]:
 def _result(failure: Failure, directory: Path) -> dict[str, Any]:
     file, line = _place(failure, directory)
     where = {"artifactLocation": {"uri": file}, "region": {"startLine": line}}
-    # So that a finding stays the same one when lines move.
+    # The finding keeps its identity when lines move.
     fingerprint = hashlib.sha256(f"{failure.check} {failure.resource} {failure.origin}".encode()).hexdigest()
     return {
         "ruleId": failure.check,
@@ -80,7 +81,7 @@ def _result(failure: Failure, directory: Path) -> dict[str, Any]:
 
 
 def _place(failure: Failure, directory: Path) -> tuple[str, int]:
-    """The entry that a resource is declared for: its Terraform name begins with the entry's key."""
+    """File and line of the entry that declares a resource, whose Terraform name begins with the entry's key."""
     name = failure.origin.removeprefix("kinesis-efo-").removesuffix("-bootstrap")
     path = directory / f"{name}.yaml"
     if not path.exists():

@@ -1,7 +1,4 @@
-"""The environment file as typed settings. Relies on pydantic; rules across entries are in `rules`, reading in `load`.
-
-Limits and name patterns are those of the AWS API references of Kinesis, DynamoDB, IAM, KMS and Systems Manager.
-"""
+"""The settings of an environment file, typed. Limits and name patterns are those of AWS's API references."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _OWNER, _NAME = "[A-Za-z0-9-]{1,39}", "[A-Za-z0-9_.-]{1,100}"
 _STREAM_ARN = rf"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{{12}}:stream/{_KINESIS_NAME}"
 
 Key = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
-"""Name of an entry in this file; part of Terraform addresses, so it must not change (see `moved_from`)."""
+"""Key of an entry in this file. It is part of Terraform addresses: change it with `moved_from` only."""
 KinesisName = Annotated[str, StringConstraints(pattern=rf"^{_KINESIS_NAME}$")]
 TableName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{3,255}$")]
 RoleName = Annotated[str, StringConstraints(pattern=r"^[\w+=,.@-]{1,64}$")]
@@ -61,7 +58,7 @@ Tags = Annotated[dict[str, str], AfterValidator(_tags)]
 
 
 class Settings(BaseModel):
-    """Base of every entry: nothing unknown, nothing converted silently, nothing changed later."""
+    """Base of every entry: immutable; unknown keys and values of another type are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -74,12 +71,12 @@ class OwnStream(Settings):
         mode: Capacity mode.
         shards: Number of shards, with mode `provisioned` only.
         retention_hours: How long records stay readable, 24 hours to 365 days.
-        key: What encrypts it: `own` (a customer key declared here), the ARN of a key, or `aws-managed`
+        key: Encryption key: `own` (a customer key declared here), the ARN of a key, or `aws-managed`
             (free, but unusable from other accounts).
-        shard_metrics: Metrics CloudWatch gets per shard; billed per shard and metric.
+        shard_metrics: Metrics that CloudWatch gets per shard; billed per shard and metric.
         max_record_kib: Largest record in KiB (1024 to 10240).
-        tags: On top of the environment's.
-        moved_from: Key this entry had before. Emits a Terraform `moved` block, so that nothing is replaced.
+        tags: Tags besides the environment's.
+        moved_from: Key that this entry had before. Emits a Terraform `moved` block, so that nothing is replaced.
     """
 
     name: KinesisName | None = None
@@ -98,9 +95,10 @@ class AdoptedStream(Settings):
 
     Attributes:
         existing_arn: The stream. In another account, `consumers` must name a consumer for each application.
-        key: ARN of the customer key that encrypts it, so that readers may decrypt; leave it out for `aws/kinesis` or none.
-        consumers: Consumers that its owner registered, by application key: taken as they are, never declared.
-        moved_from: Key this entry had before.
+        key: ARN of the customer key that encrypts it, so that readers may decrypt; none for `aws/kinesis`, or without
+            encryption.
+        consumers: Consumers that its owner registered, by application key; they are used, and not declared here.
+        moved_from: Key that this entry had before.
     """
 
     existing_arn: StreamArn
@@ -119,12 +117,12 @@ class PolicyOnly(Settings):
 
 
 class _Role(Settings):
-    """What every kind of role takes.
+    """Settings of every kind of role.
 
     Attributes:
         role_name: Default `kinesis-efo-<environment>-<application>`.
-        policies: More managed policies to attach, for checkpoint and output buckets.
-        permissions_boundary: ARN of the policy that bounds the role; where there is a pipeline, default its own.
+        policies: More managed policies to attach, such as for checkpoint and output buckets.
+        permissions_boundary: ARN of the role's permissions boundary; default: the pipeline's, where there is one.
     """
 
     role_name: RoleName | None = None
@@ -142,7 +140,8 @@ class EmrServerless(_Role):
     """A job runtime role for EMR Serverless.
 
     Attributes:
-        application_id: The only EMR Serverless application that may assume it; default any of the account.
+        application_id: The only EMR Serverless application that may assume it; default: the one that this environment
+            declares, else any of the account.
     """
 
     kind: Literal["emr-serverless"]
@@ -155,7 +154,7 @@ class Eks(_Role):
     Attributes:
         oidc_provider_arn: The cluster's IAM OIDC provider.
         namespace: Kubernetes namespace.
-        service_account: Its name; `*` stands for any characters, as EMR on EKS needs.
+        service_account: Name of the service account; `*` stands for any characters, as EMR on EKS needs.
     """
 
     kind: Literal["eks"]
@@ -165,7 +164,7 @@ class Eks(_Role):
 
 
 class OtherAccount(Settings):
-    """The job runs in another account: consumers and resource policies are declared here, everything else there.
+    """For a job in another account: only consumers and resource policies are declared here, the rest there.
 
     Attributes:
         principals: Roles (or account roots) that may read.
@@ -183,16 +182,16 @@ class Application(Settings):
     """A consumer of one or more streams.
 
     Attributes:
-        name: Its name: that of its Kinesis consumers, lease table and manifest. Default: the key of the entry.
+        name: Name of its Kinesis consumers, and part of that of lease table and manifest. Default: the entry's key.
         streams: Keys of the streams it consumes.
         writes: Keys of streams of this environment it may put records into.
-        lag_threshold_seconds: How far behind it may be, for five minutes, before the alarm.
+        lag_threshold_seconds: The alarm goes off when it is further behind than this for five minutes.
         continuous: False for jobs that run now and then: silence is then no alarm.
         polling: Also allow GetRecords (`readMode=polling`).
         access: Who runs it.
         lease_table: Name of the lease table; default `kinesis-efo-<environment>-<application>`.
         adopt_lease_table: The table exists (a KCL application's): import it instead of creating it.
-        moved_from: Key this entry had before.
+        moved_from: Key that this entry had before.
     """
 
     name: KinesisName | None = None
@@ -208,7 +207,7 @@ class Application(Settings):
 
 
 class Alarms(Settings):
-    """Who is told, and whether there is a dashboard.
+    """Whom alarms notify, and whether there is a dashboard.
 
     Attributes:
         sns_topic: Topic that every alarm notifies; without one, alarms only show in CloudWatch.
@@ -223,10 +222,10 @@ class ServerlessApplication(Settings):
     """An application of EMR Serverless, on which the jobs of this environment run.
 
     Attributes:
-        maximum_vcpu: What all its jobs together may use; the bound of its costs.
-        maximum_memory_gb: The same in GB.
-        subnets: Subnets that jobs are placed in; without them, jobs reach services of AWS in this region only.
-        security_groups: Theirs; goes with `subnets`.
+        maximum_vcpu: Most vCPUs that all its jobs may use together; this bounds the costs.
+        maximum_memory_gb: The same for memory, in GB.
+        subnets: Subnets of its jobs; without them, jobs reach only services of AWS in this region.
+        security_groups: Security groups of its jobs; goes with `subnets`.
     """
 
     maximum_vcpu: Annotated[int, Field(ge=1, le=10_000)] = 64
@@ -236,15 +235,15 @@ class ServerlessApplication(Settings):
 
 
 class Emr(Settings):
-    """Where jobs run, and where what they are made of is kept. Without it, only streams and access are declared.
+    """Where jobs run, and where their archives, programs and logs are kept. Without it, nothing about jobs is declared.
 
     Attributes:
         release_label: Release of EMR; one with Spark 4.
-        architecture: Of its processors: `arm64` is Graviton.
-        python: Version of Python that jobs are packaged for; one that the release has.
+        architecture: Processors that jobs run on; `arm64` is Graviton.
+        python: Version of Python that jobs are packed for; one that the release has.
         artifacts_bucket: S3 bucket for archives, programs and logs; default `kinesis-efo-<environment>-<account>`.
-        log_days: How long logs are kept.
-        serverless: The application of EMR Serverless; null for none, where jobs run on clusters or EKS.
+        log_days: Days that logs are kept.
+        serverless: The application of EMR Serverless; null for none, if jobs run on clusters or EKS.
     """
 
     release_label: Annotated[str, StringConstraints(pattern=r"^emr-spark-([89]|[1-9]\d)[.][0-9.]+(-[a-z0-9]+)?$")] = (
@@ -258,13 +257,13 @@ class Emr(Settings):
 
 
 class Job(Settings):
-    """A program that should run, all the time, for an application.
+    """A program that the pipeline keeps running for an application.
 
     Attributes:
         application: Key of the application. It has one job at most: its leases let one run read.
-        program: The program, relative to the project; it takes `--manifest`, which is added.
+        program: Path of the program, relative to the project; it must take `--manifest`, which is added.
         arguments: Its arguments.
-        spark: Settings of Spark, beside those that submission chooses.
+        spark: Settings of Spark; they win over those that `kinesis-efo emr submit` chooses.
         target: `cluster:<id>`, `serverless:<application id>` or `eks:<virtual cluster id>`; default: this environment's
             application of EMR Serverless, where the access is that of EMR Serverless.
     """
@@ -280,16 +279,18 @@ class Job(Settings):
 
 
 class Pipeline(Settings):
-    """Who may plan and apply this environment from CI. What that needs in AWS is the environment's bootstrap stack.
+    """Who may plan and apply this environment from CI. The bootstrap stack declares what that needs in AWS.
 
     Attributes:
-        repository: GitHub repository whose workflows may assume the pipeline's roles, as GitHub vouches for it:
-            `owner@id/name@id`, or `owner/name` for one from before July 15, 2026 that has not opted in to immutable subjects.
+        repository: GitHub repository whose workflows may assume the pipeline's roles, as it is in GitHub's tokens:
+            `owner@id/name@id`, or `owner/name` for one from before July 15, 2026 that has not opted in to immutable
+            subjects.
         branch: The branch that is deployed.
         after: Environment that must have been deployed before this one, as `dev` before `prod`.
-        oidc_provider_arn: The account's IAM OIDC provider for GitHub, where it is declared elsewhere; default: declared here.
+        oidc_provider_arn: The account's IAM OIDC provider for GitHub, if declared elsewhere; default: declared here.
         adopt_state_bucket: The state bucket is declared elsewhere.
-        extra_policies: Managed policies for the role that applies, for what the environment's own names do not cover.
+        extra_policies: More managed policies for the role that applies, for resources whose names do not begin with
+            the environment's.
     """
 
     repository: Annotated[str, StringConstraints(pattern=rf"^({_OWNER}@\d+/{_NAME}@\d+|{_OWNER}/{_NAME})$")]
@@ -301,22 +302,22 @@ class Pipeline(Settings):
 
 
 class Head(Settings):
-    """What an environment file says beside streams and applications.
+    """An environment file without its streams, applications and jobs.
 
     Attributes:
-        environment: Name; also the file's.
+        environment: Name of the environment, and of its file.
         region: AWS region of everything in it.
         account_id: The only account it may be deployed to.
         state_bucket: S3 bucket of the Terraform state.
         state_region: Region of that bucket; default `region`.
-        tags: On every resource.
+        tags: Tags of every resource.
         protect: Refuse to destroy streams, consumers, tables and keys; always on in `prod`.
-        key: Customer key of lease tables and manifests: `own`, or the ARN of one.
+        key: Customer key of lease tables and manifests: `own` (declared here), or the ARN of one.
         on_demand_advantage: The account uses Kinesis On-demand Advantage: 50 consumers per stream instead of 20.
         manifest_tier: Parameter Store tier: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
         alarms: See `Alarms`.
         pipeline: See `Pipeline`; without it, people deploy this environment.
-        emr: See `Emr`; without it, jobs run where this code knows nothing of.
+        emr: See `Emr`; without it, nothing about jobs is declared.
     """
 
     environment: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
@@ -335,7 +336,7 @@ class Head(Settings):
 
     @property
     def protected(self) -> bool:
-        """Whether destroying anything with an identity is refused."""
+        """Whether resources that have an identity must not be destroyed."""
         return self.environment == "prod" or bool(self.protect)
 
 
@@ -345,7 +346,7 @@ class Environment(Head):
     Attributes:
         streams: By key.
         applications: By key.
-        jobs: What runs, at most one for each application.
+        jobs: Jobs, at most one for each application.
     """
 
     streams: Mapping[str, Stream]
@@ -358,5 +359,5 @@ class Environment(Head):
 
 
 def stream_model(entry: Any) -> type[OwnStream] | type[AdoptedStream]:
-    """Which of the two kinds of stream an entry of the file is."""
+    """The kind of stream that an entry of the file describes."""
     return AdoptedStream if isinstance(entry, Mapping) and "existing_arn" in entry else OwnStream

@@ -1,7 +1,6 @@
-"""Declares an environment in local AWS, so that a job can be tried against its own declaration before anything is deployed.
+"""Declares an environment in local AWS, so that a job can be tried with it before it is deployed.
 
-Through Terraform where its binary and the AWS provider are at hand, else through boto3; the manifests are the same. Only local
-endpoints are accepted. Never imports the library: whatever answers at the endpoint is asked as AWS is.
+Terraform does it where its binary and the AWS provider are installed, else boto3; the manifests are the same.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ def up(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Declare an environment in local AWS. What is there already is kept.
+    """Declare an environment in local AWS. Resources that exist already are kept.
 
     Args:
-        directory: Where the environment files are.
+        directory: Directory of the environment files.
         name: The environment.
         endpoint: URL of local AWS, for example `http://127.0.0.1:4566`.
-        through: `terraform`, `boto3`, or `auto`: Terraform if its binary and the provider are at hand.
-        wait_seconds: How long to wait for the endpoint, and for a consumer to become ACTIVE.
-        clock: Seconds that only grow.
-        sleep: Waits for seconds.
+        through: `terraform`, `boto3`, or `auto`: Terraform if its binary and the provider are installed.
+        wait_seconds: How long to wait for the endpoint, and for each resource to become ACTIVE.
+        clock: A monotonic clock, in seconds.
+        sleep: Waits for a number of seconds.
 
     Raises:
         SettingsError: The environment file is wrong.
@@ -71,16 +70,16 @@ def up(
     for key, application in local.applications.items():
         if not isinstance(application.access, OtherAccount):
             logger.info("%s: .option(%r, %r)", key, "manifest", f"ssm://{names.parameter_name(local, key)}")
-    # boto3 looks at AWS_DEFAULT_REGION, every other SDK at AWS_REGION.
+    # boto3 reads AWS_DEFAULT_REGION, every other SDK AWS_REGION.
     logger.info("export AWS_ENDPOINT_URL=%s AWS_REGION=%s AWS_DEFAULT_REGION=%s", endpoint, local.region, local.region)
     logger.info("export AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local")
 
 
 def localized(environment: Environment) -> Environment:
-    """The environment as local AWS can have it: what would be adopted does not exist there, so it is declared.
+    """The environment for local AWS, where adopted streams and tables do not exist and so are declared.
 
     Raises:
-        UpError: Two adopted streams have one name: in one account, both cannot exist.
+        UpError: Two streams have one name: local AWS is one account, where both cannot exist.
     """
     streams: dict[str, OwnStream] = {}
     for key, stream in environment.streams.items():
@@ -88,7 +87,7 @@ def localized(environment: Environment) -> Environment:
         if isinstance(own, AdoptedStream):
             own = OwnStream(name=names.stream_name(environment, key), mode="provisioned", shards=1)
         streams[key] = own
-    # There is no EMR.
+    # Local AWS has no EMR.
     emr = environment.emr and environment.emr.model_copy(update={"serverless": None})
     changes = {"streams": streams, "applications": _not_adopting(environment), "emr": emr}
     local = environment.model_copy(update=changes)
@@ -97,7 +96,8 @@ def localized(environment: Environment) -> Environment:
         name = names.stream_name(local, key)
         if name in used:
             raise UpError(
-                f"streams.{used[name]} and streams.{key} are both called {name}, in different accounts; local AWS is one account"
+                f"streams.{used[name]} and streams.{key} are both called {name}, in different accounts; local AWS is "
+                "one account: leave one of them out"
             )
         used[name] = key
     return local
@@ -119,26 +119,26 @@ def _refusals(endpoint: str) -> Iterator[None]:
 
 
 class _Waiter:
-    """Waits for conditions, with one deadline each."""
+    """Waits for conditions, each with a deadline of its own."""
 
     def __init__(self, seconds: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self._seconds, self._clock, self._sleep = seconds, clock, sleep
 
-    def until(self, condition: Callable[[], bool], problem: str) -> None:
+    def until(self, condition: Callable[[], bool], problem: str, remedy: str = "look into its log") -> None:
         """Return when the condition holds.
 
         Raises:
-            UpError: It does not in time; the message is `problem`.
+            UpError: It does not hold in time; the message has `problem` and `remedy`.
         """
         deadline = self._clock() + self._seconds
         while not condition():
             if self._clock() >= deadline:
-                raise UpError(f"{problem} (waited {self._seconds:g} s)")
+                raise UpError(f"local AWS: {problem} within {self._seconds:g} s; {remedy}")
             self._sleep(0.1)
 
 
 class _Boto3:
-    """Declares an environment call by call."""
+    """Declares an environment with API calls."""
 
     def __init__(self, environment: Environment, endpoint: str, wait: _Waiter) -> None:
         self._environment, self._endpoint, self._wait = environment, endpoint, wait
@@ -154,10 +154,10 @@ class _Boto3:
         self._s3 = client("s3")
 
     def reach(self) -> None:
-        """Return once the endpoint answers as Kinesis.
+        """Return once Kinesis answers at the endpoint.
 
         Raises:
-            UpError: It does not in time.
+            UpError: It does not answer in time.
         """
 
         def answers() -> bool:
@@ -167,10 +167,10 @@ class _Boto3:
                 return False
             return True
 
-        self._wait.until(answers, f"nothing answers at {self._endpoint}: start it with `kinesis-efo local`")
+        self._wait.until(answers, f"nothing answers at {self._endpoint}", "start it with `kinesis-efo local`")
 
     def everything(self) -> None:
-        """Streams, consumers, lease tables and manifests; for jobs, the bucket and their descriptions."""
+        """Declare streams, consumers, lease tables and manifests, and for jobs the bucket and their descriptions."""
         environment = self._environment
         for key, stream in environment.streams.items():
             assert isinstance(stream, OwnStream), "localized"
@@ -187,10 +187,10 @@ class _Boto3:
             self._jobs()
 
     def check(self) -> None:
-        """Make sure that every manifest is there: a provider that talks to somewhere else would say nothing.
+        """Check that every manifest arrived: a Terraform provider that talks to another endpoint raises no error.
 
         Raises:
-            ClientError: One is missing.
+            ClientError: A manifest is missing.
         """
         for key, application in self._environment.applications.items():
             if not isinstance(application.access, OtherAccount):
@@ -247,7 +247,7 @@ class _Boto3:
         return str(table()["TableArn"])
 
     def _jobs(self) -> None:
-        """The bucket of artifacts, and how each application is run."""
+        """Declare the bucket of artifacts, and the description of each application's jobs."""
         environment = self._environment
         bucket = names.artifacts_bucket(environment)
         with _already_there():
@@ -281,10 +281,10 @@ def _already_there() -> Iterator[None]:
 
 
 def _through_terraform(environment: Environment, directory: Path, endpoint: str, *, required: bool) -> bool:
-    """Apply the synthesized stack; False where Terraform or its provider is missing.
+    """Apply the synthesized stack; returns False where Terraform or its provider is missing.
 
     Raises:
-        UpError: Applying fails, or something is missing although required.
+        UpError: Applying fails, or Terraform is required and missing.
     """
     terraform = shutil.which("terraform")
     why = "there is no terraform on the PATH"
@@ -303,9 +303,9 @@ def _through_terraform(environment: Environment, directory: Path, endpoint: str,
                 return True
             # Warnings come first; what matters is the error.
             reason = " ".join(init.stderr.rpartition("Error: ")[2].split())
-            why = f"terraform init failed (is the AWS provider at hand?): {reason[:300]}"
+            why = f"terraform init failed (is the AWS provider installed?): {reason[:300]}"
     if required:
-        raise UpError(why)
+        raise UpError(f"{why}; mend that, or say `--through boto3`")
     logger.info("declaring %s at %s through boto3: %s", environment.environment, endpoint, why)
     return False
 

@@ -1,4 +1,4 @@
-"""Our own checkov checks. Loaded by checkov in its own environment (`--external-checks-dir`), never by this project."""
+"""This project's own checkov checks. checkov loads them in its own environment (`--external-checks-dir`)."""
 
 from pathlib import Path
 

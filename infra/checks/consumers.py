@@ -1,4 +1,4 @@
-"""Every stream consumer belongs to a stream of its stack, or to an adopted one by its ARN: never to whatever a variable says."""
+"""Checks that each stream consumer belongs to a stream of its stack, or to an adopted one by its ARN."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ADOPTED = re.compile(r"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{12}:stream/[a-zA-Z0
 
 
 class ConsumerOfKnownStream(BaseResourceCheck):  # type: ignore[misc]
-    """That a stream which is referred to exists, Terraform itself checks."""
+    """Refuses variables and other references; whether a stream that is referred to exists, Terraform checks."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -24,7 +24,7 @@ class ConsumerOfKnownStream(BaseResourceCheck):  # type: ignore[misc]
         )
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Look at the stream's ARN; in a plan, that of a stream yet to be created is unknown."""
+        """Check the stream's ARN; in a plan, the ARN of a stream that is yet to be created is unknown."""
         arn = (conf.get("stream_arn") or [None])[0]
         if arn is None and "__address__" in conf:
             return CheckResult.UNKNOWN

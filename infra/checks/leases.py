@@ -1,4 +1,4 @@
-"""Every DynamoDB table here is a lease table, and a lease table has the key that the library and KCL expect."""
+"""Checks that each DynamoDB table has the key of a lease table, which the library and KCL expect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from checkov.terraform.checks.resource.base_resource_check import BaseResourceCh
 
 
 class LeaseKeySchema(BaseResourceCheck):  # type: ignore[misc]
-    """Partition key `leaseKey`, a string; no sort key."""
+    """Requires the partition key `leaseKey`, a string, and no sort key."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""No policy allows anyone to register or deregister stream consumers: they are Terraform's."""
+"""Checks that no policy allows to register or deregister stream consumers: that is Terraform's job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _allows(effect: Any, actions: Any, not_actions: Any) -> bool:
 
 
 class NoRegistrationInDocument(BaseDataCheck):  # type: ignore[misc]
-    """For policies written as data, as this code does."""
+    """Checks policies in Terraform data sources, as this project writes them."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -48,7 +48,7 @@ class NoRegistrationInDocument(BaseDataCheck):  # type: ignore[misc]
         )
 
     def scan_data_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Look at every statement."""
+        """Check every statement."""
         for statement in conf.get("statement", []):
             if isinstance(statement, dict) and _allows(
                 statement.get("effect"), statement.get("actions"), statement.get("not_actions")
@@ -58,7 +58,7 @@ class NoRegistrationInDocument(BaseDataCheck):  # type: ignore[misc]
 
 
 class NoRegistrationInPolicy(BaseResourceCheck):  # type: ignore[misc]
-    """For policies as JSON text: literal ones in the configuration, all of them in a plan."""
+    """Checks policies in JSON text: literal ones in the configuration, all of them in a plan."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -74,7 +74,7 @@ class NoRegistrationInPolicy(BaseResourceCheck):  # type: ignore[misc]
         )
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Look at every statement of the document, where its text is known."""
+        """Check every statement of the document, where its text is known."""
         for policy in conf.get("policy", []):
             try:
                 document = policy if isinstance(policy, dict) else json.loads(policy)

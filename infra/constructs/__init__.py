@@ -1,4 +1,4 @@
-"""Building blocks in the manner of CDK's L2 constructs: small, opinionated, with grants as methods."""
+"""Constructs in the style of CDK's L2 constructs: small, opinionated, with grants as methods."""
 
 from infra.constructs.access import ReaderAccess
 from infra.constructs.alarms import Alarms

@@ -1,4 +1,4 @@
-"""What an application's runtime may do: a managed policy, and a role where the settings ask for one."""
+"""The managed policy of an application, and its role where the settings ask for one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class ReaderAccess(Construct):
     """The policy of an application and, for EMR and EKS, a role that has it.
 
     Args:
-        scope: Where it belongs.
+        scope: The parent construct.
         environment: The environment.
         application: Key of the application.
-        policy: What the grants gathered. The denial of consumer registration is added here, always.
-        serverless_arn: The environment's application of EMR Serverless, if it has one.
+        policy: The permissions granted so far; consumer registration is denied in addition, always.
+        serverless_arn: ARN of the environment's application of EMR Serverless, if it has one.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class ReaderAccess(Construct):
         self._environment, self._application = environment, application
         self._serverless_arn = serverless_arn
         self._place = names.place(application, settings)
-        # Not the key: IAM replaces a policy whose description changes.
+        # The name and not the key is in the description: IAM replaces a policy whose description changes.
         self._name = names.application_name(application, settings)
         policy.deny_registration()
         managed = IamPolicy(
@@ -56,7 +56,7 @@ class ReaderAccess(Construct):
 
     @property
     def role_arn(self) -> str | None:
-        """ARN of the role; None where only a policy is wanted."""
+        """ARN of the role; None where only a policy is declared."""
         return self._role_arn
 
     def _role(self, access: RoleAccess) -> str:
@@ -70,7 +70,7 @@ class ReaderAccess(Construct):
             permissions_boundary=access.permissions_boundary or self._boundary(),
         )
         put(role, self._place)
-        # Two policies may share a name in different paths, and names hold characters that Terraform's may not.
+        # A digest: policies in different paths may share a name, and names may hold characters that Terraform refuses.
         attached = {hashlib.sha256(arn.encode()).hexdigest()[:8]: arn for arn in access.policies}
         for name, arn in {"reader": self._policy_arn, **attached}.items():
             attachment = IamRolePolicyAttachment(self, f"attach-{name}", role=role.name, policy_arn=arn)
@@ -80,7 +80,7 @@ class ReaderAccess(Construct):
         return role.arn
 
     def _boundary(self) -> str | None:
-        """The role that applies may only make roles that are bounded."""
+        """The pipeline's boundary; the role that applies may make no role without one."""
         return names.boundary_arn(self._environment) if self._environment.pipeline else None
 
     def _trust(self, access: RoleAccess) -> iam.Statement:
@@ -98,7 +98,7 @@ class ReaderAccess(Construct):
                     ("sts:AssumeRole",),
                     (),
                     principals={"Service": ("emr-serverless.amazonaws.com",)},
-                    # Against the confused deputy: only jobs of this account's applications.
+                    # Against the confused deputy: only for jobs of this account's applications.
                     conditions=(
                         iam.Condition("StringEquals", "aws:SourceAccount", (environment.account_id,)),
                         iam.Condition("ArnLike", "aws:SourceArn", (source,)),

@@ -1,6 +1,6 @@
-"""Alarms on what Enhanced Fan-Out reports. GetRecords metrics, which most stacks watch, say nothing about it.
+"""Alarms on the metrics of Enhanced Fan-Out. GetRecords metrics, which most stacks watch, say nothing about it.
 
-Metrics and dimensions: Amazon Kinesis Data Streams developer guide, "Monitor with CloudWatch".
+Source of metrics and dimensions: Amazon Kinesis Data Streams developer guide, "Monitor with CloudWatch".
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from infra.settings import Environment, OwnStream
 LAG = "SubscribeToShardEvent.MillisBehindLatest"
 RATE_EXCEEDED = "SubscribeToShard.RateExceeded"
 WRITES_THROTTLED = "WriteProvisionedThroughputExceeded"
-TAKEOVERS = 5  # in five minutes, which is where the library gives up
+TAKEOVERS = 5  # in five minutes; the library gives up after as many
 
 
 class Alarms(Construct):
-    """Alarms of an environment, each notifying its topic if it has one.
+    """The alarms of an environment; each notifies its topic, if there is one.
 
     Args:
-        scope: Where they belong.
+        scope: The parent construct.
         environment: The environment.
     """
 
@@ -45,7 +45,10 @@ class Alarms(Construct):
         return tuple(self._lag_arns)
 
     def watch_stream(self, key: str, stream: FanOutStream) -> None:
-        """Watch a stream's consumers, and its writes if it is ours. CloudWatch has no metrics of other accounts' streams."""
+        """Watch a stream's consumers, and its writes if it is declared here.
+
+        A stream of another account is not watched: its metrics are in that account.
+        """
         settings = self._environment.streams[key]
         if not names.is_ours(self._environment, key):
             return
@@ -55,7 +58,7 @@ class Alarms(Construct):
             self._consumer(key, stream, application)
 
     def watch_table(self, application: str, table: LeaseTable) -> None:
-        """Watch an application's lease table: throttled leases expire, and then workers fight over shards."""
+        """Watch an application's lease table: leases that cannot be renewed expire."""
         name = names.application_name(application, self._environment.applications[application])
         queries = [
             CloudwatchMetricAlarmMetricQuery(
@@ -99,7 +102,7 @@ class Alarms(Construct):
         reader = names.application_name(application, settings)
         name = names.stream_name(self._environment, key)
         dimensions = {"StreamName": stream.name, "ConsumerName": consumer}
-        # One that may poll is silent here for as long as it does.
+        # An application has no subscription while it polls.
         always_subscribed = settings.continuous and not settings.polling
         lag = self._alarm(
             place.join("lag"),
@@ -111,7 +114,7 @@ class Alarms(Construct):
             threshold=settings.lag_threshold_seconds * 1000,
             periods=5,
             datapoints=5,
-            # While a subscription is open, Kinesis sends events even when nobody writes. No data: nobody reads.
+            # An open subscription gets events even when nobody writes: no data means that nobody reads.
             missing="breaching" if always_subscribed else "notBreaching",
             dimensions=dimensions,
         )
@@ -180,7 +183,7 @@ class Alarms(Construct):
         return put(alarm, place)
 
     def _name(self, subject: str, what: str) -> str:
-        # Names in AWS, not keys, so that a moved entry keeps its alarms; and a separator that names cannot hold.
+        # Names in AWS, not keys, so that a moved entry keeps its alarms. Names cannot hold the separator.
         return f"kinesis-efo/{self._environment.environment}/{subject}/{what}"
 
 

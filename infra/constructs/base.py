@@ -1,4 +1,4 @@
-"""What every construct here needs: fixed Terraform names, protection, and IAM statements as Terraform data."""
+"""What all constructs need: fixed Terraform names, protection, and IAM statements as Terraform data sources."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _Resource = TypeVar("_Resource", bound=TerraformResource)
 
 
 def put(resource: _Resource, place: Place) -> _Resource:
-    """Give a resource the Terraform name of its place, whichever construct it is in, and move it there from where it was.
+    """Give a resource the Terraform name of its place, and move it there from its earlier one.
 
-    CDKTF would derive a name from the construct tree, so that moving code would replace resources.
+    CDKTF would derive a name from the construct tree, so moving code would replace resources.
     """
     resource.override_logical_id(place.now)
     if place.before != place.now:
@@ -33,7 +33,7 @@ def put(resource: _Resource, place: Place) -> _Resource:
 
 
 def keep(environment: Environment) -> TerraformResourceLifecycle | None:
-    """The lifecycle of whatever has an identity: not destroyed where the environment is protected."""
+    """Lifecycle of a resource that has an identity: it is not destroyed where the environment is protected."""
     return TerraformResourceLifecycle(prevent_destroy=True) if environment.protected else None
 
 
@@ -41,9 +41,9 @@ def policy_document(scope: Construct, name: str, statements: Iterable[Statement]
     """Statements as a Terraform data source, which evaluates references and which checkov understands.
 
     Args:
-        scope: Where it belongs.
+        scope: The parent construct.
         name: Its Terraform name.
-        statements: What it says.
+        statements: Its statements.
     """
     document = DataAwsIamPolicyDocument(scope, f"{name}-document", statement=[_statement(each) for each in statements])
     document.override_logical_id(name)

@@ -1,4 +1,4 @@
-"""An S3 bucket for this code's own files: private, versioned, under a customer key, reached through TLS only."""
+"""A private S3 bucket: versioned, encrypted with a customer key, and reached through TLS only."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from infra.settings import Environment
 
 
 class PrivateBucket(Construct):
-    """A bucket and all that makes it private.
+    """A bucket with its versioning, encryption, lifecycle and policy.
 
     Args:
-        scope: Where it belongs.
+        scope: The parent construct.
         environment: The environment.
         place: Its Terraform name.
-        name: Its name, which must be the only one in the world.
+        name: Its name, which must be globally unique.
         key_arn: Customer key that encrypts it.
-        expire_days: After how many days objects go, by prefix; the others stay.
-        noncurrent_days: How long versions that were overwritten or deleted stay.
+        expire_days: Days after which objects expire, by prefix; other objects stay.
+        noncurrent_days: Days that overwritten and deleted versions stay.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PrivateBucket(Construct):
         by_default = S3BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultA(
             sse_algorithm="aws:kms", kms_master_key_id=key_arn
         )
-        # A bucket key: one request to KMS for many objects.
+        # With a bucket key, one request to KMS serves many objects.
         rule = S3BucketServerSideEncryptionConfigurationRuleA(
             apply_server_side_encryption_by_default=by_default, bucket_key_enabled=True
         )

@@ -16,13 +16,13 @@ _HEIGHT = 6
 
 
 class Dashboard(Construct):
-    """Lag alarms on top, then a row per application (lag, what it receives, refusals), then a row of streams.
+    """Lag alarms on top, then a row per application (lag, bytes received, refusals), then a row about writes.
 
     Args:
-        scope: Where it belongs.
+        scope: The parent construct.
         environment: The environment.
         streams: Every stream, by key.
-        alarms: Alarms of the environment; those on lag are shown by their state.
+        alarms: Alarms of the environment; the state of the lag alarms is shown.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Dashboard(Construct):
 
     def _application(self, key: str) -> list[dict[str, Any]]:
         settings = self._environment.applications[key]
-        # Metrics of a stream in another account are there.
+        # Metrics of a stream in another account are in that account.
         streams = [each for each in settings.streams if names.is_ours(self._environment, each)]
 
         def per_stream(metric: str) -> list[list[Any]]:

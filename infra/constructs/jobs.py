@@ -1,4 +1,4 @@
-"""Where jobs run: the bucket of what they are made of, an application of EMR Serverless, and how each is submitted."""
+"""Where jobs run: the bucket of artifacts, an application of EMR Serverless, and the description of each job."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _NONCURRENT_DAYS = 7
 
 
 class Jobs(Construct):
-    """What the jobs of an environment share.
+    """The resources that the jobs of an environment share, and the descriptions by which they are submitted.
 
     Args:
-        scope: Where it belongs.
+        scope: The parent construct.
         environment: The environment; it declares `emr`.
         key_arn: Customer key that encrypts the bucket.
     """
@@ -35,7 +35,7 @@ class Jobs(Construct):
         super().__init__(scope, "jobs")
         assert environment.emr is not None
         self._environment, self._settings, self._key_arn = environment, environment.emr, key_arn
-        # Archives and programs stay: a run that is started again, perhaps after months, reads them again.
+        # Archives and programs do not expire: a run that is restarted after months reads them again.
         self._bucket = PrivateBucket(
             self,
             environment,
@@ -54,7 +54,7 @@ class Jobs(Construct):
 
     @property
     def application_id(self) -> str | None:
-        """Its id."""
+        """Id of the application of EMR Serverless; None where there is none."""
         return self._serverless.id if self._serverless else None
 
     @property
@@ -63,12 +63,12 @@ class Jobs(Construct):
         return self._bucket.name
 
     def grant_run(self, policy: iam.Policy, application: str) -> None:
-        """Let the runtime of an application load its archive and program, see that it should stop, and write logs."""
+        """Let the runtime of an application load its program, find the marker that stops it, and write logs."""
         name = names.application_name(application, self._environment.applications[application])
         policy.use_artifacts(self._bucket.arn, self._environment.environment, name, self._key_arn)
 
     def describe(self, application: str, access: ReaderAccess) -> None:
-        """Write down how jobs of an application are submitted, where `kinesis-efo emr submit` looks for it.
+        """Declare the parameter from which `kinesis-efo emr submit` reads how to submit an application's jobs.
 
         Args:
             application: Key of the application.

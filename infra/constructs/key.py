@@ -1,4 +1,4 @@
-"""A customer key with its alias, whose policy may let readers of other accounts decrypt through Kinesis."""
+"""A customer key of KMS with its alias."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from infra.settings import Environment
 
 
 class CustomerKey(Construct):
-    """A rotated customer key.
+    """A rotated customer key, whose policy may let readers of other accounts decrypt through Kinesis.
 
     Args:
-        scope: Where it belongs.
+        scope: The parent construct.
         environment: The environment.
         place: Its Terraform name.
         alias: Alias without `alias/kinesis-efo/`.
@@ -39,7 +39,7 @@ class CustomerKey(Construct):
         statements = [iam.Statement("Account", ("kms:*",), ("*",), principals={"AWS": (root,)})]
         if foreign_readers:
             statements.append(iam.decrypt_through(environment.region, "kinesis", principals=foreign_readers))
-        # Not a data source: in a key's policy the resource * is the key itself, which linters take for all keys.
+        # Not a data source: in a key's policy the resource * is the key itself, but linters take it for all keys.
         key = KmsKey(
             self,
             "key",
@@ -50,7 +50,7 @@ class CustomerKey(Construct):
             lifecycle=lifecycle or keep(environment),
         )
         put(key, place)
-        # A stream's name may hold dots, an alias may not; '/' keeps different names different.
+        # A stream's name may hold dots, an alias may not. A '/' instead keeps names distinct.
         name = f"alias/kinesis-efo/{alias.replace('.', '/')}"
         put(KmsAlias(self, "alias", name=name, target_key_id=key.key_id), place)
         self._arn = key.arn

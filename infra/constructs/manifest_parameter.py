@@ -1,4 +1,4 @@
-"""The manifest of an application in Parameter Store: what infrastructure tells the library, made of references."""
+"""The manifest of an application in Parameter Store, by which infrastructure and library meet."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from infra.settings import Environment
 
 
 class ManifestParameter(Construct):
-    """One parameter, encrypted with the environment's key. Its size has been checked with the settings.
+    """A parameter that is encrypted with the environment's key. The settings' rules have checked its size.
 
     Args:
-        scope: Where it belongs.
+        scope: The parent construct.
         environment: The environment.
         application: Key of the application.
         table: Its lease table.
@@ -54,17 +54,17 @@ class ManifestParameter(Construct):
             type="SecureString",
             key_id=key_arn,
             tier=environment.manifest_tier.capitalize(),
-            # Not json.dumps: only Terraform can quote what references turn out to be.
+            # Not json.dumps: only Terraform knows the values of references, and can quote them.
             value=Fn.jsonencode(document),
         )
         put(parameter, names.place(application, environment.applications[application]))
         self._name, self._key_arn = parameter.name, key_arn
-        # The literal ARN: a reference would make the policy wait for the manifest for nothing.
+        # The literal ARN: with a reference, the policy would wait for the manifest without need.
         self._arn = names.parameter_arn(environment, application)
 
     @property
     def parameter_name(self) -> str:
-        """Name of the parameter; `ssm://` and this is the location of the manifest."""
+        """Name of the parameter; the manifest's location is `ssm://` and this name."""
         return self._name
 
     def grant_read(self, policy: iam.Policy) -> None:

@@ -1,4 +1,4 @@
-"""A stream, declared or adopted, with its key, its consumers by name, and what other accounts may do with them."""
+"""A stream, declared or adopted, with its key, its consumers, and the policies that share it with other accounts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FanOutStream(Construct):
     """A Kinesis stream and the consumers that this environment's applications have on it.
 
     Args:
-        scope: Where it belongs.
+        scope: The parent construct.
         environment: The environment.
         key: Key of the stream's entry in its file.
     """
@@ -56,7 +56,7 @@ class FanOutStream(Construct):
 
     @property
     def key_arn(self) -> str | None:
-        """ARN of its customer key; None where it has none."""
+        """ARN of the stream's customer key; None where it has none."""
         return self._key_arn
 
     @property
@@ -132,9 +132,9 @@ class FanOutStream(Construct):
         }
 
     def _share(self) -> None:
-        """Resource policies on the consumers, and on the stream itself if it is ours.
+        """Put resource policies on the consumers, and on the stream itself if it is declared here.
 
-        PutResourcePolicy replaces what is there, so that an adopted stream's policy is left to its owner.
+        PutResourcePolicy replaces the whole policy, so that of an adopted stream is left to its owner.
         """
         on_stream = []
         for name, (principals, polling) in self._foreign().items():

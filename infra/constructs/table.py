@@ -1,4 +1,4 @@
-"""The lease table of an application: KCL's key schema, paid per request, recoverable, under a customer key."""
+"""The lease table of an application: KCL's key schema, on-demand capacity, point-in-time recovery, a customer key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LeaseTable(Construct):
     """A DynamoDB table that holds an application's leases.
 
     Args:
-        scope: Where it belongs.
+        scope: The parent construct.
         environment: The environment.
         application: Key of the application.
         key_arn: Customer key that encrypts it.

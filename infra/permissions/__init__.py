@@ -1,8 +1,8 @@
-"""What the pipeline's two roles may do, and the most that a role they create may do. Pure; relies on `names` and `iam`.
+"""The permissions of the pipeline's two roles, and the boundary of the roles that the pipeline creates.
 
-Everything is bound to what carries the environment's name (or a name that its file gives), to keys that carry its tags, and to its
-own state. Actions are those that Terraform's AWS provider calls for the resources that are declared here, per the Service
-Authorization Reference; the resource is `*` only where AWS knows no other for an action.
+They are limited to resources with the environment's name (or a name that its file gives), to keys with its tags, and
+to its own state. Actions are those that Terraform's AWS provider calls for the resources declared here, according to
+the Service Authorization Reference; the resource is `*` only where AWS knows no other for an action.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["boundary", "change_access", "change_data", "policies", "read", "run_
 
 
 def policies(environment: Environment) -> Mapping[str, list[Statement]]:
-    """The managed policies of the pipeline by the end of their names; several, since a policy has a limit."""
+    """The managed policies of the pipeline, by the last part of their names; several, as a policy's size is limited."""
     return {
         "read": read(environment),
         "change-data": change_data(environment),

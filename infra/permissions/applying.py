@@ -1,4 +1,4 @@
-"""What the role that applies may do on top of planning: change what the environment declares, and hand out bounded rights only."""
+"""What the role that applies may do besides planning: change the declared resources, and make roles with a boundary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RUNS_JOBS = ("ec2.amazonaws.com", "emr-serverless.amazonaws.com", "elasticmapre
 
 
 def change_data(environment: Environment) -> list[Statement]:
-    """To apply, on top of `read`: streams, tables, manifests, alarms, and the state."""
+    """Besides `read`: change streams, tables, manifests, alarms, dashboards and the state."""
     scope = Scope(environment)
     return [
         Statement("WriteState", ("s3:PutObject",), scope.state + scope.record),
@@ -90,7 +90,7 @@ def change_data(environment: Environment) -> list[Statement]:
 
 
 def change_access(environment: Environment) -> list[Statement]:
-    """To apply, on top of `change_data`: roles, which stay within their boundary, and keys."""
+    """Besides `change_data`: change policies, roles within their boundary, and keys."""
     scope = Scope(environment)
     mine = tagged("aws:ResourceTag", environment)
     bounded = (Condition("StringEquals", "iam:PermissionsBoundary", scope.boundaries),)
@@ -107,7 +107,7 @@ def change_access(environment: Environment) -> list[Statement]:
             ),
             scope.policies,
         ),
-        # Whatever policy is attached, a role can do no more than its boundary; without one, it cannot be made.
+        # A role can do no more than its boundary, whatever policy is attached; without a boundary, it cannot be made.
         Statement(
             "CreateBoundedRoles", ("iam:CreateRole", "iam:PutRolePermissionsBoundary"), scope.roles, conditions=bounded
         ),
@@ -140,7 +140,7 @@ def change_access(environment: Environment) -> list[Statement]:
             ),
             scope.profiles,
         ),
-        # A key has no name before it exists: what it is tagged with says whose it is.
+        # A key has no name before it exists, so its tags say whose it is.
         Statement(
             "CreateKeys",
             ("kms:CreateKey", "kms:TagResource"),

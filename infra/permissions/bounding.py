@@ -1,4 +1,4 @@
-"""The most that a role which the pipeline creates may do, and who may assume the pipeline's own."""
+"""The boundary of the roles that the pipeline creates, and who may assume the pipeline's own roles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from infra.settings import Environment
 
 
 def boundary(environment: Environment) -> list[Statement]:
-    """The most that a job's role may do, whatever policies it has: use data, and nothing that changes who may do what."""
+    """The most that a job's role may do, whatever policies it has: use data, and change no permissions."""
     region, account = environment.region, environment.account_id
     arn = f"arn:{names.partition(region)}"
     scope = Scope(environment)
@@ -61,7 +61,7 @@ def boundary(environment: Environment) -> list[Statement]:
 
 
 def trust(environment: Environment, provider_arn: str, sid: str, subjects: tuple[str, ...]) -> Statement:
-    """Who may assume a role: workflows of the repository that GitHub vouches for, in these places.
+    """Trust policy of a role: only workflows of the repository may assume it, and only in these places.
 
     Source: docs.github.com, "Configuring OpenID Connect in Amazon Web Services".
 
@@ -69,7 +69,7 @@ def trust(environment: Environment, provider_arn: str, sid: str, subjects: tuple
         environment: The environment.
         provider_arn: GitHub's OIDC provider in this account.
         sid: Id of the statement.
-        subjects: `sub` of the tokens, without the repository.
+        subjects: What `sub` in GitHub's tokens must be, without the repository.
     """
     assert environment.pipeline is not None
     issuer = names.GITHUB_ISSUER

@@ -1,4 +1,4 @@
-"""What the role that plans may do: see what is declared, and the state; no record, no item, no change."""
+"""What the role that plans may do: read declared resources and the state; it reads no records or items."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from infra.settings import Environment
 
 
 def read(environment: Environment) -> list[Statement]:
-    """To plan: look at what is declared and at the state, and at no record of any stream or table."""
+    """Read the declared resources and the state, but no record of a stream and no item of a table."""
     scope = Scope(environment)
     mine = tagged("aws:ResourceTag", environment)
     state_region = environment.state_region or environment.region
@@ -90,7 +90,7 @@ def read(environment: Environment) -> list[Statement]:
 
 
 def _read_jobs(environment: Environment) -> list[Statement]:
-    """What planning sees of where jobs run."""
+    """Read the bucket of artifacts and the application of EMR Serverless."""
     if environment.emr is None:
         return []
     bucket = names.bucket_arn(environment, names.artifacts_bucket(environment))

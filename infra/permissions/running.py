@@ -1,4 +1,4 @@
-"""What the role that applies may do beside: keep jobs running on EMR, and see whether they are healthy."""
+"""What the role that applies may also do where `emr` is declared: run jobs on EMR, and see whether they are healthy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SERVERLESS = "ops.emr-serverless.amazonaws.com"
 
 
 def run_jobs(environment: Environment) -> list[Statement]:
-    """To declare where jobs run, to start and stop them, and to see how far behind they are. Only where `emr` is declared."""
+    """Declare where jobs run, start and stop them, and see how far behind they are. Needs `emr`."""
     assert environment.emr is not None
     scope = Scope(environment)
     bucket = names.bucket_arn(environment, names.artifacts_bucket(environment))
@@ -66,7 +66,7 @@ def run_jobs(environment: Environment) -> list[Statement]:
             ("*",),
             conditions=tagged("aws:RequestTag", environment),
         ),
-        # EMR Serverless makes its service-linked role in the name of whoever declares the account's first application.
+        # EMR Serverless creates its service-linked role as the caller that creates the account's first application.
         Statement(
             "CreateServiceRole",
             ("iam:CreateServiceLinkedRole",),
@@ -87,7 +87,7 @@ def run_jobs(environment: Environment) -> list[Statement]:
             (names.arn(environment, "emr-serverless", "/applications/*"),),
             conditions=mine,
         ),
-        # Runs carry no tags, and the id of the application that is declared here is not known before it is.
+        # Runs carry no tags, and the id of the declared application is not known before it exists.
         Statement("FollowRuns", follow, (names.arn(environment, "emr-serverless", "/applications/*/jobruns/*"),)),
         Statement("SeeLeases", ("dynamodb:DescribeTable", "dynamodb:Scan"), scope.tables),
         Statement(

@@ -1,4 +1,4 @@
-"""What belongs to an environment, as ARNs and as conditions. Pure; relies on `names`."""
+"""The resources of an environment, as ARN patterns and as conditions on tags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infra.settings import Environment, OwnStream, RoleAccess
 
 
 class Scope:
-    """ARNs of what belongs to an environment, as patterns where names begin with the environment's.
+    """ARNs of an environment's resources; one pattern for all whose names begin with the environment's.
 
     Args:
         environment: The environment.
@@ -24,7 +24,7 @@ class Scope:
         self.streams = _covered(
             [self._arn("kinesis", f"stream/{name}-*")], (names.stream_arn(environment, key) for key in own)
         )
-        # Those of other accounts bring their consumers: nothing is declared on them.
+        # Streams of other accounts come with their consumers: nothing is declared on them.
         self.adopted = tuple(
             names.stream_arn(environment, key)
             for key in environment.streams
@@ -48,7 +48,7 @@ class Scope:
         state_region = environment.state_region or environment.region
         self.state_keys = (self.keys[0].replace(f":{environment.region}:", f":{state_region}:"),)
         given = [environment.key, *(stream.key or "" for stream in environment.streams.values())]
-        # Somebody else's, which carry no tags of ours.
+        # Keys that others declared carry no tags of this environment.
         self.given_keys = tuple(sorted({arn for arn in given if arn.startswith("arn:")}))
         self.aliases = (
             self._arn("kms", f"alias/kinesis-efo/{name}"),
@@ -62,13 +62,13 @@ class Scope:
 
     @property
     def attachable(self) -> tuple[str, ...]:
-        """Policies that the environment's roles may have."""
+        """Policies that may be attached to the environment's roles."""
         given = {arn for key in self._with_roles() for arn in self._access(key).policies}
         return (*self.policies, *sorted(given))
 
     @property
     def boundaries(self) -> tuple[str, ...]:
-        """Permissions boundaries that a role must have one of."""
+        """Permissions boundaries, one of which each role must have."""
         given = {self._access(key).permissions_boundary for key in self._with_roles()}
         return (names.boundary_arn(self._environment), *sorted(each for each in given if each))
 
@@ -85,7 +85,7 @@ class Scope:
         return names.arn(self._environment, service, resource)
 
     def _iam_like(self, service: str, resource: str) -> str:
-        """ARN of something that is in no region."""
+        """ARN of a resource that is in no region, as those of IAM."""
         region = self._environment.region
         return f"arn:{names.partition(region)}:{service}::{self._environment.account_id}:{resource}"
 
@@ -97,7 +97,7 @@ def _covered(patterns: list[str], arns: Iterable[str]) -> tuple[str, ...]:
 
 
 def tagged(kind: str, environment: Environment) -> tuple[Condition, ...]:
-    """The condition that something carries (`aws:ResourceTag`), or is given (`aws:RequestTag`), the environment's tags."""
+    """Condition: a resource has (`aws:ResourceTag`) or gets (`aws:RequestTag`) the environment's tags."""
     return (
         Condition("StringEquals", f"{kind}/environment", (environment.environment,)),
         Condition("StringEquals", f"{kind}/managed-by", ("kinesis-efo",)),

@@ -1,4 +1,4 @@
-"""What a pipeline does with environments: plan, apply exactly that plan, start the jobs that changed, look for drift.
+"""The steps of a pipeline: plan, apply exactly that plan, start the jobs that changed, look for drift.
 
-Every step is a command (`python -m infra.pipeline --help`), so that any CI system can run it; only `github` knows one of them.
+Every step is a command (`python -m infra.pipeline --help`) that any CI system can run; only `github` is for GitHub.
 """

@@ -60,15 +60,15 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _comment(options: argparse.Namespace) -> int:
-    _say(_told(options.directory, options.plans, all_planned=False))
+    _say(_markdown(options.directory, options.plans, all_planned=False))
     return 0
 
 
-def _told(directory: Path, plans: Path, *, all_planned: bool) -> str:
+def _markdown(directory: Path, plans: Path, *, all_planned: bool) -> str:
     stacks = [names.stack_name(each) for each in deployment_order(load_environments(directory))]
     planned = []
     for stack in stacks:
-        # As `plan` writes it, or as an artifact that is called plan-<stack>-<commit> was unpacked.
+        # `plan` writes <stack>; on GitHub, an artifact is unpacked into plan-<stack>-<commit>.
         for bundle in sorted([*plans.glob(stack), *plans.glob(f"plan-{stack}-*")]):
             text = (bundle / PLAN_TEXT).read_text(encoding="utf-8").strip()
             planned.append(Planned(stack, read_meta(bundle), text))
@@ -103,14 +103,14 @@ def _jobs(options: argparse.Namespace) -> int:
 def _github_comment(options: argparse.Namespace) -> int:
     github = _github()
     fetch_plans(github, options.run_id, options.plans)
-    put_comment(github, options.pull_request, _told(options.directory, options.plans, all_planned=True))
+    put_comment(github, options.pull_request, _markdown(options.directory, options.plans, all_planned=True))
     return 0
 
 
 def _github_fetch(options: argparse.Namespace) -> int:
     (environment,) = load_environments(options.directory, [options.environment])
     reviewed = fetch_plan(_github(), environment, _commit(options), options.plans)
-    # As GitHub reads a step's outputs.
+    # The form in which GitHub reads a step's outputs.
     _say(f"reviewed={reviewed}")
     return 0
 
@@ -130,12 +130,12 @@ def _github_findings(options: argparse.Namespace) -> int:
 def _github() -> Gh:
     repository = os.environ.get("GITHUB_REPOSITORY")
     if not repository:
-        raise PipelineError("GITHUB_REPOSITORY is not set: it is owner/name, as in a workflow of GitHub")
+        raise PipelineError("GITHUB_REPOSITORY is not set; set it to owner/name, as GitHub's workflows do")
     return Gh(repository)
 
 
 def _write(path: Path, text: str | None) -> None:
-    """What a file says; no file says that there is nothing to say."""
+    """Write a report, or remove the file where there is nothing to report."""
     if text is None:
         path.unlink(missing_ok=True)
     else:
@@ -156,7 +156,7 @@ def _commit(options: argparse.Namespace) -> str:
     except OSError as error:
         raise PipelineError(f"--commit is missing, and git, which would say it, cannot be run: {error}") from None
     if ran.returncode:
-        raise PipelineError(f"--commit is missing, and this is no git repository: {ran.stderr.strip()}")
+        raise PipelineError(f"--commit is missing, and git does not tell it: {ran.stderr.strip()}; say --commit")
     return ran.stdout.strip()
 
 
@@ -169,7 +169,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", type=Path, default=DIRECTORY, help="environment files (default: %(default)s)")
     steps = parser.add_subparsers(required=True, metavar="STEP")
 
-    everything = steps.add_parser("environments", help="what is deployed, in order, as JSON for a CI matrix")
+    everything = steps.add_parser(
+        "environments", help="list environments in the order of deployment, as JSON for a CI matrix"
+    )
     everything.set_defaults(run=_environments)
 
     plans = argparse.ArgumentParser(add_help=False)
@@ -182,41 +184,43 @@ def _parser() -> argparse.ArgumentParser:
     plan = steps.add_parser("plan", parents=[shared], help="plan a stack if it is not deployed as it is here")
     plan.set_defaults(run=_plan)
 
-    told = steps.add_parser("comment", parents=[plans], help="what the plans do, as Markdown")
-    told.set_defaults(run=_comment)
+    summary = steps.add_parser("comment", parents=[plans], help="print what the plans do, as Markdown")
+    summary.set_defaults(run=_comment)
 
     applied = steps.add_parser("apply", parents=[shared], help="apply the plan that was made for this commit")
     applied.add_argument(
-        "--reviewed", action="append", default=[], metavar="COMMIT", help="the plan may be of this one"
+        "--reviewed", action="append", default=[], metavar="COMMIT", help="the plan may also be of this commit"
     )
     applied.set_defaults(run=_apply)
 
     jobs = steps.add_parser("jobs", help="start the jobs that changed, one after the other, each until it is healthy")
     jobs.add_argument("environment")
-    jobs.add_argument("--project", type=Path, default=Path(), help="what is packed (default: %(default)s)")
     jobs.add_argument(
-        "--patience", type=float, default=1800, metavar="SECONDS", help="to catch up (default: %(default)s)"
+        "--project", type=Path, default=Path(), help="directory of the project to pack (default: %(default)s)"
+    )
+    jobs.add_argument(
+        "--patience", type=float, default=1800, metavar="SECONDS", help="time to catch up (default: %(default)s)"
     )
     jobs.set_defaults(run=_jobs)
 
     drift = steps.add_parser(
         "drift", parents=[shared], help=f"compare AWS with what is deployed; exit code {DRIFT}: drift"
     )
-    drift.add_argument("--link", help="where the log of this run is")
-    drift.add_argument("--report", type=Path, help="write it there; no file where there is no drift, and exit code 0")
+    drift.add_argument("--link", help="URL of this run's log, for the report")
+    drift.add_argument("--report", type=Path, help="write the report there, if there is drift, and exit with code 0")
     drift.set_defaults(run=_drift)
 
-    told = steps.add_parser("github-comment", parents=[plans], help="say on a pull request what its plans do")
-    told.add_argument("pull_request", type=int)
-    told.add_argument("--run-id", type=int, required=True, help="the workflow run that planned")
-    told.set_defaults(run=_github_comment)
+    posted = steps.add_parser("github-comment", parents=[plans], help="comment on a pull request what its plans do")
+    posted.add_argument("pull_request", type=int)
+    posted.add_argument("--run-id", type=int, required=True, help="the workflow run that planned")
+    posted.set_defaults(run=_github_comment)
 
     fetched = steps.add_parser("github-fetch", parents=[shared], help="fetch the plan that was made for a commit")
     fetched.set_defaults(run=_github_fetch)
 
     issue = steps.add_parser("github-issue", help="open, change or close the issue about drift")
     issue.add_argument("environment")
-    issue.add_argument("report", type=Path, help="what differs; no such file: nothing does")
+    issue.add_argument("report", type=Path, help="the report about drift; no such file: no drift")
     issue.set_defaults(run=_github_issue)
 
     found = steps.add_parser("github-findings", help="hand findings to code scanning")

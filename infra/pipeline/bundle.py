@@ -1,6 +1,6 @@
-"""A plan as it travels from review to deployment: a directory with the plan, the configuration it is of, and what it was made on.
+"""A plan on its way from review to deployment: a directory with the plan, its configuration, and what it was made of.
 
-Pure but for files. Whoever applies it checks all of it again: the directory was in the hands of a CI system meanwhile.
+The directory passes through a CI system, so the step that applies checks all of it again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Changes:
     """How many resources a plan touches.
 
     Attributes:
-        create: New ones.
-        update: Changed in place.
-        replace: Destroyed and created again: a new ARN for whatever has one.
-        destroy: Gone.
+        create: Resources that are created.
+        update: Resources that are changed in place.
+        replace: Resources that are destroyed and created again; they get new ARNs.
+        destroy: Resources that are destroyed.
     """
 
     create: int = 0
@@ -41,7 +41,7 @@ class Changes:
 
     @classmethod
     def of(cls, plan: Mapping[str, Any]) -> Changes:
-        """Count those of a plan, as `terraform show -json` writes it."""
+        """Count the changes in a plan, as `terraform show -json` writes it."""
         counts = Counter(_kind(each["change"]["actions"]) for each in plan.get("resource_changes", []))
         return cls(counts["create"], counts["update"], counts["replace"], counts["destroy"])
 
@@ -57,18 +57,18 @@ def _kind(actions: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a plan was made of, and on.
+    """What a plan was made of.
 
     Attributes:
         environment: Name of the environment.
-        commit: The commit whose review it belongs to.
+        commit: The commit that it was made for, and reviewed with.
         configuration: Digest of the stack's Terraform JSON.
         plan: SHA-256 of the plan file.
-        lineage: Of the state that was planned on.
-        serial: Of the same.
-        terraform: Version of Terraform; a plan can be applied by the same one only.
+        lineage: Lineage of the state that it was made on.
+        serial: Serial of that state.
+        terraform: Version of Terraform; only the same version can apply the plan.
         any_changes: Whether applying it changes anything, outputs included.
-        changes: What it does to resources.
+        changes: How many resources it touches.
     """
 
     environment: str
@@ -83,15 +83,15 @@ class Meta:
 
     @property
     def state(self) -> StateVersion:
-        """The state that was planned on."""
+        """The state that the plan was made on."""
         return StateVersion(self.lineage, self.serial)
 
 
 def configuration_digest(configuration: Path) -> str:
-    """Digest of a stack's Terraform JSON, whatever its spacing.
+    """Digest of a stack's Terraform JSON; spacing and the order of keys do not matter.
 
     Raises:
-        PipelineError: There is no such file.
+        PipelineError: The file is missing, or is not JSON.
     """
     try:
         document = json.loads(configuration.read_text(encoding="utf-8"))
@@ -106,16 +106,16 @@ def file_digest(path: Path) -> str:
 
 
 def write_meta(bundle: Path, meta: Meta) -> None:
-    """Write down what a plan was made of."""
+    """Write the metadata of a plan."""
     (bundle / _META).write_text(json.dumps(asdict(meta), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def read_meta(bundle: Path) -> Meta:
-    """What a plan was made of.
+    """Read the metadata of a plan.
 
     Raises:
         StalePlanError: There is no plan.
-        PipelineError: The directory is not what `plan` wrote.
+        PipelineError: `plan` did not write the directory.
     """
     path = bundle / _META
     if not path.exists():
@@ -126,4 +126,4 @@ def read_meta(bundle: Path) -> Meta:
         document = json.loads(path.read_text(encoding="utf-8"))
         return Meta(**{**document, "changes": Changes(**document["changes"])})
     except (ValueError, TypeError, KeyError) as error:
-        raise PipelineError(f"{path} was not written by `python -m infra.pipeline plan`: {error}") from None
+        raise PipelineError(f"{path} was not written by `python -m infra.pipeline plan`: {error}; plan again") from None

@@ -1,4 +1,4 @@
-"""Looks for what differs between AWS and what is deployed. Relies on `plans`."""
+"""Looks for drift: differences between AWS and the configuration that is deployed."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ logger = logging.getLogger(__name__)
 def look_for_drift(
     planner: Planner, environment: Environment, commit: str, out: Path, links: Mapping[str, str]
 ) -> str | None:
-    """Plan what is deployed; a plan that would change something is drift.
+    """Plan the configuration that is deployed; if the plan would change anything, there is drift.
 
     Args:
         planner: Makes the plan.
         environment: Where to look.
         commit: The commit that is synthesized.
-        out: Where the bundle goes.
-        links: For the report.
+        out: Directory for the plan's bundle.
+        links: Links in the report, by name.
 
     Returns:
-        The body of an issue; None where there is no drift.
+        The report, as the body of an issue; None where there is no drift.
 
     Raises:
-        PipelineError: What is synthesized is not what is deployed, so that a plan would say nothing about drift.
+        PipelineError: The synthesized configuration is not deployed, so a plan would say nothing about drift.
     """
     stack = names.stack_name(environment)
     if not planner.is_deployed(environment):
         raise PipelineError(
-            f"{stack} of commit {commit} is not deployed, so that nothing can be said about drift: deploy it, or find out why "
-            "that failed"
+            f"{stack} of commit {commit} is not deployed, so that nothing can be said about drift: deploy it, or "
+            "find out why that failed"
         )
     meta = planner.plan(environment, commit, out)
     if not meta.any_changes:

@@ -1,7 +1,7 @@
-"""The steps that only GitHub has: a comment on a pull request, the plan of the reviewed commit, an issue about drift, code scanning.
+"""The steps for GitHub: comment on a pull request, fetch the reviewed plan, keep an issue about drift, report findings.
 
-Relies on the `gh` command line, which brings its own credentials (`GH_TOKEN`), and on `GITHUB_REPOSITORY`. Nothing is written that
-this code did not begin: its comments and issues carry a marker, and are a bot's.
+They need the `gh` command line with its credentials (`GH_TOKEN`), and `GITHUB_REPOSITORY`. They change only comments
+and issues of their own, which carry a marker and belong to a bot.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Api(Protocol):
     """GitHub's REST API, and its artifacts."""
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """One call; `path` is relative to the repository."""
+        """Make one call; `path` is relative to the repository."""
 
     def pages(self, path: str) -> Iterator[Mapping[str, Any]]:
-        """Everything that a list has."""
+        """All entries of a list, from all its pages."""
 
     def download(self, run: int, artifact: str, to: Path) -> None:
         """Unpack an artifact of a workflow run."""
@@ -52,7 +52,7 @@ class Gh:
         self._repository, self._binary = repository, binary
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """One call of the REST API.
+        """Make one call of the REST API.
 
         Raises:
             PipelineError: GitHub refuses it.
@@ -63,7 +63,7 @@ class Gh:
         return json.loads(answer) if answer.strip() else None
 
     def pages(self, path: str) -> Iterator[Mapping[str, Any]]:
-        """Everything that a list has, page after page.
+        """All entries of a list, from all its pages.
 
         Raises:
             PipelineError: GitHub refuses it.
@@ -85,14 +85,14 @@ class Gh:
                 [self._binary, *arguments], input=text or "", capture_output=True, text=True, check=False
             )
         except OSError as error:
-            raise PipelineError(f"the GitHub command line cannot be run: {error}") from None
+            raise PipelineError(f"the GitHub command line cannot be run: {error}; install gh") from None
         if ran.returncode:
             raise PipelineError(f"gh {' '.join(arguments[:4])} failed: {(ran.stderr or ran.stdout).strip()}")
         return ran.stdout
 
 
 def put_comment(api: Api, pull_request: int, body: str) -> None:
-    """Say something on a pull request, in one comment that is kept up to date."""
+    """Write a comment on a pull request, or replace the one written before."""
     text = f"{_COMMENT}\n{body}"
     for comment in api.pages(f"issues/{pull_request}/comments?per_page=100"):
         if comment["body"].startswith(_COMMENT) and _is_bot(comment):
@@ -102,7 +102,7 @@ def put_comment(api: Api, pull_request: int, body: str) -> None:
 
 
 def fetch_plans(api: Api, run: int, plans: Path) -> None:
-    """Fetch all plans that a workflow run made, each into a directory called as its artifact."""
+    """Fetch all plans that a workflow run made, each into a directory named like its artifact."""
     for artifact in api.call("GET", f"actions/runs/{run}/artifacts?per_page=100")["artifacts"]:
         if artifact["name"].startswith("plan-"):
             api.download(run, artifact["name"], plans / artifact["name"])
@@ -114,11 +114,11 @@ def fetch_plan(api: Api, environment: Environment, commit: str, plans: Path) -> 
     Args:
         api: GitHub.
         environment: The environment; it has a pipeline.
-        commit: The commit that is deployed.
-        plans: Where bundles go.
+        commit: The commit to deploy.
+        plans: Directory for bundles.
 
     Returns:
-        The commit that the plan is of; the given one where there is no plan, which may not be needed.
+        The commit that the plan was made for. Without a plan, which may not be needed, the given commit.
     """
     stack = names.stack_name(environment)
     reviewed = [
@@ -126,7 +126,7 @@ def fetch_plan(api: Api, environment: Environment, commit: str, plans: Path) -> 
         for each in api.pages(f"commits/{commit}/pulls?per_page=100")
         if each.get("merged_at") and each.get("merge_commit_sha") == commit
     ]
-    # A plan that was made by hand for this very commit is the newer one.
+    # First the commit itself: a plan that was started by hand for it is the newer one.
     for candidate in (commit, *reviewed):
         artifact = f"plan-{stack}-{candidate}"
         if (run := _run_that_planned(api, environment, artifact, candidate)) is not None:
@@ -138,20 +138,20 @@ def fetch_plan(api: Api, environment: Environment, commit: str, plans: Path) -> 
 
 
 def _run_that_planned(api: Api, environment: Environment, artifact: str, commit: str) -> int | None:
-    """The newest run of our own workflow, at this commit, in this repository, that was green: whose code was reviewed."""
+    """The newest green run of this repository's own planning workflow at a commit: its code was reviewed."""
     assert environment.pipeline is not None
     listed = api.call("GET", f"actions/artifacts?name={artifact}&per_page=100")["artifacts"]
     for each in sorted(listed, key=lambda each: str(each["created_at"]), reverse=True):
         if each["expired"] or each["workflow_run"]["head_sha"] != commit:
             continue
         run = api.call("GET", f"actions/runs/{each['workflow_run']['id']}")
-        at_hand = run["event"] == "workflow_dispatch" and run["head_branch"] == environment.pipeline.branch
+        by_hand = run["event"] == "workflow_dispatch" and run["head_branch"] == environment.pipeline.branch
         ours = run["head_repository"]["full_name"] == run["repository"]["full_name"]
         if (
             ours
             and run["path"].partition("@")[0] == _PLANNED_BY
             and run["conclusion"] == "success"
-            and (run["event"] == "pull_request" or at_hand)
+            and (run["event"] == "pull_request" or by_hand)
         ):
             return int(run["id"])
         logger.warning("warning: an artifact called %s of run %s is no plan of ours", artifact, run["id"])
@@ -159,12 +159,12 @@ def _run_that_planned(api: Api, environment: Environment, artifact: str, commit:
 
 
 def put_issue(api: Api, stack: str, report: str | None) -> None:
-    """Keep one issue about the drift of a stack: opened, kept up to date, and closed when the drift is gone.
+    """Open or update the issue about the drift of a stack, and close it when the drift is gone.
 
     Args:
         api: GitHub.
         stack: The stack.
-        report: What differs; None where nothing does.
+        report: The report about drift; None where there is none.
     """
     marker = _DRIFT.format(stack=stack)
     known = [
@@ -185,7 +185,7 @@ def put_issue(api: Api, stack: str, report: str | None) -> None:
 
 
 def put_findings(api: Api, sarif: str, commit: str, ref: str) -> None:
-    """Hand findings to code scanning.
+    """Upload findings to GitHub's code scanning.
 
     Args:
         api: GitHub.

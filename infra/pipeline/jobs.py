@@ -1,9 +1,8 @@
-"""Keeps the declared jobs running: starts those that changed, one after the other, each until it is healthy, and stops at the first
-that is not.
+"""Keeps the declared jobs running: starts those that changed, one by one, waits until each is healthy, and stops at
+the first that is not.
 
-What changed is decided by `kinesis-efo emr submit --if-changed`: each run carries a fingerprint of its archive, program, arguments,
-settings and of what its manifest says. Health is looked at whether or not a job was started: a pipeline that is run again after a
-failure must not call it a success. The library is used through its command line only, as by any other CI step.
+`kinesis-efo emr submit --if-changed` decides what changed, by the fingerprint that each run carries. Health is checked
+for jobs that were not started, too: a pipeline that runs again after a failure must not call it a success.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ logger = logging.getLogger(__name__)
 _OK, _BEHIND = 0, 4
 """Exit codes of `kinesis-efo lag`; see docs/command-line.md."""
 _READ = ("reading", "ended", "waiting")
-"""States of shards that need nobody, or have somebody."""
+"""States of shards that are read, or need not be read now."""
 _LOOK_SECONDS = 15.0
 
 
@@ -48,24 +47,24 @@ class Runner(Protocol):
     """Runs `kinesis-efo`."""
 
     def __call__(self, *arguments: str) -> Answer:
-        """Run a command with `--json`; what it remarks goes to the log."""
+        """Run a command with `--json`; its standard error goes to the log."""
 
 
 class Time(Protocol):
-    """A clock that only grows, and a way to wait."""
+    """A monotonic clock, and a way to wait."""
 
     def now(self) -> float:
-        """Seconds."""
+        """The time, in seconds."""
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
 
 
 class SystemTime:
-    """The machine's."""
+    """The machine's clock."""
 
     def now(self) -> float:
-        """Seconds."""
+        """The time, in seconds."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
@@ -74,10 +73,10 @@ class SystemTime:
 
 
 class Commands:
-    """`kinesis-efo` of this environment of Python."""
+    """Runs the `kinesis-efo` that is installed beside this Python."""
 
     def __call__(self, *arguments: str) -> Answer:
-        """Run a command with `--json`; what it remarks goes to the log."""
+        """Run a command with `--json`; its standard error goes to the log."""
         command = [str(Path(sys.executable).with_name("kinesis-efo")), *arguments, "--json"]
         logger.info("$ kinesis-efo %s", " ".join(arguments))
         ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, stdin=subprocess.DEVNULL)
@@ -89,17 +88,17 @@ class Commands:
 
 
 def keep_running(environment: Environment, project: Path, run: Runner, clock: Time, patience: float) -> None:
-    """Start the jobs of an environment that changed, and see each of them healthy before the next one is touched.
+    """Start the jobs of an environment that changed, and wait until each is healthy before the next one is touched.
 
     Args:
         environment: The environment; its infrastructure is deployed.
-        project: The project that is packed; programs are relative to it.
+        project: Directory of the project to pack; programs are relative to it.
         run: Runs `kinesis-efo`.
-        clock: To wait with.
+        clock: The clock to wait by.
         patience: Seconds that a job has to catch up.
 
     Raises:
-        PipelineError: A job was refused; those behind it are as they were.
+        PipelineError: A job was refused; the jobs after it were not touched.
         UnhealthyError: A job ended, or did not catch up in time.
     """
     if not environment.jobs:
@@ -117,8 +116,8 @@ def _submit(environment: Environment, name: str, project: Path, run: Runner) -> 
     answer = run("emr", "submit", *where, "--project", str(project), "--if-changed")
     if answer.code != _OK:
         raise PipelineError(
-            f"{name} was not started in {environment.environment} (exit code {answer.code}; its message is above); jobs behind it "
-            "are as they were"
+            f"{name} was not started in {environment.environment} (exit code {answer.code}; its message is above); "
+            "jobs after it were not touched"
         )
     started = isinstance(answer.data, dict) and answer.data.get("submitted")
     logger.info("%s: %s", name, "started" if started else "runs as it is declared already")
@@ -127,7 +126,7 @@ def _submit(environment: Environment, name: str, project: Path, run: Runner) -> 
 def _until_healthy(environment: Environment, job: Job, name: str, run: Runner, clock: Time, patience: float) -> None:
     """Wait until every shard is read, and none is further behind than the alarm allows.
 
-    A job that runs now and then is healthy once it was started.
+    A job that is not `continuous` is healthy once it was started.
     """
     settings = environment.applications[job.application]
     if not settings.continuous:
@@ -135,12 +134,12 @@ def _until_healthy(environment: Environment, job: Job, name: str, run: Runner, c
     threshold = settings.lag_threshold_seconds
     where = ("--environment", environment.environment, "--application", name, "--region", environment.region)
     look = ["--manifest", f"ssm://{names.parameter_name(environment, job.application)}", "--region", environment.region]
-    # Who renews its leases seldom must be watched for longer to be seen alive.
+    # A job with a longer lease timeout renews its leases less often, and must be watched for longer.
     look += [part for timeout in _lease_timeout(job.arguments) for part in ("--lease-timeout", timeout)]
     deadline = clock.now() + patience
     while True:
         if run("emr", "status", *where).code != _OK:
-            raise UnhealthyError(f"{name} does not run any more: see its logs, where `kinesis-efo emr status` says")
+            raise UnhealthyError(f"{name} does not run any more; `kinesis-efo emr status` says where its logs are")
         lag = run("lag", *look, "--fail-above", f"{threshold}s")
         if lag.code not in (_OK, _BEHIND):
             raise UnhealthyError(
@@ -153,20 +152,20 @@ def _until_healthy(environment: Environment, job: Job, name: str, run: Runner, c
         if clock.now() >= deadline:
             why = f"does not read {', '.join(idle)}" if idle else f"is more than {threshold} s behind"
             raise UnhealthyError(
-                f"{name} still {why} after {patience:g} s; jobs behind it are as they were. It goes on running: see "
+                f"{name} still {why} after {patience:g} s; jobs after it were not touched. It goes on running: see "
                 "docs/runbook.md, or deploy the commit before"
             )
         clock.sleep(_LOOK_SECONDS)
 
 
 def _lease_timeout(arguments: Sequence[str]) -> Sequence[str]:
-    """The lease timeout that a job is given, if it is."""
+    """The lease timeout in a job's arguments; empty where there is none."""
     given = [each.partition("=")[2] for each in arguments if each.startswith("leaseTimeout=")]
     return given[-1:]
 
 
 def _not_read(data: Any) -> list[str]:
-    """Shards that nobody reads, although somebody should: a job that does nothing is not behind on an idle stream."""
+    """Shards that should be read and are not; on an idle stream, a job that reads nothing has no lag that shows it."""
     shards = [shard for application in data["applications"] for shard in application["shards"]]
     if not shards:
         return ["any shard"]

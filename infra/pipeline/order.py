@@ -1,4 +1,4 @@
-"""Which environments a pipeline deploys, in which order, with what. Pure."""
+"""The environments that a pipeline deploys, their order, and what a CI job needs to know of each."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from infra.settings import Environment
 
 
 def deployment_order(environments: Iterable[Environment]) -> list[Environment]:
-    """The environments that have a pipeline, each behind the one it comes after; else in the order given.
+    """The environments that have a pipeline, each after the one that its `after` names; else in the given order.
 
-    The settings' rules have made sure that `after` names one of them, and never leads back.
+    The settings' rules make sure that `after` names one of them, without cycles.
     """
     waiting = {each.environment: each for each in environments if each.pipeline}
     ordered: list[Environment] = []
@@ -30,7 +30,7 @@ def deployment_order(environments: Iterable[Environment]) -> list[Environment]:
 
 
 def job_parameters(environment: Environment) -> Mapping[str, str]:
-    """What a CI job needs to know to work on an environment."""
+    """What a CI job needs to know of an environment."""
     return {
         "environment": environment.environment,
         "stack": names.stack_name(environment),

@@ -1,7 +1,7 @@
-"""Makes plans, and applies exactly those. Relies on `terraform`, `bundle`, `record` and the checkov gate.
+"""Makes plans, and applies exactly the plan that was reviewed.
 
-Planning may only read. Applying plans nothing: it takes what was reviewed, after it has made sure that it is that, that the commit
-still synthesizes what was planned, and that the state has not moved. Terraform itself refuses a plan of another state, too.
+Planning only reads. Applying makes no new plan: it takes the reviewed one, after checking that its files are unchanged,
+that the commit synthesizes the same configuration, and that the state has not moved. Terraform checks the state, too.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from infra.settings import Environment
 logger = logging.getLogger(__name__)
 
 PROVIDERS = Path(__file__).parents[1] / "providers.lock.hcl"
-"""Hashes of the provider, if they are committed: `init` then installs exactly that one. See docs/gitops.md."""
+"""Terraform's lock file. If it is committed, `init` installs exactly the provider that it names. See docs/gitops.md."""
 
 Gate = Callable[[Sequence[Path]], Sequence[str]]
-"""Scans plans; returns what failed."""
+"""Scans plans, and returns the checks that failed."""
 
 
 def checkov(plans: Sequence[Path]) -> Sequence[str]:
-    """The checkov gate over plans."""
+    """Scan plans with the checkov gate."""
     return [str(failure) for failure in scan_plans(plans).failed]
 
 
@@ -52,11 +52,11 @@ class Planner:
     """Makes and applies plans.
 
     Attributes:
-        synthesized: Where `python -m infra` wrote the stacks.
-        records: What is deployed.
+        synthesized: Directory to which `python -m infra` wrote the stacks.
+        records: Records of what is deployed.
         gate: Scans a plan.
-        terraform: Terraform in a directory.
-        providers: A lock file of Terraform, which need not be there.
+        terraform: Makes a `Terraform` for a directory.
+        providers: A lock file of Terraform, which need not exist.
     """
 
     synthesized: Path
@@ -66,24 +66,24 @@ class Planner:
     providers: Path = PROVIDERS
 
     def is_deployed(self, environment: Environment) -> bool:
-        """Whether what is synthesized is what was applied last."""
+        """Whether the synthesized configuration is the one that was applied last."""
         return self.records.load(environment).stack == self._digest(environment)
 
     def plan(self, environment: Environment, commit: str, out: Path) -> Meta:
         """Plan a stack and write the bundle `<out>/<stack>`.
 
         Args:
-            environment: Whose stack.
+            environment: The environment of the stack.
             commit: The commit that the plan belongs to.
-            out: Where bundles go.
+            out: Directory for bundles.
 
         Raises:
-            PipelineError: Terraform fails, or checkov finds something in what it evaluated.
+            PipelineError: Terraform fails, or checkov finds something in the plan.
         """
         bundle = out / names.stack_name(environment)
         with TemporaryDirectory(prefix="kinesis-efo-plan-") as scratch:
             terraform = self._prepared(self._configuration(environment), self.providers, Path(scratch))
-            # Before the plan: if the state moves in between, the plan counts as made on the older one, and is refused.
+            # Before planning: if the state moves in between, the plan counts as made on the older one, and is refused.
             state = terraform.state_version()
             shutil.rmtree(bundle, ignore_errors=True)
             bundle.mkdir(parents=True)
@@ -111,12 +111,12 @@ class Planner:
         return meta
 
     def apply(self, environment: Environment, commits: Collection[str], plans: Path) -> None:
-        """Apply the plan that was made for one of these commits; nothing to do where its configuration is deployed.
+        """Apply the plan that was made for one of these commits, unless its configuration is deployed already.
 
         Args:
-            environment: Whose stack.
-            commits: The commit that is deployed, and the one that was reviewed, if that is another.
-            plans: Where bundles are.
+            environment: The environment of the stack.
+            commits: The commit to deploy, and the one that was reviewed, if that is another.
+            plans: Directory of bundles.
 
         Raises:
             StalePlanError: There is no such plan, or it is not of this commit, configuration or state.
@@ -135,14 +135,15 @@ class Planner:
             terraform = self._prepared(bundle / CONFIGURATION, bundle / LOCK_FILE, Path(scratch))
             if terraform.version != meta.terraform:
                 raise StalePlanError(
-                    f"{stack} was planned with Terraform {meta.terraform}; this is {terraform.version}, which cannot apply it"
+                    f"{stack} was planned with Terraform {meta.terraform}; this is {terraform.version}, which "
+                    "cannot apply it: use the same version, or plan again"
                 )
             if (state := terraform.state_version()) != meta.state:
                 raise StalePlanError(
-                    f"the state of {stack} moved after the plan was made: from {meta.state} to {state}. Something else was "
-                    "applied meanwhile: plan again, and have that reviewed"
+                    f"the state of {stack} moved after the plan was made: from {meta.state} to {state}. Something else "
+                    "was applied meanwhile: plan again, and have that reviewed"
                 )
-            # Not the JSON of the bundle: what is scanned must be what is applied.
+            # Not the bundle's JSON: the scan must see what is applied.
             shown = Path(scratch) / PLAN_JSON
             shown.write_text(json.dumps(terraform.show(bundle / PLAN)), encoding="utf-8")
             self._scan(shown)
@@ -155,19 +156,23 @@ class Planner:
     ) -> None:
         stack = names.stack_name(environment)
         if meta.environment != environment.environment:
-            raise StalePlanError(f"{bundle} holds a plan of {meta.environment}, not of {environment.environment}")
+            raise StalePlanError(
+                f"{bundle} holds a plan of {meta.environment}, not of {environment.environment}; plan again"
+            )
         if meta.commit not in commits:
-            raise StalePlanError(f"the plan of {stack} is of commit {meta.commit}, not of {' or '.join(commits)}")
+            raise StalePlanError(
+                f"the plan of {stack} is of commit {meta.commit}, not of {' or '.join(commits)}; plan again"
+            )
         if meta.configuration != digest:
             raise StalePlanError(
                 f"commit {meta.commit} was planned with another configuration of {stack} than this commit synthesizes: "
                 "something else was merged in between. Plan again, and have that reviewed"
             )
         if configuration_digest(bundle / CONFIGURATION) != digest or file_digest(bundle / PLAN) != meta.plan:
-            raise PipelineError(f"{bundle} is not what was planned: a file in it differs from its digest")
+            raise PipelineError(f"{bundle} is not what was planned: a file in it differs from its digest; plan again")
 
     def _prepared(self, configuration: Path, lock: Path, scratch: Path) -> Terraform:
-        """Terraform in a directory of its own: nothing that an earlier run left behind can matter."""
+        """Terraform in a fresh directory, where no earlier run has left anything."""
         shutil.copy(configuration, scratch / CONFIGURATION)
         if lock.exists():
             shutil.copy(lock, scratch / LOCK_FILE)

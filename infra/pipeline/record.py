@@ -1,8 +1,8 @@
-"""What is deployed: a small document beside the state in S3, one per environment. Relies on an S3 client that is passed in.
+"""The record of what is deployed: a small document in S3 beside the state, one per environment.
 
-It makes the pipeline repeatable: a run that was cancelled or failed half way leaves the record behind, and the next one takes up
-what is still to do. Without it, a deployment that the CI system dropped from its queue would never happen. Jobs need no record: each
-run carries a fingerprint of what it was started with.
+It makes the pipeline repeatable: a run that was cancelled or failed half way leaves the old record, so the next run
+does the rest. Without it, a deployment that the CI system dropped from its queue would never happen. Jobs need no
+record: each run carries a fingerprint of what it was started with.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from infra.settings import Environment
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What is deployed of an environment.
+    """What is deployed in an environment.
 
     Attributes:
-        commit: The commit that was applied last; empty for none.
+        commit: The commit that was applied last; empty if there was none.
         stack: Digest of the Terraform JSON that was applied.
     """
 
@@ -43,10 +43,10 @@ class Records:
         self._tags: dict[str, str | None] = {}
 
     def load(self, environment: Environment) -> Deployed:
-        """What is deployed; nothing where there is no record yet.
+        """Read the record of an environment; an empty one where there is none yet.
 
         Raises:
-            PipelineError: It cannot be read.
+            PipelineError: The record cannot be read.
         """
         key = names.record_key(environment)
         try:
@@ -61,15 +61,15 @@ class Records:
             return Deployed(**json.loads(answer["Body"].read()))
         except (ValueError, TypeError) as error:
             raise PipelineError(
-                f"s3://{environment.state_bucket}/{key} is no record of a deployment ({error}); delete it, and everything "
-                "counts as changed"
+                f"s3://{environment.state_bucket}/{key} is no record of a deployment ({error}); delete it, and "
+                "everything counts as changed"
             ) from error
 
     def save(self, environment: Environment, deployed: Deployed) -> None:
         """Write a record that was loaded before.
 
         Raises:
-            PipelineError: Somebody else wrote it in between, or it cannot be written.
+            PipelineError: Another deployment wrote it in between, or it cannot be written.
         """
         key = names.record_key(environment)
         tag = self._tags[key]
@@ -82,8 +82,8 @@ class Records:
         except ClientError as error:
             if error.response["Error"]["Code"] in ("PreconditionFailed", "ConditionalRequestConflict"):
                 raise PipelineError(
-                    f"another deployment of {environment.environment} wrote s3://{environment.state_bucket}/{key} meanwhile; "
-                    "run this one again when that one has ended"
+                    f"another deployment of {environment.environment} wrote s3://{environment.state_bucket}/{key} "
+                    "meanwhile; run this one again when that one has ended"
                 ) from error
             raise PipelineError(f"s3://{environment.state_bucket}/{key} cannot be written: {error}") from error
         self._tags[key] = answer["ETag"]

@@ -1,4 +1,4 @@
-"""What people read of plans and of drift, as Markdown. Pure."""
+"""Reports about plans and drift, as Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from infra.pipeline.bundle import Changes, Meta
 
 LIMIT = 60_000
-"""Characters of a comment; GitHub refuses more than 65,536."""
+"""Most characters in a comment or issue; GitHub refuses more than 65,536."""
 
 _WHAT_TO_DO = (
     "Somebody changed it by hand, or AWS did: declare the change, or let the next deployment undo it. "
@@ -18,7 +18,7 @@ _WHAT_TO_DO = (
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan to tell about.
+    """A plan to report on.
 
     Attributes:
         stack: Its stack.
@@ -32,12 +32,12 @@ class Planned:
 
 
 def comment(plans: Sequence[Planned], others: Sequence[str], *, all_planned: bool) -> str:
-    """What a pull request does to AWS.
+    """The comment that says what a pull request does to AWS.
 
     Args:
         plans: The plans of the stacks that changed.
         others: The stacks without a plan.
-        all_planned: Whether planning was tried for all: then those without a plan are deployed as they are.
+        all_planned: Whether planning was tried for all stacks: then those without a plan are deployed as they are.
     """
     lines = ["## What this does to AWS", ""]
     if plans:
@@ -56,7 +56,7 @@ def comment(plans: Sequence[Planned], others: Sequence[str], *, all_planned: boo
         commit = plans[0].meta.commit
         lines += [
             "",
-            f"Merging applies exactly these plans of `{commit[:12]}`. They are refused if anything else is applied first.",
+            f"Merging applies exactly these plans of `{commit[:12]}`. They are refused if something else comes first.",
         ]
     share = (LIMIT - len("\n".join(lines))) // max(len(plans), 1) - 300
     for each in plans:
@@ -75,13 +75,13 @@ def _counts(changes: Changes) -> tuple[int, int, int, int]:
 
 
 def drift_body(stack: str, meta: Meta, text: str, links: Mapping[str, str]) -> str:
-    """What an issue about drift says.
+    """The body of an issue about drift.
 
     Args:
         stack: The stack.
-        meta: What was planned.
-        text: The plan that would put things right.
-        links: Where to look, by name.
+        meta: What the plan was made of.
+        text: The plan that would undo the drift.
+        links: Links for further reading, by name.
     """
     lines = [
         f"AWS is not what `{stack}` declares, although commit `{meta.commit[:12]}` is deployed: {meta.changes}.",
@@ -98,7 +98,7 @@ def drift_body(stack: str, meta: Meta, text: str, links: Mapping[str, str]) -> s
 def _details(summary: str, text: str, share: int) -> list[str]:
     if len(text) > share:
         text = f"{text[:share]}\n... the rest is in the artifact"
-    # A fence longer than any in the text: names and descriptions are anybody's.
+    # A fence longer than any in the text, which anybody's names and descriptions may hold.
     fence = "```"
     while fence in text:
         fence += "`"

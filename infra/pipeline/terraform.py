@@ -1,4 +1,4 @@
-"""Runs the terraform binary in the directory of a stack. Relies on `terraform` on the PATH and on credentials in the environment."""
+"""Runs Terraform in the directory of a stack, with the credentials in the environment."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LOCK_FILE = ".terraform.lock.hcl"
 
 @dataclass(frozen=True, slots=True)
 class StateVersion:
-    """Which state it is, and how often it was written: it has moved when either differs.
+    """Identifies a version of a Terraform state; the state has moved when either part differs.
 
     Attributes:
-        lineage: Given to a state when it is created; empty where there is none yet.
-        serial: Grows with every change.
+        lineage: Id that a state gets when it is created; empty where there is none yet.
+        serial: A number that grows with every change.
     """
 
     lineage: str
@@ -61,11 +61,11 @@ class Terraform:
         return str(answer["terraform_version"])
 
     def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
-        """Connect to the state and install the provider; where a lock file is there, exactly what it names.
+        """Connect to the state, and install the provider; with a lock file, exactly the one that it names.
 
         Args:
-            reconfigure: Forget which state this directory was connected to.
-            migrate: Move that state to where it is now.
+            reconfigure: Forget the backend that this directory used before.
+            migrate: Move the state from that backend to the present one.
         """
         options = ["-lockfile=readonly"] if (self._directory / LOCK_FILE).exists() else []
         options += ["-reconfigure"] if reconfigure else []
@@ -73,15 +73,16 @@ class Terraform:
         self._run("init", "-input=false", *options)
 
     def state_version(self) -> StateVersion:
-        """The version of the state as it is now."""
+        """The present version of the state."""
         text = self._run("state", "pull").strip()
         state: dict[str, Any] = json.loads(text) if text else {}
         return StateVersion(state.get("lineage", ""), state.get("serial", 0))
 
     def plan(self, to: Path) -> bool:
-        """Plan, and say whether there is anything to do.
+        """Write a plan, and return whether it changes anything.
 
-        The state is not locked: who plans may only read. A plan of a state that moved meanwhile is refused when it is applied.
+        The state is not locked, because the role that plans may only read. If the state moves meanwhile, the plan is
+        refused when it is applied.
         """
         arguments = ("plan", "-input=false", "-lock=false", "-detailed-exitcode", f"-out={to.resolve()}")
         return self._execute(arguments, ok=(0, 2)).returncode == 2
@@ -92,17 +93,17 @@ class Terraform:
         return shown
 
     def show_text(self, plan: Path) -> str:
-        """A plan as people read it; what is sensitive is hidden."""
+        """A plan in Terraform's text for people, which hides sensitive values."""
         return self._run("show", "-no-color", str(plan.resolve())).strip()
 
     def apply(self, plan: Path) -> None:
-        """Apply a saved plan; what Terraform says goes to the terminal.
+        """Apply a saved plan; Terraform's output goes to the terminal.
 
         Raises:
-            StalePlanError: The state is not the one that was planned on.
-            PipelineError: It failed; part of the plan may have been applied.
+            StalePlanError: The state is not the one that the plan was made on.
+            PipelineError: Applying failed; part of the plan may have been applied.
         """
-        # Waiting for the lock costs nothing; failing on it would need a person.
+        # Waiting for the lock costs nothing; after a failure, somebody would have to start again.
         command = self._command("apply", "-input=false", "-no-color", "-lock-timeout=5m", str(plan.resolve()))
         ran = subprocess.run(
             command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=_environment()
@@ -116,10 +117,10 @@ class Terraform:
             )
 
     def apply_now(self, *, approve: bool) -> None:
-        """Plan and apply in one go, in front of a person, who is asked unless `approve`.
+        """Plan and apply at the terminal; Terraform asks first, unless `approve`.
 
         Raises:
-            PipelineError: It failed, or the person said no.
+            PipelineError: Applying failed, or was declined.
         """
         ran = subprocess.run(
             self._command("apply", *(["-auto-approve"] if approve else [])), check=False, env=_environment()
@@ -153,10 +154,10 @@ class Terraform:
 
 
 def _environment() -> Mapping[str, str]:
-    # No call home for newer versions, no hints meant for a person at a terminal.
+    # Terraform must not look for newer versions, nor print hints for a person at a terminal.
     return {**os.environ, "CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1"}
 
 
 def _readable(text: str) -> str:
-    """What Terraform says, without its colours and boxes."""
+    """Terraform's messages without colours and boxes."""
     return _DECORATION.sub("", text).strip()

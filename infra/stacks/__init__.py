@@ -1,1 +1,1 @@
-"""One stack per environment. Environments share nothing, so there is no shared stack."""
+"""The stacks: per environment one for streaming, and one that its pipeline needs. Environments share nothing."""

@@ -1,4 +1,4 @@
-"""What stacks have in common: where their state is, which account they go to, and the tags of everything in them."""
+"""What all stacks have in common: the backend for their state, the provider with its account, and tags."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MANAGED_BY = "kinesis-efo"
 
 
 def default_tags(environment: Environment, managed_by: str = MANAGED_BY) -> dict[str, str]:
-    """Tags of every resource."""
+    """Tags of every resource of a stack."""
     return {"environment": environment.environment, "managed-by": managed_by, **environment.tags}
 
 
@@ -21,14 +21,14 @@ def deploy_to_aws(
     region: str | None = None,
     managed_by: str = MANAGED_BY,
 ) -> None:
-    """Keep the stack's state in the environment's bucket, and deploy it to its account only.
+    """Keep a stack's state in the environment's bucket, and deploy it to the environment's account only.
 
     Args:
         stack: The stack.
         environment: The environment.
-        state_key: Where the state is in the bucket.
-        region: Where the stack goes; default: the environment's region.
-        managed_by: Who its resources belong to, as their tag says.
+        state_key: Key of the state in the bucket.
+        region: Region of the stack's resources; default: the environment's.
+        managed_by: Value of the tag `managed-by`.
     """
     S3Backend(
         stack,

@@ -1,6 +1,6 @@
-"""What a pipeline needs before it can run: the state bucket, GitHub's OIDC provider, and a role each for planning and applying.
+"""The bootstrap stack: the state bucket, GitHub's OIDC provider, and the roles by which a pipeline plans and applies.
 
-A person with administrator's rights applies it once per environment (see `infra.apply_bootstrap`); the pipeline cannot change it.
+An administrator applies it once per environment (see `infra.apply_bootstrap`); the pipeline cannot change it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from infra.stacks.base import deploy_to_aws
 
 _KEEP_STATES_DAYS = 365
 SESSION_SECONDS = 7200
-"""How long a step of the pipeline may take: applying, and waiting for jobs to catch up."""
+"""How long a session of a pipeline's role lasts: long enough to apply, and to wait for jobs to catch up."""
 
 
 class BootstrapStack(TerraformStack):
-    """The foundation of an environment's pipeline.
+    """What the pipeline of an environment needs before it can run.
 
     Args:
         scope: The app.
@@ -41,7 +41,7 @@ class BootstrapStack(TerraformStack):
         super().__init__(scope, names.bootstrap_stack_name(environment))
         assert environment.pipeline is not None
         self._environment, self._pipeline = environment, environment.pipeline
-        # Its own tag: the role that applies may manage keys of the environment, and the state's is none of them.
+        # Its own tag: the role that applies may manage the environment's keys, but not the state's.
         deploy_to_aws(
             self,
             environment,
@@ -55,11 +55,11 @@ class BootstrapStack(TerraformStack):
         policies = {
             kind: self._policy(kind, statements) for kind, statements in permissions.policies(environment).items()
         }
-        # Plans of pull requests, and the nightly look for drift on the branch.
+        # Pull requests plan; the nightly look for drift runs on the branch.
         planning = ("pull_request", f"ref:refs/heads/{self._pipeline.branch}")
         roles = {
             "plan": self._role("plan", provider, planning, {"read": policies["read"]}),
-            # Only a job in this GitHub environment, and so only after whoever must approve has approved.
+            # Only a job in this GitHub environment, and so only after its approval.
             "apply": self._role(
                 "apply",
                 provider,
@@ -82,7 +82,7 @@ class BootstrapStack(TerraformStack):
             place,
             alias=f"pipeline/{environment.environment}",
             description=f"Terraform states in {environment.state_bucket}",
-            # Without it, no state can be read.
+            # Without this key, no state can be read.
             lifecycle=TerraformResourceLifecycle(prevent_destroy=True),
         )
         PrivateBucket(
@@ -96,7 +96,7 @@ class BootstrapStack(TerraformStack):
         )
 
     def _oidc_provider(self) -> str:
-        # AWS checks GitHub's certificate against its own list of authorities; no thumbprint is needed.
+        # No thumbprint: AWS checks GitHub's certificate against its own list of authorities.
         provider = IamOpenidConnectProvider(
             self, "github", url=f"https://{names.GITHUB_ISSUER}", client_id_list=["sts.amazonaws.com"]
         )

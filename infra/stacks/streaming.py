@@ -1,4 +1,4 @@
-"""The stack of an environment: its streams, applications and what watches them. Relies on `constructs`."""
+"""The stack of an environment: its streams, its applications, and their alarms and dashboard."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StreamingStack(TerraformStack):
     Args:
         scope: The app.
         environment: The environment.
-        local_endpoint: URL of a local AWS to deploy to instead: whatever its account, and with the state in a file.
+        local_endpoint: URL of local AWS to deploy to instead, in any account and with the state in a file.
     """
 
     def __init__(self, scope: App, environment: Environment, local_endpoint: str | None = None) -> None:

@@ -189,7 +189,7 @@ def test_only_local_endpoints_are_declared_in(declare: Callable[..., Environment
 def test_when_nothing_answers_it_says_how_to_start_it(declare: Callable[..., Environment], tmp_path: Path) -> None:
     declare()
     times = iter(range(100))
-    with pytest.raises(UpError, match=r"nothing answers at http://127.0.0.1:1: .*`kinesis-efo local` \(waited 3 s\)"):
+    with pytest.raises(UpError, match=r"nothing answers at http://127.0.0.1:1 within 3 s; .*`kinesis-efo local`"):
         up(tmp_path, "test", "http://127.0.0.1:1", wait_seconds=3, clock=lambda: next(times), sleep=lambda _: None)
 
 

@@ -42,3 +42,11 @@ def test_what_the_guide_for_contributors_names_is_there() -> None:
     named = re.findall(r"`((?:\.github|docs|infra|jobs|lib|scripts|tests)/[\w./-]*)`", text)
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_lines_of_prose_have_at_most_120_characters(page: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    prose = [line.strip() for line in text.splitlines() if not line.lstrip().startswith("|")]
+    # A long address cannot be broken.
+    assert [line for line in prose if len(line) > 120 and " " in line] == []

@@ -30,7 +30,7 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, 
 
 
 def write_environment(directory: Path, **changes: Any) -> Environment:
-    """Write an environment file and load it; a protected one is accepted."""
+    """Write an environment file, and its ledger if it is protected, and load it."""
     document = {**HEAD, "streams": {"orders": {}}, "applications": {"lake": {"streams": ["orders"]}}, **changes}
     path = directory / f"{document['environment']}.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
@@ -48,7 +48,7 @@ def declare(tmp_path: Path) -> Callable[..., Environment]:
 
 @pytest.fixture
 def deploy(declare: Callable[..., Environment], provider: Mapping[str, str], tmp_path: Path) -> Deploy:
-    """Synthesizes an environment and hands Terraform its stack, state and all from the time before."""
+    """Synthesizes an environment and returns Terraform in its stack, with the state of earlier calls."""
 
     def deployer(environment: Environment | None = None, /, **changes: Any) -> Terraform:
         chosen = environment or declare(**changes)

@@ -40,7 +40,7 @@ def test_no_check_fails_on_any_complete_environment_and_some_does_on_a_planted_o
     assert str(result.failed[0]).endswith("resource.flights in planted")
 
 
-def test_no_check_fails_on_what_a_pipeline_needs_and_every_excuse_is_needed(tmp_path: Path) -> None:
+def test_no_check_fails_on_bootstrap_stacks_and_every_excuse_is_needed(tmp_path: Path) -> None:
     environments = load_environments(DIRECTORY)
     stacks = synthesize(environments, DIRECTORY, outdir=tmp_path / "stacks")
     result = scan_all([stacks, synthesize_bootstrap(environments, tmp_path / "bootstrap")])

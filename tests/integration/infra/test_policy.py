@@ -1,4 +1,4 @@
-"""The policies of readers and writers, as Terraform evaluates them, are enough for the library's whole life and no more."""
+"""The policies of readers and writers, as Terraform evaluates them, allow all calls of the library and no others."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ SIDS = (
 )
 WRITING = ("WriteStreams", "EncryptStreams")
 NOT_ASKED_BY_THE_READER = {"kinesis:DescribeStreamConsumer", "kinesis:DescribeStreamSummary"}
-"""Granted so that a job's role can be used to find out what is wrong; both only describe."""
+"""Granted so that a job's role can be used for diagnosis; both actions only describe."""
 
 
 @dataclass
 class Writer:
-    """A stream that an application writes, the policy of that application, and what encrypts the stream."""
+    """A stream that an application writes to, the policy of that application, and the stream's key."""
 
     stream: str
     policy: str
@@ -134,7 +134,7 @@ def world(declared: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 async def life(world: World) -> int:
-    """Everything a reader does to AWS, from the manifest to the removal of a lease; returns bytes of events read."""
+    """Make all calls of a reader, from the manifest to the removal of a lease; returns the bytes of events read."""
     manifest = await asyncio.to_thread(load_manifest, "ssm:///kinesis-efo/test/lake", SyncClients(world.settings))
     clients = AsyncClients(world.settings, manifest.region)
     async with (
@@ -231,7 +231,7 @@ def test_the_policy_reaches_nothing_that_belongs_to_another_application(world: W
         )
 
 
-def test_polling_takes_what_polling_true_adds_and_nothing_else(world: World) -> None:
+def test_polling_needs_exactly_what_polling_true_adds(world: World) -> None:
     document = json.loads(world.policy)
     (reading,) = (statement for statement in document["Statement"] if statement["Sid"] == "ReadStreams")
     (stream,) = many(reading["Resource"])
@@ -253,14 +253,14 @@ def test_polling_takes_what_polling_true_adds_and_nothing_else(world: World) -> 
 
 
 def write(world: World) -> int:
-    """Everything a producer does to AWS; returns how many records were written."""
+    """Make all calls of a producer; returns the number of records written."""
     with BlockingProducer(world.writer.stream, aws=world.settings) as producer:
         producer.put_many([(b"click", "k"), (b"click", "l")])
         producer.flush()
         return producer.metrics.records_written
 
 
-def test_a_producer_needs_what_writing_is_granted_and_nothing_else(world: World) -> None:
+def test_a_producer_needs_exactly_what_writing_grants(world: World) -> None:
     world.gate.enforce(world.writer.policy, world.writer.keys)
     assert write(world) == 2
     statements = [each for each in json.loads(world.writer.policy)["Statement"] if each["Sid"] in WRITING]
@@ -286,7 +286,7 @@ def test_without_a_statement_of_writing_the_producer_says_what_it_needs(sid: str
 
 
 def _resource_of(handler: Any) -> str:
-    """What moto does not know of these services: the resource that a call is about."""
+    """Tell moto which resource a call of these services is about."""
     params = handler.body if isinstance(handler.body, dict) else json.loads(handler.body or "{}")
     service = handler.headers["Authorization"].split("/")[3]
     arn = f"arn:aws:{service}:{REGION}:{ACCOUNT}"

@@ -56,7 +56,7 @@ def test_a_complete_environment_is_applied_and_what_terraform_evaluates_is_right
 
 
 def assert_sizes_were_foreseen(environment: Environment, key: str, state: dict[str, dict[str, Any]]) -> None:
-    """What the settings' rules measured before synthesis is what Terraform writes."""
+    """The sizes that the settings' rules measure before synthesis are those that Terraform writes."""
     manifest = state[f"aws_ssm_parameter.{key}"]["value"]
     policy = json.dumps(json.loads(state[f"aws_iam_policy.{key}"]["policy"]), separators=(",", ":"))
     if not environment.applications[key].adopt_lease_table:  # whose ARN the stand-in makes up
@@ -66,7 +66,7 @@ def assert_sizes_were_foreseen(environment: Environment, key: str, state: dict[s
 
 
 def assert_jobs_can_be_submitted(environment: Environment, key: str, state: dict[str, dict[str, Any]]) -> None:
-    """The library reads what is written, and finds in it where a job runs, as whom and from where."""
+    """The library reads the description of a job, and finds its target, its role and its bucket in it."""
     text = state[f"aws_ssm_parameter.{key}_job"]["value"]
     assert len(text) <= len(literals.literal_deployment(environment, key))
     ssm = botocore.session.Session().create_client(
@@ -133,7 +133,7 @@ def test_adding_a_consumer_to_an_adopted_stream_plans_exactly_one_creation(deplo
     assert all("delete" not in actions for actions in changes.values())
 
 
-def test_removing_a_consumer_deletes_only_what_is_its(deploy: Deploy) -> None:
+def test_removing_a_consumer_deletes_only_its_own_resources(deploy: Deploy) -> None:
     deploy(applications=apps() | {"pond": {"streams": ["orders"]}}).apply()
     changes = deploy(applications=apps()).changes()
     assert all("pond" in address for address, actions in changes.items() if actions == ["delete"])

@@ -1,4 +1,4 @@
-"""An environment declared in local AWS, both ways; the library reads the manifests alike."""
+"""An environment is declared in local AWS through Terraform and through boto3; the library reads both manifests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def manifest(aws: LocalAws, application: str) -> Manifest:
 
 
 def described(aws: LocalAws) -> dict[str, Any]:
-    """What is declared in local AWS, times of creation aside."""
+    """The resources declared in local AWS, without times of creation."""
     kinesis, dynamodb = aws.client("kinesis"), aws.client("dynamodb")
     streams = {}
     for name in kinesis.list_streams()["StreamNames"]:
@@ -193,7 +193,7 @@ def test_when_nothing_answers_it_says_how_to_start_it(declare: Callable[..., Env
         up(tmp_path, "test", "http://127.0.0.1:1", wait_seconds=3, clock=lambda: next(times), sleep=lambda _: None)
 
 
-def test_what_local_aws_refuses_is_said(declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path) -> None:
+def test_a_refusal_by_local_aws_is_an_error(declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path) -> None:
     declare()
     aws.client("dynamodb").create_table(
         TableName="kinesis-efo-test-lake",

@@ -42,11 +42,11 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAws]:
 
 
 class Repository:
-    """A checkout: environment files, what is synthesized of them, plans.
+    """A checkout: environment files, their synthesized stacks, and plans.
 
     Args:
-        directory: Where all of it is.
-        name: Name of the environment; of its own for each test, since local AWS is shared.
+        directory: Its directory.
+        name: Name of the environment; each test needs another one, since tests share local AWS.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -80,7 +80,7 @@ class Repository:
 
     @property
     def environment(self) -> Environment:
-        """What the environment file says."""
+        """The environment, loaded from its file."""
         return load_environment(self.environments / f"{self.name}.yaml")
 
     def planner(self, aws: LocalAws, gate: Gate = lambda _: []) -> Planner:

@@ -1,4 +1,4 @@
-"""The state of the bootstrap stack ends in the bucket that the stack declares, also when it was interrupted."""
+"""The state of the bootstrap stack ends in the bucket that the stack declares, also after an interruption."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def environment_of(repository: Repository, **changes: Any) -> Environment:
 
 
 def reach(out: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let Terraform's S3 backend know that it is no AWS: beside the stack, since it meets another backend before."""
+    """Make Terraform's S3 backend use local AWS.
+
+    By an override file, since options of `terraform init` would also go to the local backend that comes first.
+    """
     monkeypatch.delenv("TF_CLI_ARGS_init")
     stack = out / "stacks" / names.bootstrap_stack_name(environment)
     stack.mkdir(parents=True)
@@ -92,7 +95,7 @@ def test_it_goes_on_where_it_was_interrupted(
     assert state_of(aws, environment)["resources"] == before["resources"]
 
 
-def test_what_cannot_be_prepared_is_told(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
+def test_an_environment_that_cannot_be_prepared_is_an_error(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     repository = checkout("odd")
     s3 = aws.client("s3")
     without = environment_of(repository).model_copy(update={"pipeline": None})

@@ -1,4 +1,4 @@
-"""A plan is applied if it is the one that was reviewed, of what is there; else it is refused."""
+"""A plan is applied if it is the reviewed one and made on the present state; else it is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MORE = {"orders": {"mode": "provisioned", "shards": 2}, "clicks": {"mode": "prov
 
 
 @pytest.mark.slow
-def test_what_is_reviewed_is_applied_once_and_is_then_what_is_deployed(
+def test_a_reviewed_plan_is_applied_once_and_then_counts_as_deployed(
     aws: LocalAws, checkout: Checkout, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repository = checkout("dev")
@@ -98,7 +98,7 @@ def test_a_plan_of_another_configuration_or_with_other_bytes_is_refused(aws: Loc
     assert "other-orders" not in aws.client("kinesis").list_streams()["StreamNames"]
 
 
-def test_what_checkov_finds_in_the_plan_stops_it(aws: LocalAws, checkout: Checkout) -> None:
+def test_a_finding_of_checkov_stops_the_plan(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("unsafe")
     repository.commit()
     environment = repository.environment
@@ -113,7 +113,7 @@ def test_what_checkov_finds_in_the_plan_stops_it(aws: LocalAws, checkout: Checko
 
 
 @pytest.mark.slow
-def test_drift_is_what_somebody_changed_by_hand(aws: LocalAws, checkout: Checkout) -> None:
+def test_a_change_by_hand_is_drift(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("hand")
     repository.commit()
     assert repository.step("drift", "--commit", "one") == 1, "nothing is deployed"
@@ -131,7 +131,7 @@ def test_drift_is_what_somebody_changed_by_hand(aws: LocalAws, checkout: Checkou
     assert "aws_ssm_parameter.lake" in body
 
 
-def test_the_bundle_says_what_was_planned_on_what(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
+def test_the_bundle_holds_what_the_plan_was_made_of(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     repository = checkout("meta")
     repository.commit()
     environment = repository.environment

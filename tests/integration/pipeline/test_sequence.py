@@ -1,4 +1,4 @@
-"""From a pull request to a running job, and on: every step of the pipeline as CI runs it, against local AWS and an EMR that is one HTTP server."""
+"""From a pull request to a running job: every step of the pipeline as CI runs it, with local AWS and a fake EMR."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def emr(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEmr]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """What is packed: a small package, and the program of the job."""
+    """A project to pack: a small package, and the program of the job."""
     directory = tmp_path / "project"
     (directory / "jobs").mkdir(parents=True)
     (directory / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
@@ -70,7 +70,7 @@ def project(tmp_path: Path) -> Path:
 
 @contextmanager
 def reading(aws: LocalAws, emr: FakeEmr, table: str, shards: int) -> Iterator[None]:
-    """Whoever runs on EMR keeps the leases, as a job does; when it ends, it releases them."""
+    """Keep the leases as a job would, while a run is live on EMR, and release them when it has ended."""
     over = threading.Event()
     dynamodb = aws.client("dynamodb")
 
@@ -116,12 +116,12 @@ def test_from_a_pull_request_to_a_running_job_and_on(
     jobs = [*environments, "jobs", "seq", "--project", str(project), "--patience", "120"]
 
     def review(commit: str) -> None:
-        """What happens to a pull request."""
+        """Plan, as for a pull request."""
         if not planner.is_deployed(repository.environment):
             planner.plan(repository.environment, commit, repository.plans)
 
     def merge(commit: str) -> int:
-        """What happens after merging: nothing of it asks a person."""
+        """Deploy, as after merging; no step asks a person."""
         planner.apply(repository.environment, [f"merge of {commit}", commit], repository.plans)
         shutil.rmtree(repository.plans, ignore_errors=True)
         return pipeline(jobs)

@@ -1,4 +1,4 @@
-"""Environments written in a line or two, and the Terraform JSON that they become."""
+"""Fixtures that write environment files, load them and synthesize them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def load(write: Callable[..., Path]) -> Load:
 
 @pytest.fixture
 def synth(load: Load, tmp_path: Path) -> Synth:
-    """The Terraform JSON of an environment, metadata aside."""
+    """The Terraform JSON of an environment, without metadata."""
 
     def synthesizer(environment: Environment | None = None, /, **changes: Any) -> dict[str, Any]:
         chosen = environment or load(**changes)

@@ -1,4 +1,4 @@
-"""What a pipeline may do, and who may be it."""
+"""The permissions of a pipeline's roles, and who may assume them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Load = Callable[..., Environment]
 PIPELINE = {"repository": "acme/lake", "branch": "trunk"}
 ADOPTED = "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"
 FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
-# What gives away what is in a stream, a table or a bucket.
+# Actions that read the content of a stream or a table.
 DATA = (
     "dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:PartiQLSelect", "dynamodb:Query", "dynamodb:Scan",
     "kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:SubscribeToShard",
@@ -63,7 +63,7 @@ def synthesized(environment: Environment, out: Path) -> dict[str, Any]:
 
 
 def may(statements: Iterable[Statement], action: str, resource: str) -> list[Statement]:
-    """The statements that are about it, conditions aside."""
+    """The statements about an action on a resource, whatever their conditions."""
     return [
         each
         for each in statements
@@ -72,7 +72,7 @@ def may(statements: Iterable[Statement], action: str, resource: str) -> list[Sta
     ]
 
 
-def test_who_plans_sees_what_is_declared_and_no_data(environment: Environment) -> None:
+def test_the_plan_role_reads_declared_resources_and_no_data(environment: Environment) -> None:
     statements = permissions.read(environment)
     actions = {action for each in statements for action in each.actions}
     assert not actions & set(DATA)
@@ -85,7 +85,7 @@ def test_who_plans_sees_what_is_declared_and_no_data(environment: Environment) -
     ]
 
 
-def test_every_name_the_environment_gives_is_covered_and_no_other(environment: Environment) -> None:
+def test_the_roles_cover_the_names_of_the_environment_and_no_others(environment: Environment) -> None:
     write = permissions.change_data(environment) + permissions.change_access(environment)
     for key in ("orders", "named"):
         assert may(write, "kinesis:UpdateShardCount", names.stream_arn(environment, key))
@@ -107,7 +107,7 @@ def test_every_name_the_environment_gives_is_covered_and_no_other(environment: E
         assert not may(write, action, resource), resource
 
 
-def test_the_state_is_decrypted_where_it_is(load: Load) -> None:
+def test_the_state_is_decrypted_in_its_own_region(load: Load) -> None:
     elsewhere = load(pipeline=PIPELINE, state_region="us-east-1")
     for statements, sid in (
         (permissions.read(elsewhere), "DecryptState"),
@@ -118,7 +118,7 @@ def test_the_state_is_decrypted_where_it_is(load: Load) -> None:
         assert statement.conditions[0].values == ("s3.us-east-1.amazonaws.com",)
 
 
-def test_keys_that_the_environment_is_given_are_used_although_they_carry_no_tags(load: Load) -> None:
+def test_given_keys_may_be_used_without_tags(load: Load) -> None:
     key = "arn:aws:kms:eu-west-1:111122223333:key/0123abcd"
     given = load(pipeline=PIPELINE, key=key, streams={"orders": {"key": key}})
     (use,) = may(permissions.change_access(given), "kms:CreateGrant", key)[1:]
@@ -127,7 +127,7 @@ def test_keys_that_the_environment_is_given_are_used_although_they_carry_no_tags
     assert all(each.resources != (key,) for each in may(permissions.change_access(given), "kms:PutKeyPolicy", key))
 
 
-def test_nobody_raises_his_own_rights(environment: Environment) -> None:
+def test_the_apply_role_cannot_extend_its_own_permissions(environment: Environment) -> None:
     write = permissions.change_data(environment) + permissions.change_access(environment)
     for kind in ("plan", "apply"):
         role = names.pipeline_role_arn(environment, kind)
@@ -202,7 +202,7 @@ def test_jobs_are_started_where_the_environment_says_and_nowhere_else(running: E
     assert not may(statements, "s3:PutObject", "arn:aws:s3:::state/kinesis-efo/test.tfstate")
 
 
-def test_who_plans_sees_where_jobs_run_but_not_what_they_are_made_of(running: Environment) -> None:
+def test_the_plan_role_sees_where_jobs_run_but_not_their_artifacts(running: Environment) -> None:
     read = permissions.read(running)
     bucket = names.bucket_arn(running, names.artifacts_bucket(running))
     assert may(read, "s3:GetBucketPolicy", bucket)
@@ -245,7 +245,7 @@ def test_github_is_trusted_in_the_form_that_a_repository_has(load: Load) -> None
             load(pipeline={"repository": wrong})
 
 
-def test_only_who_applies_may_write(environment: Environment, tmp_path: Path) -> None:
+def test_only_the_apply_role_may_write(environment: Environment, tmp_path: Path) -> None:
     attached = synthesized(environment, tmp_path)["resource"]["aws_iam_role_policy_attachment"]
     assert {name: each["policy_arn"] for name, each in attached.items()} == {
         "plan_read": "${aws_iam_policy.read.arn}",
@@ -255,7 +255,7 @@ def test_only_who_applies_may_write(environment: Environment, tmp_path: Path) ->
     }
 
 
-def test_what_exists_is_adopted(load: Load, tmp_path: Path) -> None:
+def test_an_existing_provider_and_bucket_are_adopted(load: Load, tmp_path: Path) -> None:
     provider = "arn:aws:iam::111122223333:oidc-provider/token.actions.githubusercontent.com"
     adopting = load(pipeline={**PIPELINE, "oidc_provider_arn": provider, "adopt_state_bucket": True})
     stack = synthesized(adopting, tmp_path)
@@ -273,7 +273,7 @@ def test_roles_of_an_environment_with_a_pipeline_are_bounded(load: Load, synth: 
     )
 
 
-def test_what_does_not_fit_a_policy_is_told(load: Load) -> None:
+def test_permissions_that_do_not_fit_a_policy_are_a_fault(load: Load) -> None:
     streams = {f"s{n}": {"name": f"{'x' * 100}{n}"} for n in range(20)}
     with pytest.raises(SettingsError, match=r"pipeline: what it may do must fit managed policies \(6144 characters\)"):
         load(pipeline=PIPELINE, streams=streams, applications={"lake": {"streams": ["s0"]}})

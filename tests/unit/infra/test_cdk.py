@@ -1,4 +1,4 @@
-"""The seam to CDKTF says what it lacks."""
+"""The module that imports CDKTF says what is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_missing_engine_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch
         cdk._engine()
 
 
-def test_without_node_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JSII_NODE", "/nowhere/node")
     with pytest.raises(ImportError, match="CDKTF needs Node 20 or newer"):
         cdk._find_node()

@@ -1,4 +1,4 @@
-"""The gate tells a scan from something that only looks like one."""
+"""The gate refuses a scan that did not really take place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check(identifier: str, resource: str, origin: str) -> dict[str, str]:
 
 
 def report(**changes: Any) -> dict[str, Any]:
-    """What checkov reports when everything is as it should be."""
+    """checkov's report if it finds the planted faults and no others."""
     planted = [check(*each.split(" "), checkov_gate.CANARY) for each in PLANTED]
     passed = [check("CKV_AWS_1", f"resource.{n}", "dev") for n in range(FLOOR)]
     parts = {"failed": planted, "passed": passed, "errors": 0, **changes}
@@ -32,13 +32,13 @@ def report(**changes: Any) -> dict[str, Any]:
     return {"summary": {"parsing_errors": parts["errors"]}, "results": results}
 
 
-def test_planted_faults_are_found_and_are_not_ours() -> None:
+def test_planted_faults_are_found_and_not_reported() -> None:
     result = checkov_gate._judge([report()], ["dev"], PLANTED)
     assert result.failed == []
     assert result.passed == {"dev": FLOOR}
 
 
-def test_a_real_fault_is_told() -> None:
+def test_a_real_fault_is_reported() -> None:
     ours = check("CKV_AWS_43", "resource.orders", "dev")
     faulty = report()
     faulty["results"]["failed_checks"].append(ours)
@@ -58,7 +58,7 @@ def test_a_real_fault_is_told() -> None:
         ({"passed": [check("CKV_AWS_1", f"r{n}", "other") for n in range(FLOOR)]}, "{'dev': 0}"),
     ],
 )
-def test_what_was_no_scan_is_an_error(changes: dict[str, Any], message: str) -> None:
+def test_a_scan_that_cannot_be_trusted_is_an_error(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(GateError) as caught:
         checkov_gate._judge([report(**changes)], ["dev"], PLANTED)
     assert message in str(caught.value)
@@ -91,7 +91,7 @@ def test_the_exit_code_says_whether_something_failed(
     assert checkov_gate.main([str(tmp_path)]) == code
 
 
-def test_no_scan_is_no_success(tmp_path: Path) -> None:
+def test_without_a_scan_the_exit_code_is_not_zero(tmp_path: Path) -> None:
     assert checkov_gate.main([str(tmp_path)]) == 1
 
 
@@ -99,7 +99,7 @@ def test_every_excuse_has_a_reason() -> None:
     assert all(len(reason) > 20 for reason in checkov_gate.EXCUSED.values())
 
 
-def test_what_is_excused_is_so_on_that_resource_only() -> None:
+def test_a_failure_is_excused_on_one_resource_only() -> None:
     faulty = report()
     meant = [check("CKV_AWS_144", f"aws_s3_bucket.{name}", "dev") for name in ("state", "other")]
     faulty["results"]["failed_checks"] += meant

@@ -1,4 +1,4 @@
-"""What holds for every environment file, whatever is in it."""
+"""Properties of every environment file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READS = st.dictionaries(KEYS, st.lists(KEYS, min_size=1, max_size=5, unique=True
 
 
 @given(READS)
-def test_no_two_things_have_one_address(reads: dict[str, list[str]]) -> None:
+def test_no_two_resources_have_one_address(reads: dict[str, list[str]]) -> None:
     addresses = [identity.address for identity in names.identities(environment(reads))]
     assert len(addresses) == len(set(addresses))
 
@@ -47,7 +47,7 @@ def test_order_changes_nothing(reads: dict[str, list[str]], random: Any) -> None
 
 
 @given(READS, KEYS, st.lists(KEYS, min_size=1, max_size=3, unique=True))
-def test_an_application_more_changes_no_other(reads: dict[str, list[str]], name: str, streams: list[str]) -> None:
+def test_adding_an_application_changes_no_other(reads: dict[str, list[str]], name: str, streams: list[str]) -> None:
     before = set(names.identities(environment(reads)))
     after = set(names.identities(environment({name: streams, **reads})))
     assert before <= after
@@ -101,7 +101,7 @@ ANYTHING = st.recursive(
 
 @quick
 @given(st.dictionaries(SETTINGS, ANYTHING, max_size=6), st.booleans())
-def test_whatever_is_written_is_an_environment_or_a_list_of_faults(
+def test_any_document_is_an_environment_or_a_list_of_faults(
     tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any], with_head: bool
 ) -> None:
     path: Path = tmp_path_factory.getbasetemp() / "test.yaml"

@@ -1,4 +1,4 @@
-"""A protected environment loses nothing by a change of names."""
+"""The ledger keeps a protected environment from losing resources when names change."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def test_what_is_accepted_passes(load: Load, tmp_path: Path) -> None:
     ]
 
 
-def test_an_unprotected_environment_needs_none(load: Load, tmp_path: Path) -> None:
+def test_an_unprotected_environment_needs_no_ledger(load: Load, tmp_path: Path) -> None:
     ledger.check(tmp_path, load())
 
 
-def test_a_protected_one_needs_one(load: Load, tmp_path: Path) -> None:
+def test_a_protected_environment_needs_a_ledger(load: Load, tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=r"missing; test is protected.*run `python -m infra accept test`"):
         ledger.check(tmp_path, load(protect=True))
 

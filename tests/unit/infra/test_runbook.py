@@ -1,4 +1,4 @@
-"""Every alarm and every exception has its section in the runbook, and no section is about nothing."""
+"""Every alarm and every exception has its section in the runbook, and there are no other sections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_exception_has_a_section() -> None:
     assert ours == sections(""), "docs/runbook.md needs a section for each exception, and no other"
 
 
-def test_what_it_tells_to_look_at_exists() -> None:
+def test_metrics_and_options_that_it_names_exist() -> None:
     names = {metric.name for metric in METRICS} | {metric.cloudwatch for metric in METRICS}
     assert set(re.findall(r"`(kinesis_efo\.[a-z0-9_.]+)`", TEXT)) <= names
     options = {option.name for option in (*SOURCE_OPTIONS, *SINK_OPTIONS)}

@@ -39,13 +39,13 @@ def locations(tmp_path: Path, *failures: Failure) -> list[Any]:
         ("aws_kms_key.environment_key", 1),
     ],
 )
-def test_it_is_at_the_line_of_its_entry(resource: str, line: int, tmp_path: Path) -> None:
+def test_a_finding_is_at_the_line_of_its_entry(resource: str, line: int, tmp_path: Path) -> None:
     (where,) = locations(tmp_path, Failure("CKV_AWS_43", "Ensure", resource, "kinesis-efo-dev"))
     assert where["artifactLocation"]["uri"] == str(tmp_path / "dev.yaml")
     assert where["region"] == {"startLine": line}
 
 
-def test_what_belongs_to_no_file_is_shown_all_the_same(tmp_path: Path) -> None:
+def test_a_finding_without_a_file_is_reported_too(tmp_path: Path) -> None:
     boot, unknown = locations(
         tmp_path,
         Failure("CKV_AWS_18", "Ensure", "aws_s3_bucket.state", "kinesis-efo-dev-bootstrap"),
@@ -63,7 +63,7 @@ def test_committed_files_are_named_as_in_the_repository() -> None:
     assert where["region"]["startLine"] > 1
 
 
-def test_rules_are_told_once_and_no_finding_is_a_valid_document(tmp_path: Path) -> None:
+def test_each_rule_is_listed_once_and_no_findings_are_a_valid_document(tmp_path: Path) -> None:
     failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.a", "kinesis-efo-dev", "https://docs/43")
     other = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.b", "kinesis-efo-dev", "https://docs/43")
     (run,) = json.loads(as_sarif([failure, other], tmp_path))["runs"]

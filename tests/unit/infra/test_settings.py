@@ -311,7 +311,7 @@ def test_an_entry_with_a_fault_is_not_also_reported_as_unknown(write: Write) -> 
         ("a: " + "[" * 5000, "cannot be read as YAML"),
     ],
 )
-def test_what_is_no_environment_file_is_said_so(text: str, message: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_environment_file_is_a_fault(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "test.yaml"
     path.write_text(text, encoding="utf-8")
     assert any(message in fault for fault in faults(path))

@@ -44,14 +44,14 @@ def statements(stack: dict[str, Any], document: str) -> dict[str, dict[str, Any]
 SERVERLESS = {"kind": "emr-serverless"}
 
 
-def test_without_emr_nothing_of_it_is_declared(synth: Synth) -> None:
+def test_without_emr_nothing_about_jobs_is_declared(synth: Synth) -> None:
     stack = synth(applications=apps(access=SERVERLESS))
     assert not any("s3" in kind or "emr" in kind for kind in stack["resource"])
     assert set(stack["resource"]["aws_ssm_parameter"]) == {"lake"}
     assert not {"LoadPrograms", "WriteLogs"} & set(statements(stack, "lake_reader"))
 
 
-def test_the_bucket_of_artifacts_is_private_and_what_runs_never_expires(synth: Synth) -> None:
+def test_the_bucket_of_artifacts_is_private_and_archives_never_expire(synth: Synth) -> None:
     stack = synth(emr={"log_days": 5}, protect=True)
     (bucket,) = stack["resource"]["aws_s3_bucket"].values()
     assert bucket == {"bucket": "kinesis-efo-test-111122223333", "lifecycle": {"prevent_destroy": True}}
@@ -79,7 +79,7 @@ def test_an_application_of_emr_serverless_has_bounds_and_its_role_trusts_no_othe
     assert stack["output"]["emr_serverless_application"]["value"] == "${aws_emrserverless_application.jobs.id}"
 
 
-def test_a_role_that_is_for_another_application_goes_on_trusting_that_one(synth: Synth) -> None:
+def test_a_role_for_another_application_trusts_that_one(synth: Synth) -> None:
     stack = synth(emr={}, applications=apps(access={**SERVERLESS, "application_id": "00f1"}))
     (trust,) = stack["data"]["aws_iam_policy_document"]["lake_trust"]["statement"]
     assert any(
@@ -89,7 +89,7 @@ def test_a_role_that_is_for_another_application_goes_on_trusting_that_one(synth:
     assert "target" not in stack["resource"]["aws_ssm_parameter"]["lake_job"]["value"]
 
 
-def test_jobs_may_load_what_they_are_made_of_and_write_their_own_logs_only(synth: Synth) -> None:
+def test_jobs_may_load_artifacts_and_write_only_their_own_logs(synth: Synth) -> None:
     stack = synth(emr={"serverless": None}, applications={**apps(), "reports": {"streams": ["orders"]}})
     assert "aws_emrserverless_application" not in stack["resource"]
     reader = statements(stack, "lake_reader")
@@ -103,7 +103,7 @@ def test_jobs_may_load_what_they_are_made_of_and_write_their_own_logs_only(synth
 # -- streams and consumers
 
 
-def test_a_stream_of_its_own(synth: Synth) -> None:
+def test_a_declared_stream(synth: Synth) -> None:
     stack = synth(
         streams={
             "orders": {
@@ -157,7 +157,7 @@ def test_own_keys_rotate_and_belong_to_the_account(synth: Synth) -> None:
     assert aliases == {"orders": "alias/kinesis-efo/test/shop/orders", "environment_key": "alias/kinesis-efo/test"}
 
 
-def test_of_an_adopted_stream_only_consumers_are_declared(synth: Synth) -> None:
+def test_only_the_consumers_of_an_adopted_stream_are_declared(synth: Synth) -> None:
     stack = synth(streams={"orders": {"existing_arn": ADOPTED, "key": KEY}})
     assert "aws_kinesis_stream" not in stack["resource"]
     assert set(stack["resource"]["aws_kms_key"]) == {"environment_key"}
@@ -167,7 +167,7 @@ def test_of_an_adopted_stream_only_consumers_are_declared(synth: Synth) -> None:
     assert reader["DecryptStreams"]["resources"] == [KEY]
 
 
-def test_a_given_consumer_is_taken_as_it_is(synth: Synth) -> None:
+def test_a_given_consumer_is_used_and_not_declared(synth: Synth) -> None:
     consumer = f"{FOREIGN}/consumer/lake:1700000000"
     stack = synth(streams={"orders": {"existing_arn": FOREIGN, "consumers": {"lake": consumer}}})
     assert "aws_kinesis_stream_consumer" not in stack["resource"]
@@ -186,7 +186,7 @@ def test_a_given_consumer_is_watched_under_its_own_name(synth: Synth) -> None:
     assert '"ConsumerName", "before"' in stack["resource"]["aws_cloudwatch_dashboard"]["applications"]["dashboard_body"]
 
 
-def test_the_dashboard_leaves_out_what_is_measured_elsewhere(synth: Synth) -> None:
+def test_the_dashboard_leaves_out_streams_of_other_accounts(synth: Synth) -> None:
     streams = {"orders": {"existing_arn": FOREIGN, "consumers": {"lake": f"{FOREIGN}/consumer/lake:1"}}, "clicks": {}}
     stack = synth(streams=streams, applications=apps() | {"pond": {"streams": ["clicks"]}})
     body = stack["resource"]["aws_cloudwatch_dashboard"]["applications"]["dashboard_body"]
@@ -258,7 +258,7 @@ def lifecycle(stack: dict[str, Any]) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("changes", [{"environment": "prod"}, {"protect": True}])
-def test_whatever_has_an_identity_is_protected(changes: dict[str, Any], load: Load, synth: Synth) -> None:
+def test_resources_with_an_identity_are_protected(changes: dict[str, Any], load: Load, synth: Synth) -> None:
     environment = load(**changes)
     stack = synth(environment)
     protected = {address for address, kept in lifecycle(stack).items() if kept}
@@ -266,7 +266,7 @@ def test_whatever_has_an_identity_is_protected(changes: dict[str, Any], load: Lo
     assert stack["resource"]["aws_dynamodb_table"]["lake"]["deletion_protection_enabled"] is True
 
 
-def test_elsewhere_nothing_is_protected(synth: Synth) -> None:
+def test_in_other_environments_nothing_is_protected(synth: Synth) -> None:
     stack = synth()
     assert not any(lifecycle(stack).values())
     assert stack["resource"]["aws_dynamodb_table"]["lake"]["deletion_protection_enabled"] is False
@@ -598,7 +598,7 @@ def test_two_syntheses_are_the_same_to_the_byte(load: Load, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["dev", "prod"])
-def test_only_the_denial_is_about_everything(name: str, tmp_path: Path) -> None:
+def test_only_the_denial_has_all_resources(name: str, tmp_path: Path) -> None:
     out = synthesize(load_environments(DIRECTORY, [name]), DIRECTORY, outdir=tmp_path)
     stack = without_metadata(json.loads(next(out.glob("stacks/*/cdk.tf.json")).read_text(encoding="utf-8")))
     for document in stack["data"]["aws_iam_policy_document"].values():

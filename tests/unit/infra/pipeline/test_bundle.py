@@ -1,4 +1,4 @@
-"""What a plan was made of survives the journey, and what is no plan is told."""
+"""The metadata of a plan is read as it was written, and a directory without a plan is an error."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def meta(**changes: object) -> Meta:
     return Meta(**{**values, **changes})
 
 
-def test_it_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_metadata_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_meta(tmp_path, meta())
     assert read_meta(tmp_path) == meta()
     assert str(meta().state) == "serial 7 of line"
 
 
-def test_no_plan_is_stale_and_a_broken_one_is_told(tmp_path: Path) -> None:
+def test_a_missing_plan_is_stale_and_a_broken_one_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StalePlanError, match="its artifact has expired; plan again"):
         read_meta(tmp_path)
     for text in ("", "[]", '{"environment": "dev"}', json.dumps({"changes": {"create": 1, "shred": 2}})):
@@ -51,7 +51,7 @@ def test_changes_are_counted_by_what_they_do() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers(), max_size=5), st.integers(0, 4))
-def test_a_digest_is_of_what_is_said_not_of_how(
+def test_a_digest_does_not_depend_on_spacing_or_the_order_of_keys(
     tmp_path_factory: pytest.TempPathFactory, said: dict[str, int], indent: int
 ) -> None:
     directory = tmp_path_factory.mktemp("digest")

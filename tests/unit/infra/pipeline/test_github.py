@@ -1,4 +1,4 @@
-"""What the pipeline says to GitHub, and which plans it takes from there."""
+"""What the pipeline writes to GitHub, and which plans it fetches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOT, PERSON = {"type": "Bot"}, {"type": "User"}
 
 
 class FakeGitHub:
-    """As much of a repository as the pipeline sees."""
+    """The part of GitHub's API that the pipeline uses, in memory."""
 
     def __init__(self) -> None:
         self.comments: list[Json] = []
@@ -69,7 +69,7 @@ class FakeGitHub:
         self.downloaded.append((run, artifact))
 
     def planned(self, commit: str, **changes: Any) -> None:
-        """A run of the workflow that plans, with its artifact."""
+        """Add a run of the workflow that plans, with its artifact."""
         number = len(self.runs) + 1
         run = {
             "id": number,
@@ -162,7 +162,7 @@ def test_a_plan_made_by_hand_for_the_commit_itself_comes_first(
         {"head_repository": {"full_name": "somebody/lake"}},
     ],
 )
-def test_what_only_looks_like_a_plan_of_ours_is_not_taken(
+def test_an_artifact_of_that_name_from_elsewhere_is_not_taken(
     changes: Json, github: FakeGitHub, environment: Environment, tmp_path: Path
 ) -> None:
     github.planned("merge", **changes)
@@ -204,14 +204,14 @@ else:
 
 @pytest.fixture
 def gh(tmp_path: Path) -> Gh:
-    """The adapter, in front of a command that says what it was asked."""
+    """The adapter, with a fake `gh` that prints its arguments."""
     binary = tmp_path / "gh"
     binary.write_text(GH.format(python=sys.executable), encoding="utf-8")
     binary.chmod(0o755)
     return Gh("acme/lake", str(binary))
 
 
-def test_the_command_line_is_asked_as_it_wants_to_be(gh: Gh, tmp_path: Path) -> None:
+def test_gh_gets_its_own_arguments(gh: Gh, tmp_path: Path) -> None:
     said = gh.call("POST", "issues", {"title": "x"})
     assert said["arguments"] == ["api", "--method", "POST", "repos/acme/lake/issues", "--input", "-"]
     assert said["sent"] == {"title": "x"}
@@ -220,13 +220,13 @@ def test_the_command_line_is_asked_as_it_wants_to_be(gh: Gh, tmp_path: Path) -> 
     gh.download(3, "plan", tmp_path)
 
 
-def test_what_github_refuses_is_told(gh: Gh, tmp_path: Path) -> None:
+def test_a_refusal_by_github_is_an_error(gh: Gh, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"gh api --method GET repos/acme/lake/issues/404 failed: .*HTTP 404"):
         gh.call("GET", "issues/404")
     with pytest.raises(PipelineError, match="the GitHub command line cannot be run"):
         Gh("acme/lake", str(tmp_path / "nothing")).call("GET", "issues")
 
 
-def test_json_goes_through_unharmed(gh: Gh) -> None:
+def test_json_is_passed_on_unchanged(gh: Gh) -> None:
     body = {"body": "``` $(x) \u20ac\n" * 1000}
     assert gh.call("POST", "issues", body)["sent"] == body

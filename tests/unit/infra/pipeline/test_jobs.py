@@ -1,4 +1,4 @@
-"""Jobs are started one after the other, each is seen healthy before the next is touched, and the first failure stops it."""
+"""Jobs are started one by one; each is healthy before the next is touched, and the first failure stops them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BEHIND = 4
 
 @dataclass
 class FakeTime:
-    """Time that passes when somebody waits."""
+    """A clock that moves when somebody waits."""
 
     seconds: float = 0.0
 
@@ -30,7 +30,7 @@ class FakeTime:
 
 @dataclass
 class FakeEmr:
-    """Answers of `kinesis-efo`: what is not given is as it should be."""
+    """A fake `kinesis-efo`: every job is healthy, except as given."""
 
     codes: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     states: list[list[str]] = field(default_factory=lambda: [["reading", "ended", "waiting"]])
@@ -69,7 +69,7 @@ def environment(load: Callable[..., Environment]) -> Environment:
     )
 
 
-def test_each_is_healthy_before_the_next_is_touched(environment: Environment) -> None:
+def test_each_job_is_healthy_before_the_next_is_touched(environment: Environment) -> None:
     emr, time = FakeEmr({("lag", "lake"): [BEHIND, BEHIND, 0]}), FakeTime()
     keep_running(environment, Path("project"), emr, time, 600)
     assert emr.ran == [
@@ -132,7 +132,7 @@ def test_an_idle_stream_that_nobody_reads_is_not_healthy(environment: Environmen
         keep_running(environment, Path(), FakeEmr(states=[[]]), FakeTime(), 600)
 
 
-def test_one_that_never_catches_up_is_given_the_time_it_has_and_no_more(environment: Environment) -> None:
+def test_a_job_that_does_not_catch_up_in_time_is_an_error(environment: Environment) -> None:
     time = FakeTime()
     with pytest.raises(UnhealthyError):
         keep_running(environment, Path(), FakeEmr({("lag", "lake"): [BEHIND]}), time, 600)

@@ -34,7 +34,7 @@ else:
 
 @pytest.fixture
 def gh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
-    """A `gh` on the PATH that knows of nothing; returns what it was asked."""
+    """Puts a fake `gh` with empty answers on the PATH; returns its calls."""
     log, binary = tmp_path / "gh.log", tmp_path / "bin" / "gh"
     binary.parent.mkdir()
     binary.write_text(GH.format(python=sys.executable, log=str(log)), encoding="utf-8")
@@ -53,7 +53,7 @@ def test_environments_are_one_line_for_a_matrix(
     assert [each["environment"] for each in json.loads(line)] == ["test"]
 
 
-def test_a_pull_request_that_plans_nothing_is_told_so(
+def test_a_pull_request_without_plans_gets_a_comment_that_says_so(
     write: Write, tmp_path: Path, gh: Callable[[], list[Any]]
 ) -> None:
     write(pipeline=PIPELINE)
@@ -96,7 +96,7 @@ def test_findings_go_where_code_scanning_takes_them(tmp_path: Path, gh: Callable
     assert sent["commit_sha"] == "c0ffee"
 
 
-def test_what_is_wrong_is_one_message_and_exit_code_1(
+def test_an_error_is_one_message_and_exit_code_1(
     write: Write,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""Environments are deployed each behind the one it comes after."""
+"""Environments are deployed after those that their `after` names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def environments(write: Write, tmp_path, **afters: str | None):  # type: ignore[
     return load_environments(tmp_path)
 
 
-def test_each_comes_behind_the_one_it_is_after(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_each_environment_comes_after_the_one_it_names(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
     loaded = environments(write, tmp_path, a="c", b=None, c="d", d=None)
     assert [each.environment for each in deployment_order(loaded)] == ["d", "c", "a", "b"]
 
@@ -58,7 +58,7 @@ def test_a_job_knows_its_roles(write: Write, tmp_path) -> None:  # type: ignore[
         ({"dev": "prd", "prd": "dev"}, "pipeline.after: must be another environment with a pipeline; got 'dev'"),
     ],
 )
-def test_an_order_that_cannot_be_is_told(afters: dict[str, str], message: str, write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_an_impossible_order_is_a_fault(afters: dict[str, str], message: str, write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(SettingsError) as told:
         environments(write, tmp_path, **afters)
     assert message in str(told.value)

@@ -31,7 +31,7 @@ def test_nothing_is_deployed_before_the_first_time(s3: Any, load: Callable[..., 
     assert Records(s3).load(load()) == Deployed()
 
 
-def test_it_comes_back_as_it_was_written(s3: Any, load: Callable[..., Environment]) -> None:
+def test_a_record_is_read_as_it_was_written(s3: Any, load: Callable[..., Environment]) -> None:
     environment, records = load(), Records(s3)
     deployed = Deployed("c0ffee", "digest")
     records.load(environment)
@@ -54,14 +54,14 @@ def test_two_deployments_at_once_do_not_overwrite_each_other(s3: Any, load: Call
     assert Records(s3).load(environment).commit == "three"
 
 
-def test_what_is_no_record_is_told(s3: Any, load: Callable[..., Environment]) -> None:
+def test_another_document_is_an_error(s3: Any, load: Callable[..., Environment]) -> None:
     for body in (b"", b"[]", b"1", b'{"commit": "c0ffee", "what": 1}'):
         s3.put_object(Bucket="state", Key=KEY, Body=body)
         with pytest.raises(PipelineError, match="is no record of a deployment"):
             Records(s3).load(load())
 
 
-def test_a_bucket_that_is_not_there_is_told(s3: Any, load: Callable[..., Environment]) -> None:
+def test_a_missing_bucket_is_an_error(s3: Any, load: Callable[..., Environment]) -> None:
     with pytest.raises(
         PipelineError, match=r"s3://elsewhere/kinesis-efo/test.deployed.json cannot be read: .*NoSuchBucket"
     ):

@@ -1,4 +1,4 @@
-"""What people read says what there is, and fits."""
+"""Comments about plans and issues about drift say what there is, and fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def planned(stack: str, text: str = "+ resource", **changes: int) -> Planned:
     return Planned(stack, meta, text)
 
 
-def test_it_counts_and_says_what_merging_does() -> None:
+def test_the_comment_counts_changes_and_says_what_merging_does() -> None:
     told = comment([planned("dev", create=3, update=1)], ["prod"], all_planned=True)
     assert "| `dev` | 3 | 1 | 0 | 0 | `sha256:bbbbbbbbbbbb` |" in told
     assert "Deployed as it is here: `prod`." in told
@@ -19,7 +19,7 @@ def test_it_counts_and_says_what_merging_does() -> None:
     assert "destroyed or replaced" not in told
 
 
-def test_what_destroys_or_replaces_is_said_loudly() -> None:
+def test_the_comment_warns_of_destroyed_and_replaced_resources() -> None:
     assert "**Something is destroyed or replaced in dev**" in comment(
         [planned("dev", replace=1), planned("prod")], [], all_planned=True
     )
@@ -28,21 +28,21 @@ def test_what_destroys_or_replaces_is_said_loudly() -> None:
     )
 
 
-def test_nothing_to_do_is_said() -> None:
+def test_the_comment_says_that_there_is_nothing_to_do() -> None:
     told = comment([], ["dev", "prod"], all_planned=True)
     assert "Deployed as it is here: `dev`, `prod`." in told
     assert "No plan was made of: `dev`, `prod`." in comment([], ["dev", "prod"], all_planned=False)
     assert "Merging" not in told
 
 
-def test_it_fits_into_a_comment_however_long_the_plans_are() -> None:
+def test_the_comment_is_never_too_long_for_github() -> None:
     told = comment([planned(f"stack-{n}", "x" * 100_000, create=n) for n in range(7)], [], all_planned=True)
     assert len(told) < 65_536
     assert told.count("... the rest is in the artifact") == 7
     assert len(drift_body("dev", planned("dev").meta, "x" * 100_000, {})) < LIMIT
 
 
-def test_what_a_plan_says_does_not_end_the_block_it_is_in() -> None:
+def test_the_text_of_a_plan_cannot_end_its_block() -> None:
     told = comment([planned("dev", 'description = "```"\n@everyone')], [], all_planned=True)
     assert '````hcl\ndescription = "```"\n@everyone\n````' in told
 

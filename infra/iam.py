@@ -79,7 +79,7 @@ def share_consumer(consumer_arn: str, principals: Sequence[str]) -> Statement:
 
 
 def share_stream(application: str, stream_arn: str, principals: Sequence[str], *, polling: bool) -> Statement:
-    """Statement of a stream's resource policy: principals of another account may list its shards, and poll if told."""
+    """Statement of a stream's resource policy: principals of another account may list its shards, and poll if allowed."""
     sid = "Read" + "".join(part.capitalize() for part in application.split("-"))
     return Statement(sid, _read_actions(polling), (stream_arn,), principals={"AWS": tuple(principals)})
 
@@ -119,7 +119,7 @@ class Policy:
         self.statements[statement.sid] = statement
 
     def read_stream(self, stream_arn: str, consumer_arn: str, key_arn: str | None, *, polling: bool = False) -> None:
-        """Allow to read a stream through one consumer.
+        """Allow reading a stream through one consumer.
 
         Args:
             stream_arn: The stream.
@@ -134,24 +134,24 @@ class Policy:
             self.add(Statement("DecryptStreams", ("kms:Decrypt",), (key_arn,), conditions=via))
 
     def write_stream(self, stream_arn: str, key_arn: str | None) -> None:
-        """Allow to put records into a stream."""
+        """Allow putting records into a stream."""
         self.add(Statement("WriteStreams", WRITE_STREAM, (stream_arn,)))
         if key_arn:
             via = through(self.region, "kinesis")
             self.add(Statement("EncryptStreams", ("kms:GenerateDataKey",), (key_arn,), conditions=via))
 
     def read_write_leases(self, table_arn: str, key_arn: str) -> None:
-        """Allow to keep leases in a table."""
+        """Allow keeping leases in a table."""
         self.add(Statement("KeepLeases", LEASES, (table_arn,)))
         self._decrypt_state(key_arn)
 
     def read_manifest(self, parameter_arn: str, key_arn: str) -> None:
-        """Allow to load a manifest from Parameter Store."""
+        """Allow loading a manifest from Parameter Store."""
         self.add(Statement("LoadManifest", ("ssm:GetParameter",), (parameter_arn,)))
         self._decrypt_state(key_arn)
 
     def use_artifacts(self, bucket_arn: str, environment: str, application: str, key_arn: str) -> None:
-        """Allow to load archives and programs, to find the marker that stops a job, and to write logs."""
+        """Allow loading archives and programs, finding the marker that stops a job, and writing logs."""
         stops = f"{names.STOPS}kinesis-efo-{environment}-*"
         readable = (f"{names.ENVIRONMENTS}*", f"{names.PROGRAMS}*", stops)
         self.add(Statement("LoadPrograms", ("s3:GetObject",), tuple(f"{bucket_arn}/{each}" for each in readable)))
@@ -163,7 +163,7 @@ class Policy:
         self.add(Statement("EncryptArtifacts", ("kms:Decrypt", "kms:GenerateDataKey"), (key_arn,), conditions=via))
 
     def deny_registration(self) -> None:
-        """Deny to register and deregister consumers, whatever else a role is allowed: that is Terraform's job."""
+        """Deny registering and deregistering consumers, whatever else a role is allowed: that is Terraform's job."""
         self.add(Statement("NeverRegisterConsumers", REGISTRATION, ("*",), effect="Deny"))
 
     def json(self) -> str:

@@ -1,4 +1,4 @@
-"""Checks that no policy allows to register or deregister stream consumers: that is Terraform's job."""
+"""Checks that no policy allows registering or deregistering stream consumers: that is Terraform's job."""
 
 from __future__ import annotations
 

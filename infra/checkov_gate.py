@@ -262,8 +262,8 @@ def _uv() -> str:
         uv = shutil.which("uv")
     if uv is None:
         raise GateError(
-            f"checkov runs in an environment that uv makes, and uv is neither installed with {sys.executable} nor on the PATH: "
-            "pip install 'kinesis-efo[infra]'"
+            f"checkov runs in an environment that uv makes, and uv is neither installed with {sys.executable} nor on the "
+            "PATH: pip install 'kinesis-efo[infra]'"
         )
     return uv
 

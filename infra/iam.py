@@ -79,7 +79,10 @@ def share_consumer(consumer_arn: str, principals: Sequence[str]) -> Statement:
 
 
 def share_stream(application: str, stream_arn: str, principals: Sequence[str], *, polling: bool) -> Statement:
-    """Statement of a stream's resource policy: principals of another account may list its shards, and poll if allowed."""
+    """Statement of a stream's resource policy: principals of another account may list its shards.
+
+    With `polling`, they may also get its records.
+    """
     sid = "Read" + "".join(part.capitalize() for part in application.split("-"))
     return Statement(sid, _read_actions(polling), (stream_arn,), principals={"AWS": tuple(principals)})
 

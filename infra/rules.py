@@ -288,8 +288,8 @@ def _sizes(environment: Environment) -> Iterator[Fault]:
             characters = len(iam.policy_json(statements))
             if characters > _POLICY_CHARACTERS:
                 rule = (
-                    f"what it may do must fit managed policies ({_POLICY_CHARACTERS} characters); give streams, tables and "
-                    "roles names that begin with the environment's, or split the environment"
+                    f"what it may do must fit managed policies ({_POLICY_CHARACTERS} characters); give streams, tables "
+                    "and roles names that begin with the environment's, or split the environment"
                 )
                 yield Fault("pipeline", f"{characters} characters", rule)
     limit = _PARAMETER_BYTES[environment.manifest_tier]

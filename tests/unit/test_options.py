@@ -166,7 +166,7 @@ def test_nothing_to_read_from() -> None:
 
 def test_two_things_to_read_from() -> None:
     assert faults(manifest="m", leaseTable="t") == (
-        "kinesis-efo option 'manifest' already says what 'leaseTable' would say; give one or the other",
+        "kinesis-efo option 'manifest' takes the place of 'leaseTable'; give one or the other",
     )
 
 
@@ -181,7 +181,7 @@ def test_a_consumer_of_another_stream() -> None:
 
 def test_streams_without_a_manifest() -> None:
     assert faults(**DIRECT, streams="orders") == (
-        "kinesis-efo option 'streams' selects streams of a manifest; it means nothing with 'streamArn'",
+        "kinesis-efo option 'streams' selects streams of a manifest; remove it, or give 'manifest'",
     )
 
 

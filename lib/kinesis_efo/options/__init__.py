@@ -1,4 +1,4 @@
-"""What users say about how to read: the options, and the settings that they become."""
+"""The options of a query, and the settings that they are parsed into."""
 
 from kinesis_efo.options.settings import AwsSettings, RetrySettings, Start
 from kinesis_efo.options.source import SOURCE_OPTIONS, SourceOptions

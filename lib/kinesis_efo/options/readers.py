@@ -1,4 +1,4 @@
-"""Readers of options: text to value, ValueError where it is none. Rows of the tables pair them with the rule in words."""
+"""Readers of option values: each turns a text into a value or raises ValueError. The tables pair them with the rule in words."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Number = TypeVar("Number", int, float)
 
 
 def text(text: str) -> str:
-    """Anything but blanks, without those around it."""
+    """Any text that is not blank, stripped."""
     if not text.strip():
         raise ValueError(text)
     return text.strip()
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names separated by commas, each once."""
+    """Names separated by commas, without repetition."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names) or len(set(names)) != len(names):
         raise ValueError(text)
@@ -27,7 +27,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """One of some words, in any case."""
+    """A reader of one of these words, in any case."""
 
     def read(text: str) -> str:
         word = text.strip().lower()
@@ -56,11 +56,11 @@ def seconds(text: str) -> float:
 
 
 def bounded(parse: Callable[[str], Number], least: float, most: float = float("inf")) -> Callable[[str], Number]:
-    """A value with bounds, both included."""
+    """A reader with bounds, both allowed."""
 
     def read(text: str) -> Number:
         value = parse(text)
-        # In this order, so that NaN is refused.
+        # Written so that NaN is refused.
         if not least <= value <= most:
             raise ValueError(text)
         return value
@@ -69,18 +69,18 @@ def bounded(parse: Callable[[str], Number], least: float, most: float = float("i
 
 
 def url(text: str) -> str:
-    """A URL of HTTP."""
+    """An HTTP or HTTPS URL."""
     if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", text.strip()):
         raise ValueError(text)
     return text.strip()
 
 
 def arn(service: str, resource: str) -> Callable[[str], str]:
-    """An ARN.
+    """A reader of ARNs.
 
     Args:
-        service: As it stands in the ARN.
-        resource: Pattern of what follows the account.
+        service: Name of the service in the ARN.
+        resource: Regular expression for the part after the account.
     """
     pattern = re.compile(rf"arn:[\w-]+:{service}:[\w-]*:\d{{12}}:{resource}")
 

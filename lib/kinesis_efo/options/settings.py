@@ -1,4 +1,4 @@
-"""What options become: settings that several parts of the library take."""
+"""Settings that options are parsed into and that several parts of the library use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Start:
 
     Attributes:
         position: A position for every shard, or None for `LATEST` and `LEASES`.
-        from_leases: Start where the rows of the lease table say, as a KCL application left them.
+        from_leases: Start from the checkpoints in the lease table, as a KCL application left them.
     """
 
     position: Position | None = None
@@ -21,16 +21,16 @@ class Start:
 
     @property
     def latest(self) -> bool:
-        """Whether the query starts with what arrives from now on."""
+        """Whether the query starts with the records that arrive from now on."""
         return self.position is None and not self.from_leases
 
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """How often and how patiently a failed subscription is opened again.
+    """How often, and after which backoff, to open a failed subscription again.
 
     Attributes:
-        max_retries: Faults in a row that are borne, without any progress between them.
+        max_retries: Tolerated faults in a row, without any progress between them.
         base_ms: First backoff, milliseconds.
         max_ms: Longest backoff, milliseconds.
         factor: Growth of the backoff from one fault to the next.
@@ -44,11 +44,11 @@ class RetrySettings:
 
 @dataclass(frozen=True, slots=True)
 class AwsSettings:
-    """How AWS is reached. Everything is optional: the SDK's own configuration fills the rest.
+    """How to reach AWS. Everything is optional; the SDK's own configuration supplies the rest.
 
     Attributes:
-        region: AWS region; the manifest's when None.
-        endpoint_url: One endpoint for every service, as `AWS_ENDPOINT_URL`.
+        region: AWS region; None for the manifest's.
+        endpoint_url: One endpoint for every service, like `AWS_ENDPOINT_URL`.
         role_arn: Role to assume, with `external_id` and `role_session_name`.
     """
 

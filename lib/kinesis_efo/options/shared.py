@@ -1,4 +1,4 @@
-"""Options that the source and the sink have in common, with the rules that go with them."""
+"""The options that the source and the sink share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of the source: the table, and the settings that they become. The documentation is printed from the table."""
+"""The options of the source: the table, from which the documentation is generated, and the settings that it fills."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kinesis_efo.units import parse_size, parse_time
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Everything a query says about how to read. Sizes are bytes, durations seconds.
+    """The source's options, parsed and checked. Sizes are bytes, durations seconds.
 
     >>> SourceOptions.parse({"manifest": "ssm:///kinesis-efo/dev/lake", "bufferBytes": "64m"}).buffer_bytes
     67108864
@@ -52,10 +52,10 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Read Spark's options. Names are case-insensitive.
+        """Parse the options that Spark passes. Names are case-insensitive.
 
         Raises:
-            OptionsError: One or more options are wrong, unknown or missing; all of them are named.
+            OptionsError: One or more options are wrong, unknown or missing; the message names all of them.
         """
         return _TABLE.parse(options, _contradictions)
 
@@ -109,10 +109,10 @@ SOURCE_OPTIONS: Final = (
     Option("readMode", read.one_of("efo", "polling"), "efo or polling", "`efo`",
            "`polling` fetches records with GetRecords, without a consumer", "read_mode"),
     Option("polling.interval", read.bounded(read.seconds, 0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
-           "how long `polling` waits between two looks at a shard that had no more", "polling_interval"),
+           "how long `polling` waits before it asks again for a shard that had no more records", "polling_interval"),
     Option("startingPosition", _start,
            "LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>", "`LATEST`",
-           "where a new query starts; a restarted one goes on from its checkpoint", "start"),
+           "where a new query starts; a restarted one continues from its checkpoint", "start"),
     Option("registration", _registration, "none", "`none`", "consumers are declared, never registered at run time"),
     Option("maxBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
            "most bytes in one micro-batch; whole events, at least one", "max_bytes_per_trigger"),
@@ -121,11 +121,11 @@ SOURCE_OPTIONS: Final = (
     Option("bufferBytes", read.bounded(parse_size, 1 << 20), "a size such as 256m", "`256m`",
            "memory for fetched events; at least 1m", "buffer_bytes"),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",
-           "fail when records are gone before they were read; else warn and go on", "fail_on_data_loss"),
-    Option("deaggregate", read.flag, "true or false", "`true`", "take KPL aggregates apart", "deaggregate"),
+           "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss"),
+    Option("deaggregate", read.flag, "true or false", "`true`", "unpack KPL aggregates", "deaggregate"),
     Option("fetchers", _fetchers, "driver", "`driver`", "where events are fetched; a number of tasks comes later"),
     Option("fetcherHost", read.text, "a host name or address", "loopback; the host's address on a cluster",
-           "address the fetcher binds to and is reached at", "fetcher_host"),
+           "address that the fetcher binds to and that tasks connect to", "fetcher_host"),
     Option("catchUp", read.flag, "true or false", "`false`",
            "Spark 4.0's way to `Trigger.AvailableNow`: the first micro-batch reads up to the tip", "catch_up"),
     Option("latencyHooks", read.flag, "true or false", "`true`",
@@ -133,7 +133,7 @@ SOURCE_OPTIONS: Final = (
     Option("leaseTimeout", read.bounded(read.seconds, 1, 3600), "a duration such as 10s, at least 1s", "`10s`",
            "a lease that is not renewed for this long is free", "lease_timeout"),
     Option("pollTimeout", read.bounded(read.seconds, 0.001, 60), "a duration such as 200ms, up to 60s", "`200ms`",
-           "how long a trigger waits for data before it answers that there is none", "poll_timeout"),
+           "how long a trigger waits for data before it reports that there is none", "poll_timeout"),
     Option("idleCheckpointInterval", read.bounded(read.seconds, 1), "a duration such as 60s, at least 1s", "`60s`",
            "how often offsets of idle shards are stored", "idle_checkpoint_interval"),
     *AWS_OPTIONS,
@@ -147,7 +147,7 @@ SOURCE_OPTIONS: Final = (
            "growth of the backoff", "retry.factor"),
     *METRICS_OPTIONS,
     Option("metrics.shards", read.bounded(read.integer, 0, 10_000), "a whole number up to 10000", "`100`",
-           "most shards whose metrics are told apart, the rest is `other`; 0: per stream only", "metrics.shards"),
+           "most shards with metrics of their own, the rest shares `other`; 0: by stream only", "metrics.shards"),
 )  # fmt: skip
 _TABLE: Final = OptionTable("kinesis-efo", SourceOptions, SOURCE_OPTIONS)
 
@@ -159,14 +159,14 @@ def _contradictions(given: Given) -> Iterator[str]:
     if values.get("readMode") == "polling":
         needed.remove("consumerArn")
     if "manifest" in names and direct:
-        yield f"kinesis-efo option 'manifest' already says what {_quoted(direct)} would say; give one or the other"
+        yield f"kinesis-efo option 'manifest' takes the place of {_quoted(direct)}; give one or the other"
     elif "manifest" not in names and (missing := [name for name in needed if name not in direct]):
         yield (
             "kinesis-efo needs option 'manifest'" + (f", or {_quoted(missing)} besides {_quoted(direct)}" if direct else
             " (a path, ssm:///name or s3://bucket/key), or 'streamArn', 'consumerArn' and 'leaseTable'")
         )  # fmt: skip
     if "streams" in names and "manifest" not in names and direct:
-        yield "kinesis-efo option 'streams' selects streams of a manifest; it means nothing with 'streamArn'"
+        yield "kinesis-efo option 'streams' selects streams of a manifest; remove it, or give 'manifest'"
     if "consumerArn" in values and "streamArn" in values:
         stream = values["consumerArn"].split("/consumer/")[0]
         if stream != values["streamArn"]:

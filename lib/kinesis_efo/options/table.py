@@ -1,4 +1,4 @@
-"""A table of options: reads texts into a settings object and reports everything that is wrong with them at once."""
+"""A table of options: parses texts into a settings object, and reports all faults at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Settings = TypeVar("Settings")
 
 
 class Refused(ValueError):
-    """A value that is well formed but not offered; its message replaces the option's rule."""
+    """A value that is well formed but not supported; its message replaces the option's rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class Option:
     """One row of a table of options.
 
     Attributes:
-        name: As documented; matched without regard to case.
-        read: Text to value; raises ValueError.
-        rule: What the text must be, completing "must be ...".
-        default: As documented; in backticks where it can be written as a value.
+        name: Name as documented; matched in any case.
+        read: Turns the text into a value; raises ValueError.
+        rule: Completes "must be ..." in messages.
+        default: Default as documented; in backticks if it is a value that can be given.
         meaning: One line for the documentation.
-        field: Field of the settings, with a dot for one of a nested object: `aws.region`. Empty where the value is only checked.
-        needs: Option without which this one means nothing; `name=value` where it must have that value.
+        field: Field of the settings, with a dot for one of a nested object: `aws.region`. Empty if the value is only checked.
+        needs: Option that this one requires; `name=value` if that option must have a certain value.
         at_most: Option whose value this one must not exceed.
     """
 
@@ -47,8 +47,8 @@ class Given:
     """The options that a user gave.
 
     Attributes:
-        names: All of them, as documented.
-        values: Those that could be read, by name.
+        names: Names of all, as documented.
+        values: Values by name, without those that could not be read.
     """
 
     names: Set[str]
@@ -56,13 +56,13 @@ class Given:
 
 
 class OptionTable(Generic[Settings]):
-    """The options of one thing.
+    """Parses the options of one subject, such as the source.
 
     Args:
-        subject: What has the options, as messages name it.
-        settings: What the options become: a dataclass whose fields all have defaults.
+        subject: The subject's name in messages.
+        settings: The result: a dataclass whose fields all have defaults.
         options: The rows.
-        ignored: Names, in lower case, that are someone else's.
+        ignored: Names, in lower case, to skip because they belong to others.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class OptionTable(Generic[Settings]):
     def parse(
         self, texts: Mapping[str, str], contradictions: Callable[[Given], Iterable[str]] = lambda _given: ()
     ) -> Settings:
-        """Read Spark's options.
+        """Parse options into settings.
 
         Args:
-            texts: By name, in any case.
-            contradictions: Faults that no row of the table can tell alone.
+            texts: Texts by name; names in any case.
+            contradictions: Returns faults that concern several options together.
 
         Raises:
-            OptionsError: One or more options are wrong, unknown or missing; all of them are named.
+            OptionsError: One or more options are wrong, unknown or missing; the message names all of them.
         """
         faults: list[str] = []
         names: set[str] = set()
@@ -100,14 +100,14 @@ class OptionTable(Generic[Settings]):
                 values[option.name] = option.read(text)
             except ValueError as error:
                 reason = str(error) if isinstance(error, Refused) else f"must be {option.rule}"
-                faults.append(f"{self._called(option)} {reason}; got {text!r}")
+                faults.append(f"{self._label(option)} {reason}; got {text!r}")
         given = Given(names, values)
         faults += [*contradictions(given), *self._broken_rules(given)]
         if faults:
             raise OptionsError(faults)
-        return self._made(values)
+        return self._filled(values)
 
-    def _called(self, option: Option) -> str:
+    def _label(self, option: Option) -> str:
         return f"{self._subject} option '{option.name}'"
 
     def _unknown(self, name: str) -> str:
@@ -120,24 +120,24 @@ class OptionTable(Generic[Settings]):
             other, _, wanted = option.needs.partition("=")
             if option.name in given.names and other:
                 if not wanted and other not in given.names:
-                    yield f"{self._called(option)} needs option '{other}'"
+                    yield f"{self._label(option)} needs option '{other}'"
                 elif wanted and given.values.get(other) != wanted:
-                    yield f"{self._called(option)} needs option '{other}' to be {wanted}"
+                    yield f"{self._label(option)} needs option '{other}' to be {wanted}"
             if option.at_most and not given.names.isdisjoint({option.name, option.at_most}):
                 value, most = (
                     given.values[each.name] if each.name in given.values else each.read(each.default.strip("`"))
                     for each in (option, self._by_name[option.at_most])
                 )
                 if value > most:
-                    yield f"{self._called(option)} must not exceed '{option.at_most}'"
+                    yield f"{self._label(option)} must not exceed '{option.at_most}'"
 
-    def _made(self, values: Mapping[str, Any]) -> Settings:
+    def _filled(self, values: Mapping[str, Any]) -> Settings:
         groups: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         for name, value in values.items():
             group, _, field = self._by_name[name].field.rpartition(".")
             if field:
                 groups[group][field] = value
-        made = self._settings()
+        defaults = self._settings()
         own = groups.pop("", {})
-        nested = {group: replace(getattr(made, group), **fields) for group, fields in groups.items()}
-        return replace(made, **own, **nested)  # type: ignore[type-var]
+        nested = {group: replace(getattr(defaults, group), **fields) for group, fields in groups.items()}
+        return replace(defaults, **own, **nested)  # type: ignore[type-var]

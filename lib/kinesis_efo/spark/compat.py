@@ -1,4 +1,4 @@
-"""What differs between Spark 4.0 and 4.3, in one place. Relies on PySpark only.
+"""What differs between Spark 4.0 and 4.3, in one place.
 
 Admission control and `Trigger.AvailableNow` for Python sources came with Spark 4.2 (`pyspark.sql.streaming.datasource`).
 """
@@ -26,10 +26,10 @@ elif SPARK_VERSION >= (4, 2):
     )
 
     class StreamReaderBase(DataSourceStreamReader, SupportsTriggerAvailableNow):
-        """A stream reader that Spark may ask to end at what is there now."""
+        """A stream reader that supports `Trigger.AvailableNow`."""
 
     def read_limit(max_bytes: int | None, max_records: int | None) -> Any:
-        """The limits of a trigger as Spark hands them back to `latestOffset`. It knows no combination of two."""
+        """The read limit that Spark passes back to `latestOffset`. Spark cannot combine two: the one in records wins."""
         if max_records is not None:
             return ReadMaxRows(max_records)
         return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
@@ -38,8 +38,8 @@ else:
     StreamReaderBase = DataSourceStreamReader
 
     class ReadAllAvailable:
-        """Never seen on Spark 4.0, which has no limits."""
+        """A stand-in: Spark 4.0 has no read limits."""
 
     def read_limit(max_bytes: int | None, max_records: int | None) -> Any:  # noqa: ARG001
-        """Spark 4.0 does not ask."""
+        """Never called: Spark 4.0 has no read limits."""
         raise AssertionError("Spark 4.0 has no read limits")

@@ -1,4 +1,4 @@
-"""`kinesis_efo.read_stream`: the source with everything that only the session knows filled in. Relies on the source."""
+"""`kinesis_efo.read_stream`: opens the source and sets the options that only the session knows."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from kinesis_efo.spark.source import NAME, KinesisEfoSource
 def read_stream(
     spark: SparkSession, *, manifest: str | None = None, streams: str | Sequence[str] | None = None, **options: object
 ) -> DataFrame:
-    """A streaming DataFrame over the streams of an application.
+    """Read the streams of an application as a streaming DataFrame.
 
-    The same as `spark.readStream.format("kinesis-efo")`, and it works where Spark's discovery of data sources is off; it also
-    lets the fetcher bind to the driver's address where Spark runs on a cluster.
+    Does the same as `spark.readStream.format("kinesis-efo")`, but also works where Spark's discovery of data sources is off,
+    and makes the fetcher bind to the driver's address where Spark runs on a cluster.
 
     Args:
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
-        streams: Logical names of the streams to read, as a sequence or separated by commas; all of the manifest when None.
-        options: Any other option of the source. `subscribe_maxRetries` stands for `subscribe.maxRetries`.
+        streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
+        options: Any other options of the source, `_` in place of `.`: `subscribe_maxRetries` for `subscribe.maxRetries`.
 
     Raises:
-        AnalysisException: Options or manifest are wrong; Spark wraps this library's message.
+        AnalysisException: Options or manifest are wrong; it holds this library's message.
 
     ```python
     df = kinesis_efo.read_stream(spark, manifest="ssm:///kinesis-efo/dev/lake", streams=["orders"], bufferBytes="512m")
@@ -46,7 +46,7 @@ def read_stream(
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known to a session, also where Spark has discovered it already."""
+    """Register the source with a session; does no harm where Spark has discovered it already."""
     try:
         spark.dataSource.register(KinesisEfoSource)
     except AnalysisException as error:
@@ -56,7 +56,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _driver_host(spark: SparkSession) -> str | None:
-    """The driver's address where tasks run on other hosts; None where loopback will do."""
+    """The driver's address; None in local mode, where loopback will do."""
     if spark.conf.get("spark.master", "").startswith("local"):  # type: ignore[union-attr]
         return None
     return spark.conf.get("spark.driver.host", None)

@@ -1,7 +1,7 @@
-"""Which address the fetcher binds to: loopback, unless Spark's tasks may run on other hosts. Relies on nothing.
+"""Chooses the address that the fetcher binds to: loopback, unless Spark's tasks may run on other hosts.
 
-The process that Spark keeps for a stream reader knows no Spark configuration; what it inherits from a cluster manager is
-its environment. `kinesis_efo.read_stream` knows the session and passes `fetcherHost` itself.
+The process that Spark keeps for a stream reader sees no Spark configuration, only the environment that it inherits from a
+cluster manager. `kinesis_efo.read_stream` knows the session and sets the option `fetcherHost`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _CLUSTER_VARIABLES: Final = ("CONTAINER_ID", "KUBERNETES_SERVICE_HOST", "SPARK_E
 
 
 def fetcher_host(wanted: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The address to bind to and to be reached at.
+    """The address that the fetcher binds to and that tasks connect to.
 
     Args:
-        wanted: The option `fetcherHost`.
-        environment: Of this process; YARN and Kubernetes leave their marks in it.
+        wanted: The option `fetcherHost`; it wins over everything else.
+        environment: Variables of this process; those of YARN, Kubernetes and Spark's executors show a cluster.
     """
     if wanted:
         return wanted

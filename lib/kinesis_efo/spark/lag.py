@@ -1,8 +1,7 @@
-"""How far each shard lags, carried from the process that plans a query to the driver's, for the listener.
+"""Carries the lag of each shard from the planner's process to the listener in the driver's.
 
-Spark 4.2+ carries it itself: `reportLatestOffset` ends up in the query's progress. Spark 4.0 carries nothing but offsets; there the
-planner leaves a small file beside them, on the host that both processes run on, named after the offset that the progress will show.
-Relies on positions.
+Spark 4.2+ has a way for it: what `reportLatestOffset` returns is in the query's progress. Spark 4.0 transports only offsets; there
+the planner writes a small file on the host of both processes, named after the end offset that the progress will show.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from kinesis_efo.positions import Offset, ShardKey
 
 _USER: Final = getattr(os, "geteuid", lambda: 0)()
 _KEPT: Final = 4
-"""Micro-batches whose files stay: progress is told a moment after the next one was planned."""
+"""How many micro-batches keep their file: Spark reports the progress of one a moment after it planned the next."""
 
 
 def to_report(millis_behind: Mapping[ShardKey, int | None]) -> dict[str, Any]:
-    """Lags in milliseconds as plain data, by stream and shard; shards that said nothing yet are left out."""
+    """The lags in milliseconds as JSON data, by stream and shard, without the shards whose lag is not known yet."""
     streams: dict[str, dict[str, int]] = {}
     for key, millis in sorted(millis_behind.items()):
         if millis is not None:
@@ -36,7 +35,7 @@ def to_report(millis_behind: Mapping[ShardKey, int | None]) -> dict[str, Any]:
 
 
 def from_report(text: str | bytes | None) -> dict[ShardKey, int]:
-    """What `to_report` made, as JSON; nothing where it is something else."""
+    """The lags in a report that `to_report` made; empty for any other text."""
     try:
         report = msgspec.json.decode(text or b"{}", type=_Report)
     except msgspec.MsgspecError:
@@ -51,10 +50,10 @@ class _Report(msgspec.Struct):
 
 
 class LagNotes:
-    """The files of one query, written by the process that plans it.
+    """Writes the lag files of one query, and removes old ones.
 
     Args:
-        directory: Where; `notes_directory` says so when the first one is written.
+        directory: Returns the directory; called for each file.
     """
 
     def __init__(self, directory: Callable[[], Path]) -> None:
@@ -62,7 +61,7 @@ class LagNotes:
         self._written: deque[Path] = deque()
 
     def write(self, end: Offset, millis_behind: Mapping[ShardKey, int | None]) -> None:
-        """Note the lags at the end of a micro-batch. What goes wrong with a note is no concern of the query's."""
+        """Write the lags at the end of a micro-batch. Errors are ignored: the query can do without."""
         with contextlib.suppress(OSError):
             directory = self._directory()
             directory.mkdir(mode=0o700, exist_ok=True)
@@ -75,14 +74,14 @@ class LagNotes:
                 self._written.popleft().unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Remove what is left."""
+        """Remove the files that are left."""
         with contextlib.suppress(OSError):
             while self._written:
                 self._written.popleft().unlink(missing_ok=True)
 
 
 def read_note(directory: Path, end: Offset) -> dict[ShardKey, int]:
-    """The lags that were noted for the end of a micro-batch; empty where there is no note."""
+    """The lags that were written for the end of a micro-batch; empty where there is no file."""
     with contextlib.suppress(OSError):
         if _is_private(directory):
             return from_report(_path(directory, end).read_bytes())
@@ -90,12 +89,12 @@ def read_note(directory: Path, end: Offset) -> dict[ShardKey, int]:
 
 
 def notes_directory() -> Path:
-    """A directory of this user's, the same for all processes on this host."""
+    """The directory for lag files: the same for all processes of this user on this host."""
     return Path(tempfile.gettempdir()) / f"kinesis-efo-{_USER}"
 
 
 def _is_private(directory: Path) -> bool:
-    """Whether nobody else can have put anything there: a directory for temporary files is everybody's."""
+    """Whether only this user can write there: anybody may create the name in a directory for temporary files."""
     status = directory.lstat()
     return stat.S_ISDIR(status.st_mode) and status.st_uid == _USER and not status.st_mode & 0o077
 

@@ -1,11 +1,11 @@
-"""Two delays inside Spark's Python workers, removed from within; each is measured and does nothing where it cannot help.
+"""Removes two delays in Spark's Python workers; each remedy does nothing where it cannot help.
 
 1. The JVM sends a task's command and then its partition; Nagle's algorithm holds the second back until the worker's kernel
    acknowledges the first, 40 ms later. `TCP_QUICKACK`, set between the two, makes it acknowledge at once (Linux).
 2. Spark 4.0 invalidates import caches for every task, which makes Python (3.10+) read the directory of pyspark.zip again:
-   30 ms. It is skipped while the zip has not changed. Spark 4.2+ does so itself.
+   30 ms. `keep_zip_directories` skips this while the zip has not changed, as Spark 4.2+ does.
 
-Both run in `__setstate__` of the stream reader, which a worker unpickles right between the two messages.
+Both run in `__setstate__` of the stream reader: a worker unpickles it right between the two messages.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _acknowledge_quickly(descriptor: int, option: int) -> int:
 
 
 def keep_zip_directories() -> None:
-    """Let zip importers keep their directory while the file on disk is the one it was read from."""
+    """Let zip importers keep the directory they have read until the file on disk changes."""
     importer: Any = zipimport.zipimporter
     original = importer.invalidate_caches
     if getattr(original, "keeps_directory", False):

@@ -1,8 +1,8 @@
-"""The process that Spark keeps for a stream reader ends with its connection to Spark, not with a signal. Relies on nothing.
+"""Makes the process that Spark keeps for a stream reader end with its connection to Spark, not at a signal.
 
-When a query stops, Spark closes the connection and sends SIGTERM right after: without care the signal wins, and `stop()`, which
-releases the leases, is cut short or never called. A signal to the whole process group (Ctrl-C in a terminal, YARN, systemd)
-comes while the driver may still want to finish its micro-batch. In both cases the end of the connection is what counts.
+When a query stops, Spark closes the connection and sends SIGTERM right after: the signal would end the process before `stop()`
+has released the leases. A signal to the whole process group (Ctrl-C in a terminal, YARN, systemd) may arrive while the driver
+still finishes its micro-batch.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _SPARKS_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
-    """Leave the end of this process to its connection to Spark.
+    """Handle SIGTERM and SIGINT in this process, so that it lives until Spark closes the connection.
 
-    Does nothing elsewhere than in the process that Spark keeps for a reader: whoever made the reader calls `stop()`.
+    Has no effect outside the process that Spark keeps for a reader: elsewhere, the reader's creator calls `stop()`.
 
     Args:
-        when_asked: Runs once, in a thread of its own, after the process was asked to end.
+        when_asked: Runs once, in a thread of its own, after the first SIGTERM.
 
     Returns:
-        Set when Spark, or anybody, asks this process to end. Calls that may take long should return then.
+        An event that the first SIGTERM sets. Calls that may take long should return then.
     """
     asked = threading.Event()
     if _is_sparks_process() and threading.current_thread() is threading.main_thread():
@@ -44,7 +44,7 @@ def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
 
 
 def _log_to_stderr() -> None:
-    """Nobody else configures logging in this process; what it writes to stderr is the driver's."""
+    """Log to stderr, which is the driver's: nothing else configures logging in this process."""
     library = logging.getLogger("kinesis_efo")
     if not library.hasHandlers():
         handler = logging.StreamHandler()

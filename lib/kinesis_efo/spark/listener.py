@@ -1,6 +1,6 @@
-"""A listener that says after each micro-batch what was read and how far each shard lags. Relies on Spark's query progress.
+"""A listener that logs, after each micro-batch, what was read and how far the shards lag.
 
-Only sources of this library are looked at: they are known by the form of their offsets.
+It skips sources of other kinds: it knows this library's by the form of their offsets.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """One micro-batch, as far as Kinesis is concerned.
+    """What one micro-batch read from Kinesis.
 
     Attributes:
         query: The query's name, or its id where it has none.
         batch: Number of the micro-batch.
         rows: Rows read.
         seconds: How long it took.
-        millis_behind: How far each shard was behind its tip when the micro-batch was planned; empty where Spark does not tell.
-        shards: How many shards are read.
+        millis_behind: Milliseconds that each shard was behind its tip when the micro-batch was planned; empty where unknown.
+        shards: Number of shards that are being read.
     """
 
     query: str
@@ -46,7 +46,7 @@ class BatchProgress:
 
     @property
     def worst(self) -> tuple[ShardKey, int] | None:
-        """The shard that lags most, and its lag in milliseconds."""
+        """The shard with the greatest lag, and this lag in milliseconds."""
         return max(self.millis_behind.items(), key=lambda item: item[1], default=None)
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class LagListener(StreamingQueryListener):
     """Logs each micro-batch of queries that read Kinesis, at level INFO.
 
     Args:
-        then: Called with each of them as well, for example to send it somewhere. Runs in Spark's listener thread: be quick.
+        then: Called with each micro-batch, for example to send it somewhere. It runs in Spark's listener thread: return soon.
 
     ```python
     spark.streams.addListener(LagListener())
@@ -79,31 +79,31 @@ class LagListener(StreamingQueryListener):
         self._then = then
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing to say: Spark logs it."""
+        """Does nothing: Spark logs the start."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A micro-batch is done."""
+        """Logs the micro-batch and passes it on."""
         for progress in kinesis_progress(event.progress):
             logger.info("%s", progress)
             if self._then is not None:
                 self._then(progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing to say."""
+        """Does nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Nothing to say: whoever waits for the query gets its exception."""
+        """Does nothing: `awaitTermination` raises the query's exception."""
 
 
 def kinesis_progress(progress: Any) -> list[BatchProgress]:
-    """What a query's progress says of its sources that are Kinesis streams; one entry per source."""
+    """The progress of a query's `kinesis-efo` sources, one entry each."""
     found = []
     for source in progress.sources:
         try:
             end = Offset.from_json(source.endOffset or "")
         except ValueError:
             continue
-        # Spark 4.0 puts the offset itself here, which is no report.
+        # On Spark 4.0 `latestOffset` is an offset and not a report.
         lag = from_report(source.latestOffset) or read_note(notes_directory(), end)
         found.append(
             BatchProgress(

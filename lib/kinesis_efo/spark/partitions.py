@@ -1,6 +1,6 @@
-"""How the ranges of a micro-batch become Spark partitions: few tasks of some megabytes instead of one per shard.
+"""Groups the ranges of a micro-batch into Spark partitions: few tasks of some megabytes instead of one per shard.
 
-Pure. Relies on positions. Sixteen tasks for sixteen small ranges cost 160 ms of scheduling, two cost 20.
+Spark needs 160 ms to schedule sixteen tasks for sixteen small ranges, and 20 ms for two tasks.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pyspark.sql.datasource import InputPartition
 from kinesis_efo.positions import Offset, ShardKey, ShardRange
 
 TASK_BYTES: Final = 8 << 20
-"""Bytes of events that make a task worth its scheduling."""
+"""Bytes of events that one task should read."""
 
 UNKNOWN_BYTES: Final = 4 << 20
-"""Taken for the size of a range that comes from Spark's log, where sizes are not kept."""
+"""The assumed size of a range that comes from Spark's offset log, which keeps no sizes."""
 
 
 @dataclass(frozen=True)
 class FetcherAddress:
-    """Where the events of a partition are to be had.
+    """How a task reaches the fetcher.
 
     Attributes:
         location: The fetcher's Flight location.
-        secret: The secret of the run; shown nowhere.
+        secret: The secret of the run; never shown.
     """
 
     location: str
@@ -41,7 +41,7 @@ class KinesisPartition(InputPartition):
     Attributes:
         address: The fetcher.
         ranges: At most one per shard.
-        deaggregate: Whether KPL aggregates are taken apart.
+        deaggregate: Whether the task unpacks KPL aggregates.
     """
 
     def __init__(self, address: FetcherAddress, ranges: Sequence[ShardRange], *, deaggregate: bool) -> None:
@@ -55,13 +55,13 @@ class KinesisPartition(InputPartition):
 
 
 def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set[str]:
-    """Streams of which one micro-batch carries shards to their ends and reads shards that begin there, too.
+    """The streams of which a micro-batch reads parent shards and their children.
 
-    That happens where everything up to now is one micro-batch (`catchUp`). Elsewhere children come in a later one.
+    That happens where one micro-batch reads everything up to now (`catchUp`). Otherwise children follow in a later one.
 
     Args:
-        begin: Where the micro-batch starts.
-        ranges: What it reads.
+        begin: The offset that the micro-batch starts from.
+        ranges: The ranges that it reads.
     """
     return {wanted.key.stream for wanted in ranges if wanted.key not in begin}
 
@@ -69,14 +69,14 @@ def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set
 def coalesce(
     ranges: Sequence[ShardRange], sizes: Mapping[ShardKey, int], *, together: Collection[str] = ()
 ) -> list[list[ShardRange]]:
-    """Put ranges together into as many tasks as their bytes are worth.
+    """Group ranges into tasks of about `TASK_BYTES` each.
 
-    A shard's range stays whole, so that its records keep their order inside one task.
+    One task reads the whole range of a shard, so that its records keep their order.
 
     Args:
         ranges: Ranges of the micro-batch.
         sizes: Bytes by shard, as far as known.
-        together: Streams whose ranges are one task each, parents before children: ids of shards grow.
+        together: Streams that get one task each, parents before children: sorted by shard id, which grows with each reshard.
     """
     groups = [sorted(wanted for wanted in ranges if wanted.key.stream == stream) for stream in sorted(together)]
     free = [wanted for wanted in ranges if wanted.key.stream not in together]

@@ -1,8 +1,8 @@
-"""The sink `kinesis-efo`: DataFrames into Kinesis, streaming and batch. Relies on the blocking producer.
+"""The sink `kinesis-efo`: writes DataFrames to Kinesis, streaming and batch.
 
-At least once: a task reports success when Kinesis has acknowledged every record of its partition, and a task that is tried
-again writes its records again. To de-duplicate, put an id into the data that the query computes from its input (for rows of
-the source: `stream`, `shardId`, `sequenceNumber`, `subSequenceNumber`), and drop repeated ids in the consumer.
+It delivers at least once: a task succeeds when Kinesis has acknowledged every record of its partition, and a retried task
+writes its records again. To de-duplicate, put an id into the data that the query computes from its input (for rows of the
+source: `stream`, `shardId`, `sequenceNumber`, `subSequenceNumber`), and drop repeated ids in the consumer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COLUMNS = {
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task wrote: records and bytes that Kinesis has acknowledged, and records left out."""
+    """What one task wrote: the records and bytes that Kinesis has acknowledged, and the number of refused records."""
 
     records: int
     bytes: int
@@ -44,10 +44,10 @@ class Written(WriterCommitMessage):
 
 
 def check_columns(schema: StructType) -> None:
-    """Compare a DataFrame's columns with what the sink takes.
+    """Check that the sink can write a DataFrame's columns.
 
     Raises:
-        ConfigurationError: A column is missing, unknown, or has the wrong type; all of them are named.
+        ConfigurationError: A column is missing, unknown, or has the wrong type; the message names all of them.
     """
     faults = []
     given = {field.name: field.dataType for field in schema}
@@ -65,11 +65,11 @@ def check_columns(schema: StructType) -> None:
 
 
 class Writing:
-    """What batch and streaming writers share: one per task, in a Python worker.
+    """The part that batch and streaming writers share: creation on the driver, and writing a partition in a task.
 
     Args:
-        options: The sink's.
-        targets: The streams.
+        options: The sink's options.
+        targets: The streams to write to.
     """
 
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
@@ -78,7 +78,7 @@ class Writing:
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType, overwrite: bool) -> Self:
-        """A writer, its options and columns checked; on the driver, before anything is sent.
+        """Check mode, columns and options, and make a writer; on the driver, before anything is sent.
 
         Raises:
             ConfigurationError: Mode, columns, options or manifest are wrong.
@@ -90,10 +90,10 @@ class Writing:
         return cls(parsed, Targets.of(parsed, named_by_rows="stream" in schema.fieldNames()))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write one partition; returns when all of it is acknowledged.
+        """Write one partition, and return when Kinesis has acknowledged all of it.
 
         Raises:
-            StreamError: Something was not written.
+            StreamError: Some records were not written.
         """
         with Producers(self.options, self.targets) as producers:
             for batch in iterator:
@@ -102,11 +102,11 @@ class Writing:
 
 
 class ProducerPool:
-    """Open producers that wait in a Python worker for its next task: opening one costs calls that AWS limits per account.
+    """Keeps producers open for the next task of a Python worker: opening one costs calls that AWS limits per account.
 
     Args:
-        seconds: Older ones are closed: a stream's limits may have changed.
-        most: How many are kept.
+        seconds: Age at which a producer is not used again: its stream's limits may have changed.
+        most: The number of producers to keep.
     """
 
     def __init__(self, seconds: float = 300.0, most: int = 8) -> None:
@@ -115,7 +115,7 @@ class ProducerPool:
         self._kept: dict[Hashable, tuple[BlockingProducer, float]] = {}
 
     def take(self, target: str, options: SinkOptions) -> tuple[BlockingProducer, float]:
-        """An open producer with nothing outstanding, and when it was opened."""
+        """Get an open producer with nothing outstanding, and the time it was opened at."""
         kept = self._kept.pop((target, options), None)
         if kept is not None and time.monotonic() - kept[1] < self._seconds:
             return kept
@@ -126,13 +126,13 @@ class ProducerPool:
         ).open(), time.monotonic()
 
     def keep(self, target: str, options: SinkOptions, producer: BlockingProducer, opened: float) -> None:
-        """Keep a producer with nothing outstanding for the next task."""
+        """Give a producer with nothing outstanding back."""
         while len(self._kept) >= self._most:
             self._kept.pop(next(iter(self._kept)))[0].abort()
         self._kept[target, options] = producer, opened
 
     def clear(self) -> None:
-        """Close all."""
+        """Close all producers."""
         while self._kept:
             self._kept.popitem()[1][0].abort()
 
@@ -142,7 +142,7 @@ _pool = ProducerPool()
 
 @dataclass
 class _InUse:
-    """A producer, and what it had written before this task."""
+    """A producer, and its metrics before this task."""
 
     target: str
     producer: BlockingProducer
@@ -151,7 +151,7 @@ class _InUse:
 
 
 class Producers:
-    """The producers of one task, one per stream that its rows name. Opened when first needed."""
+    """The producers of one task: one per stream that its rows name, opened at the first of these rows."""
 
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self._options = options
@@ -162,14 +162,14 @@ class Producers:
         self._rows = 0
 
     def put(self, batch: pa.RecordBatch) -> None:
-        """Hand over a batch; waits while too much is outstanding."""
+        """Queue the rows of a batch; waits while too many are outstanding."""
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         nothing: Sequence[Any] = [None] * batch.num_rows
         keys, hash_keys, streams = (
             columns.get(name, nothing) for name in ("partitionKey", "explicitHashKey", "stream")
         )
         bits = self._random.getrandbits
-        # By producer, not by name: a null and the name that it stands for are one stream, and its order is one.
+        # By producer, not by name: rows with null and rows with the default's name go to one stream, and must keep their order.
         rows: dict[BlockingProducer, list[Given]] = defaultdict(list)
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
             if data is None:
@@ -183,7 +183,7 @@ class Producers:
             producer.put_many(its_rows)
 
     def finish(self) -> Written:
-        """Wait for every acknowledgement."""
+        """Wait until Kinesis has acknowledged every row, and return the producers to the pool."""
         written = Written(0, 0, 0)
         for used in self._in_use.values():
             used.producer.flush()
@@ -200,7 +200,7 @@ class Producers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # None is left where the task finished. One that failed is tried again as a whole: the sooner the better.
+        # After `finish` none is left. A failed task is retried as a whole, so waiting for its records would gain nothing.
         for used in self._in_use.values():
             used.producer.abort()
 
@@ -208,7 +208,7 @@ class Producers:
         wanted = self._targets.default if name is None else name
         if wanted is None:
             raise RecordRefusedError(
-                f"row {self._rows} of this task has null in column 'stream', and there is no option 'stream' to go by"
+                f"row {self._rows} of this task has null in column 'stream', and there is no default; set option 'stream'"
             )
         arns = self._targets.arns
         if arns is not None and wanted not in arns:
@@ -225,30 +225,30 @@ class Producers:
 
 
 class KinesisBatchWriter(Writing, DataSourceArrowWriter):
-    """`df.write.format("kinesis-efo").mode("append")`."""
+    """The writer behind `df.write.format("kinesis-efo").mode("append")`."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks have written."""
-        _say_written("batch write", messages)
+        """Log what all tasks have written."""
+        _log_written("batch write", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some tasks have failed for good."""
-        _say_aborted("batch write", messages)
+        """Log what had been written when some tasks failed for good."""
+        _log_aborted("batch write", messages)
 
 
 class KinesisStreamWriter(Writing, DataSourceStreamWriter, DataSourceArrowWriter):
-    """`df.writeStream.format("kinesis-efo")`. Spark 4.0 gives Arrow batches to what is an Arrow writer as well."""
+    """The writer behind `df.writeStream.format("kinesis-efo")`: an Arrow writer, too, so that Spark 4.0 passes Arrow batches."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
-        """All tasks of a micro-batch have written."""
-        _say_written(f"micro-batch {batchId}", messages)
+        """Log what all tasks of a micro-batch have written."""
+        _log_written(f"micro-batch {batchId}", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]
-        """Some tasks of a micro-batch have failed for good."""
-        _say_aborted(f"micro-batch {batchId}", messages)
+        """Log what had been written when some tasks of a micro-batch failed for good."""
+        _log_aborted(f"micro-batch {batchId}", messages)
 
 
-def _say_written(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+def _log_written(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     done = [message for message in messages if isinstance(message, Written)]
     records, size, refused = (
         sum(getattr(message, name) for message in done) for name in ("records", "bytes", "refused")
@@ -258,7 +258,7 @@ def _say_written(what: str, messages: Sequence[WriterCommitMessage | None]) -> N
         logger.error("%s: left out %d records that can never be written (failOnError is off)", what, refused)
 
 
-def _say_aborted(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+def _log_aborted(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     done = [message for message in messages if isinstance(message, Written)]
     logger.warning(
         "%s failed: %d of %d tasks had written %d records, which stay in Kinesis; a retry writes them again",

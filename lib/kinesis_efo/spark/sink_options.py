@@ -1,4 +1,4 @@
-"""The options of the sink: the table, and the settings that they become. The documentation is printed from the table."""
+"""The options of the sink: the table, from which the documentation is generated, and the settings that it fills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kinesis_efo.units import parse_size
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Everything a query says about how to write.
+    """The sink's options, parsed and checked.
 
     >>> SinkOptions.parse({"stream": "orders", "linger": "soon"})
     Traceback (most recent call last):
@@ -34,17 +34,17 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Read Spark's options. Names are case-insensitive.
+        """Parse the options that Spark passes. Names are case-insensitive.
 
         Raises:
-            OptionsError: One or more options are wrong or unknown; all of them are named.
+            OptionsError: One or more options are wrong or unknown; the message names all of them.
         """
         return _TABLE.parse(options)
 
 
-def _bounded(field: str, parse: Callable[[str], float]) -> Callable[[str], float]:
-    """A reader with the bounds that the producer has for its setting."""
-    least, most, _ = BOUNDS[field]
+def _bounded(setting: str, parse: Callable[[str], float]) -> Callable[[str], float]:
+    """A reader that enforces the bounds of a producer setting."""
+    least, most, _ = BOUNDS[setting]
     return read.bounded(parse, least, most)
 
 
@@ -56,7 +56,7 @@ SINK_OPTIONS: Final = (
     Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
            "names the streams; without it, `stream` is a stream's own name or ARN", "manifest"),
     Option("stream", read.text, "the name of a stream", "the manifest's, if it has one only",
-           "where rows go that have no column `stream`, or null in it", "stream"),
+           "target of rows without a column `stream`, or with null in it", "stream"),
     Option("maxOutstandingRecords", _bounded("max_outstanding_records", read.integer),
            "a whole number of records, at least 1", "`20000`",
            "records of a task that may wait for acknowledgement; then the task waits", "producer.max_outstanding_records"),
@@ -65,15 +65,15 @@ SINK_OPTIONS: Final = (
     Option("linger", _bounded("linger", read.seconds), "a duration such as 100ms, up to 60s", "`100ms`",
            "how long a record waits for others to fill its request", "producer.linger"),
     Option("maxInFlight", _bounded("max_in_flight", read.integer), "a whole number of requests, 1 to 256", "`8`",
-           "requests of a task that may be under way", "producer.max_in_flight"),
+           "requests of a task that may be in flight", "producer.max_in_flight"),
     Option("ordered", read.flag, "true or false", "`false`",
            "keep the order of rows with the same partition key within a task", "producer.ordered"),
     Option("aggregate", read.flag, "true or false", "`false`",
-           "pack rows into KPL aggregates, which readers must take apart", "producer.aggregate"),
+           "pack rows into KPL aggregates, which readers must unpack", "producer.aggregate"),
     Option("aggregateBytes", _bounded("aggregate_bytes", parse_size), "a size from 1k to 1m", "`50k`",
-           "an aggregate grows to this at most", "producer.aggregate_bytes"),
+           "size of the largest aggregate", "producer.aggregate_bytes"),
     Option("failOnError", read.flag, "true or false", "`true`",
-           "fail on a record that can never be written; else log it and leave it out", "producer.fail_on_error"),
+           "fail on a record that can never be written; else log and skip it", "producer.fail_on_error"),
     Option("retryTimeout", _bounded("retry_timeout", read.seconds), "a duration such as 5m, 100ms to 1d", "`5m`",
            "how long a failing shard may make no progress before the task fails", "producer.retry_timeout"),
     Option("stallWarning", _bounded("stall_warning", read.seconds), "a duration such as 30s, 100ms to 1d", "`30s`",
@@ -89,6 +89,6 @@ _TABLE: Final = OptionTable(
     "kinesis-efo sink",
     SinkOptions,
     SINK_OPTIONS,
-    # Spark hands these, which are its own, to sinks, too.
+    # Spark passes these options of its own to sinks, too.
     ignored=("checkpointlocation", "queryname"),
 )

@@ -1,7 +1,7 @@
-"""The data source `kinesis-efo` as Spark meets it.
+"""The data source `kinesis-efo`, as Spark discovers or registers it.
 
-Options and manifest are checked in `schema()`: that runs at `load()`, where an error reaches the user as it is. Spark imports this
-module in four processes before a query reads its first record; so each part is imported where it is needed.
+It checks options and manifest in `schema()`: Spark calls it at `load()`, and there the user sees an error as it is. Spark imports
+this module in four processes before a query reads its first record, so each part is imported only where it is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kinesis_efo.spark.stream_reader import KinesisStreamReader
 
 NAME = "kinesis-efo"
-"""What goes into `spark.readStream.format(...)`."""
+"""The name for `spark.readStream.format(...)`."""
 
 SCHEMA = StructType(
     [
@@ -43,7 +43,7 @@ SCHEMA = StructType(
 
 
 class KinesisEfoSource(DataSource):
-    """Kinesis streams through their declared consumers.
+    """Reads Kinesis streams through their declared consumers, and writes to streams.
 
     ```python
     df = spark.readStream.format("kinesis-efo").option("manifest", "ssm:///kinesis-efo/dev/lake").load()
@@ -52,26 +52,26 @@ class KinesisEfoSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """The name of the format."""
         return NAME
 
     def schema(self) -> StructType:
-        """The columns; the options are checked on the way.
+        """Check options and manifest, and return the columns.
 
         Raises:
-            OptionsError: Options are wrong; all of them are named.
+            OptionsError: Options are wrong; the message names all of them.
             ManifestError: The manifest cannot be loaded or contradicts the options.
         """
         self._resolve()
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
-        """A reader for one query.
+        """Make the reader of one query.
 
         Raises:
-            ConfigurationError: The user gave a schema of their own that is not this source's.
+            ConfigurationError: The query has a schema of its own that is not this source's.
         """
-        # Spark takes a schema given by the user in place of ours, and 4.0 then maps columns by position.
+        # Spark accepts any schema that the user gives, and 4.0 then maps columns by position.
         if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in SCHEMA]:
             raise ConfigurationError(
                 f"kinesis-efo has the columns {SCHEMA.simpleString()}; got {schema.simpleString()}. "
@@ -83,7 +83,7 @@ class KinesisEfoSource(DataSource):
         return KinesisStreamReader(options, manifest)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A writer for one streaming query; see `kinesis_efo.spark.sink`.
+        """Make the writer of one streaming query; see `kinesis_efo.spark.sink`.
 
         Raises:
             ConfigurationError: Mode, columns, options or manifest are wrong.
@@ -93,7 +93,7 @@ class KinesisEfoSource(DataSource):
         return KinesisStreamWriter.of(self.options, schema, overwrite)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A writer for one batch; see `kinesis_efo.spark.sink`.
+        """Make the writer of one batch; see `kinesis_efo.spark.sink`.
 
         Raises:
             ConfigurationError: Mode, columns, options or manifest are wrong.

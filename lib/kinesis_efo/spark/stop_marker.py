@@ -1,7 +1,7 @@
-"""A file or object whose appearance asks a query to stop, for services that cannot signal the driver. Relies on Spark and py4j.
+"""Watches for the stop marker, a file or object that asks a query to stop where no signal reaches the driver in time.
 
-Cancelling a step of EMR ends `spark-submit` and leaves the driver in YARN alone; Kubernetes grants a pod half a minute.
-`kinesis-efo emr submit` names a marker in the job's settings, and `kinesis-efo emr stop` writes it.
+Cancelling an EMR step ends `spark-submit` but not the driver in YARN; Kubernetes gives a pod half a minute to end.
+`kinesis-efo emr submit` sets the marker's location in the job's settings, and `kinesis-efo emr stop` writes the marker.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from pyspark.sql import SparkSession
 logger = logging.getLogger(__name__)
 
 SETTING: Final = "spark.kinesisEfo.stopMarker"
-"""Where the marker will be, as Hadoop writes it; without this setting, nobody looks."""
-_LOOK_EVERY: Final = 5.0
+"""The Spark setting with the marker's location, as a Hadoop path. Without it there is nothing to watch."""
+_CHECK_EVERY: Final = 5.0
 
 
-def watch_marker(spark: SparkSession, found: Callable[[], None], *, every: float = _LOOK_EVERY) -> Callable[[], None]:
-    """Look for the marker of a session's job, in a thread, until it is there.
+def watch_marker(spark: SparkSession, found: Callable[[], None], *, every: float = _CHECK_EVERY) -> Callable[[], None]:
+    """Watch in a thread for the stop marker of a session's job, until it exists.
 
     Args:
         spark: A classic session.
-        found: Called once, in that thread, when the marker is there.
-        every: Seconds between looks.
+        found: Called once, in that thread, when the marker exists.
+        every: Seconds between checks.
 
     Returns:
-        Ends the looking.
+        A function that ends the watch.
     """
     location = spark.conf.get(SETTING, None)
     if location is None:
         return lambda: None
     ended = threading.Event()
     thread = threading.Thread(
-        target=_look, args=(spark, location, found, every, ended), name="stop marker", daemon=True
+        target=_watch, args=(spark, location, found, every, ended), name="stop marker", daemon=True
     )
     thread.start()
 
@@ -48,7 +48,7 @@ def watch_marker(spark: SparkSession, found: Callable[[], None], *, every: float
     return end
 
 
-def _look(spark: SparkSession, location: str, found: Callable[[], None], every: float, ended: threading.Event) -> None:
+def _watch(spark: SparkSession, location: str, found: Callable[[], None], every: float, ended: threading.Event) -> None:
     warned = False
     while not ended.wait(every):
         try:
@@ -56,11 +56,11 @@ def _look(spark: SparkSession, location: str, found: Callable[[], None], every: 
         # OSError: the JVM is gone.
         except (Py4JError, OSError) as error:
             if not warned and not ended.is_set():
-                logger.warning("cannot look for the stop marker %s, and try on: %s", location, error)
+                logger.warning("cannot check for the stop marker %s: %s; trying again", location, error)
                 warned = True
             continue
         if there:
-            logger.info("the stop marker %s is there", location)
+            logger.info("found the stop marker %s", location)
             found()
             return
 

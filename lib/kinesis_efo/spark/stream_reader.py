@@ -1,9 +1,9 @@
 """The stream reader: plans micro-batches on the driver and reads their partitions in tasks.
 
-Spark builds and pickles it more than once, so nothing starts in the constructor; the fetcher starts with the first call
-that needs it, in the process that Spark keeps for the query. Relies on the fetcher, and on Spark's order of calls, which
-differs between versions: 4.0 asks for the latest offset before the initial one, and shows the *end* of an uncommitted
-micro-batch first after a crash; `partitions(x, x)` therefore only says where the query is.
+Spark builds and pickles it more than once, so the constructor starts nothing; the fetcher starts with the first call that
+needs it, in the process that Spark keeps for the query. The order of Spark's calls differs between versions: 4.0 asks for
+the latest offset before the initial one, and after a crash it first passes the *end* of the uncommitted micro-batch, as
+`partitions(end, end)`: such a call only tells where the query is.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class KinesisStreamReader(StreamReaderBase):
     """Reads the streams of a manifest for one query.
 
     Args:
-        options: What the query said.
-        manifest: The application, with the streams that were selected.
+        options: The query's options.
+        manifest: The application's, reduced to the streams that the query selects.
     """
 
     def __init__(self, options: SourceOptions, manifest: Manifest) -> None:
         self._options = options
         self._manifest = manifest
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._runtime: FetcherRuntime | None = None
         self._client: FetcherClient | None = None
         self._asked_to_end = threading.Event()
@@ -70,23 +70,23 @@ class KinesisStreamReader(StreamReaderBase):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget()
-        # Spark unpickles the reader in a worker right before the task's partition is sent: see latency.py.
+        self._reset()
+        # A worker unpickles the reader right before Spark sends the task's partition: see latency.py.
         if self._options.latency_hooks:
             latency.install()
 
     # -- on the driver
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query starts. Decided once: Spark asks twice, or after the latest offset."""
+        """The offset that a new query starts from. Chosen once: Spark asks twice, or after the latest offset."""
         return self._initial_offset().to_dict()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """How far the next micro-batch goes. `start` itself where there is nothing to read.
+        """The end of the next micro-batch; `start` itself where there is nothing to read.
 
         Args:
-            start: How far the query has come; Spark 4.0 does not say.
-            limit: Spark's limit for this trigger; 4.0 has none, and the options hold.
+            start: The offset that the query has reached; Spark 4.0 passes none.
+            limit: Spark's limit for this trigger; 4.0 passes none, and the limits of the options apply.
         """
         position = Offset.from_dict(start) if start else self._planned or self._initial_offset()
         if self._wants_targets:
@@ -104,7 +104,7 @@ class KinesisStreamReader(StreamReaderBase):
         return position.to_dict()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
-        """The tasks of a micro-batch. Also called with `start == end`, which only tells where the query is."""
+        """The tasks of a micro-batch. A call with `start == end` only tells where the query is."""
         self._planned = Offset.from_dict(end)
         if start == end:
             return []
@@ -112,7 +112,7 @@ class KinesisStreamReader(StreamReaderBase):
         if SPARK_VERSION < (4, 2):
             self._lag_notes.write(self._planned, self._millis_behind)
         address = FetcherAddress(runtime.location, runtime.secret)
-        # What was planned a moment ago and found empty needs no task; the same range after a restart is looked at again.
+        # A range that this planner has found empty needs no task. After a restart the fetcher is asked for the range again.
         begin = Offset.from_dict(start)
         ranges = [wanted for wanted in begin.ranges_to(self._planned) if wanted not in self._empty]
         return [
@@ -121,7 +121,7 @@ class KinesisStreamReader(StreamReaderBase):
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything up to `end` is done; Spark says so when it plans the next micro-batch."""
+        """Take note that everything up to `end` is processed. Spark calls this when it plans the next micro-batch."""
         try:
             self._fetcher().commit(Offset.from_dict(end))
         except FetcherUnreachableError:
@@ -139,15 +139,15 @@ class KinesisStreamReader(StreamReaderBase):
             self._runtime = None
 
     def getDefaultReadLimit(self) -> Any:
-        """The limits of a trigger, as Spark 4.2+ asks for them."""
+        """The limits of a trigger from the options (Spark 4.2+)."""
         return read_limit(self._options.max_bytes_per_trigger, self._options.max_records_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """End at what is in the streams now. The ends are asked for with the first offset."""
+        """Make the query end at the streams' present tips. The first `latestOffset` asks for them."""
         self._wants_targets = self._available_now = True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far each shard lags, in milliseconds, for the query's progress (Spark 4.2+)."""
+        """The lag of each shard in milliseconds, for the query's progress (Spark 4.2+)."""
         if not self._millis_behind:
             return None
         return to_report(self._millis_behind)
@@ -155,7 +155,7 @@ class KinesisStreamReader(StreamReaderBase):
     # -- in tasks
 
     def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """The rows of a partition as Arrow batches."""
+        """Read the rows of a partition as Arrow batches."""
         with FetcherClient(partition.address.location, partition.address.secret) as client:
             for wanted, hash_range, payloads in client.get(partition.ranges):
                 yield from decode(
@@ -171,19 +171,20 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _started(self) -> FetcherRuntime:
         if self._runtime is None:
-            # Tasks import this module, too, and the AWS SDK alone would hold each new worker up for 0.3 s.
+            # Tasks import this module, too, and the AWS SDK alone would delay each new worker by 0.3 s.
             from kinesis_efo.fetcher.runtime import FetcherRuntime
 
             runtime = FetcherRuntime(self._manifest, self._options, fetcher_host(self._options.fetcher_host))
-            self._asked_to_end = end_with_spark(self._leave_when_quiet)
+            self._asked_to_end = end_with_spark(self._stop_when_quiet)
             runtime.start()
             self._runtime = runtime
         return self._runtime
 
-    def _leave_when_quiet(self) -> None:
-        """Release the leases although the connection to Spark stays open: it is not always closed when a query stops.
+    def _stop_when_quiet(self) -> None:
+        """Stop the fetcher once no task has read for a while; this releases the leases.
 
-        Where the signal went to all processes, the driver may still finish its micro-batch: its tasks read to the end first.
+        It cannot wait for the end of the connection: Spark does not always close it when a query stops. It waits for the
+        tasks, because where all processes got the signal, the driver may still finish its micro-batch.
         """
         quiet = 0.0
         while quiet < _QUIET_SECONDS and (runtime := self._runtime) is not None:
@@ -214,13 +215,13 @@ class KinesisStreamReader(StreamReaderBase):
         )
 
     def _advance(self, position: Offset, reply: PollReply) -> Offset | None:
-        """The offset that a reply leads to, or None where it is not worth a micro-batch."""
+        """The offset after a reply, or None where the reply does not justify a micro-batch."""
         moved = dict(position)
         sizes = {}
         empty = set()
-        # A shard without a target was born after the targets were taken: it is left for the next run, like its parents' rest.
+        # A shard without a target began after the targets were taken: the next run reads it, and the rest of its parents.
         starting = [key for key in starmap(ShardKey, reply.starting) if self._targets is None or key in self._targets]
-        worth = bool(starting)
+        justified = bool(starting)
         for progress in reply.shards:
             key = ShardKey(progress.stream, progress.shard)
             self._millis_behind[key] = progress.millis_behind
@@ -230,12 +231,12 @@ class KinesisStreamReader(StreamReaderBase):
                     empty.add(ShardRange(key, moved[key], through))
                 moved[key] = through
                 sizes[key] = progress.bytes
-                worth = worth or progress.records > 0 or through.is_end
+                justified = justified or progress.records > 0 or through.is_end
         moved.update(dict.fromkeys(starting, TRIM_HORIZON))
         for finished in starmap(ShardKey, reply.finished):
             del moved[finished]
             self._millis_behind.pop(finished, None)
-        if not worth and not self._idle_offsets_due(moved, position):
+        if not justified and not self._idle_offsets_due(moved, position):
             return None
         self._stored_idle_at = time.monotonic()
         self._sizes = sizes
@@ -243,14 +244,14 @@ class KinesisStreamReader(StreamReaderBase):
         return Offset(moved)
 
     def _idle_offsets_due(self, moved: dict[ShardKey, Position], position: Offset) -> bool:
-        # Without this, an idle shard's position would age until retention has passed it by.
+        # Without this, the stored position of an idle shard would in time fall out of the stream's retention.
         due = time.monotonic() - self._stored_idle_at >= self._options.idle_checkpoint_interval
         return moved != dict(position) and (due or self._targets is not None)
 
-    # -- reading up to what is there now
+    # -- reading up to the present tips
 
     def _tips(self, position: Offset) -> Offset:
-        # Short calls: a signal is handled between them only.
+        # Short calls, because Python handles a signal only between them.
         while (tips := self._fetcher().tips(position, timeout=self._options.poll_timeout)) is None:
             if self._asked_to_end.is_set():
                 return position
@@ -269,7 +270,7 @@ class KinesisStreamReader(StreamReaderBase):
         return all(position[key].reaches(target) for key, target in self._targets.items() if key in position)
 
     def _up_to_targets(self, position: Offset) -> Offset:
-        """One micro-batch with everything up to the targets: also of shards that begin where others end, see `partitions`."""
+        """The end of one micro-batch with everything up to the targets: parent shards and their children, see `partitions`."""
         assert self._targets is not None
         targets, self._targets = self._targets, None
         moved = dict(position)

@@ -17,8 +17,8 @@ class Targets:
     """The streams that rows may go to.
 
     Attributes:
-        default: For rows that name none; None where every row must.
-        arns: By logical name; None where names and ARNs are used as they are.
+        default: The stream of rows that name none; None where every row must name one.
+        arns: ARNs by logical name; None without a manifest, where rows hold the streams' own names or ARNs.
         source: Where the names came from, for messages.
     """
 
@@ -28,16 +28,16 @@ class Targets:
 
     @classmethod
     def of(cls, options: SinkOptions, *, named_by_rows: bool) -> Targets:
-        """The streams that the options mean. Loads the manifest where there is one.
+        """Find the streams that the options name. Loads the manifest if the options name one.
 
         Args:
-            options: The sink's.
-            named_by_rows: Whether there is a column `stream`.
+            options: The sink's options.
+            named_by_rows: Whether the DataFrame has a column `stream`.
 
         Raises:
             ManifestError: The manifest cannot be loaded.
             ConfigurationError: The stream is not a name or ARN, or no region is known.
-            OptionsError: Nothing says which stream.
+            OptionsError: Neither the options nor the rows name a stream.
         """
         if options.manifest is None:
             if options.stream is not None:

@@ -1,4 +1,4 @@
-"""Lags on their way to the listener: Spark's own on 4.2+, notes beside the offsets on 4.0, and what is neither."""
+"""How lags reach the listener: in Spark's progress on 4.2+, in files on 4.0; and how it takes what is neither."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def progress(latest: str | None, end: str | None = END.to_json(), name: str | No
     return SimpleNamespace(name=name, id="some-id", batchId=12, batchDuration=1250, sources=[source])
 
 
-def test_what_spark_reports_is_the_lag() -> None:
+def test_the_listener_reads_the_lag_from_sparks_progress() -> None:
     (found,) = kinesis_progress(progress(REPORT))
     assert found.millis_behind == {S0: 350, S1: 20}
     assert str(found) == (
@@ -47,7 +47,7 @@ def test_other_sources_are_left_alone(end: str | None) -> None:
 
 
 @pytest.mark.parametrize("latest", [None, "", "null", "7", "{", END.to_json(), '{"millisBehindLatest": {"orders": 3}}'])
-def test_what_is_no_report_is_no_lag(latest: str | None) -> None:
+def test_text_that_is_no_report_holds_no_lags(latest: str | None) -> None:
     assert from_report(latest) == {}
 
 
@@ -62,7 +62,7 @@ def test_a_note_is_found_by_the_end_of_its_micro_batch(tmp_path: Path, monkeypat
     assert (tmp_path / "notes").stat().st_mode & 0o077 == 0
 
 
-def test_old_notes_go_and_all_of_them_at_the_end(tmp_path: Path) -> None:
+def test_old_notes_are_removed_and_all_of_them_at_the_end(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     notes = LagNotes(lambda: tmp_path)
     for number in range(10):

@@ -36,7 +36,7 @@ def test_large_ranges_get_tasks_of_their_own() -> None:
     assert coalesce(wanted, sizes) == [[r] for r in wanted]
 
 
-def test_ranges_of_unknown_size_are_taken_for_middling() -> None:
+def test_ranges_of_unknown_size_count_as_half_a_task() -> None:
     assert len(coalesce(ranges(4), {})) == 2
 
 
@@ -66,7 +66,7 @@ def test_every_range_is_in_one_task_and_tasks_are_even(sizes: list[int]) -> None
     assert len(groups) <= sum(sizes) / TASK_BYTES + 1
 
 
-def test_a_partition_travels_and_does_not_show_the_secret() -> None:
+def test_a_partition_can_be_pickled_and_does_not_show_the_secret() -> None:
     partition = KinesisPartition(FetcherAddress("grpc://127.0.0.1:1", "s3cret"), ranges(1), deaggregate=True)
     again = pickle.loads(pickle.dumps(partition))
     assert (again.address, again.ranges, again.deaggregate) == (partition.address, partition.ranges, True)

@@ -1,4 +1,4 @@
-"""The looking for a stop marker, on a session whose file system is the test's."""
+"""The watch for a stop marker, on a session whose file system is the test's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kinesis_efo.spark.stop_marker import SETTING, watch_marker
 
 
 def _session(marker: str | None, exists: Callable[[], bool]) -> SparkSession:
-    """A session as far as the marker is concerned."""
+    """A session with what the watch uses of it."""
     file_system = SimpleNamespace(exists=lambda _: exists())
     path = SimpleNamespace(getFileSystem=lambda _: file_system)
     hadoop = SimpleNamespace(fs=SimpleNamespace(Path=lambda location: path if location == marker else None))
@@ -26,7 +26,7 @@ def _session(marker: str | None, exists: Callable[[], bool]) -> SparkSession:
     return cast(SparkSession, SimpleNamespace(conf=conf, sparkContext=context))
 
 
-def test_a_marker_is_found_once_also_after_looks_that_failed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_marker_is_found_once_even_after_checks_that_failed(caplog: pytest.LogCaptureFixture) -> None:
     script: list[Any] = [False, Py4JError("S3 said no"), Py4JError("again"), True]
     found = threading.Event()
 
@@ -43,18 +43,18 @@ def test_a_marker_is_found_once_also_after_looks_that_failed(caplog: pytest.LogC
     assert script == []
     told = [record.getMessage() for record in caplog.records]
     assert told == [
-        "cannot look for the stop marker s3://b/stops/1, and try on: S3 said no",
-        "the stop marker s3://b/stops/1 is there",
+        "cannot check for the stop marker s3://b/stops/1: S3 said no; trying again",
+        "found the stop marker s3://b/stops/1",
     ]
 
 
-def test_without_the_setting_nobody_looks() -> None:
+def test_without_the_setting_nothing_is_watched() -> None:
     before = threading.active_count()
     watch_marker(_session(None, lambda: True), lambda: pytest.fail("found"), every=0.001)()
     assert threading.active_count() == before
 
 
-def test_the_looking_ends_with_the_job() -> None:
+def test_the_watch_ends_with_the_job() -> None:
     looked, before = threading.Event(), threading.active_count()
 
     def exists() -> bool:

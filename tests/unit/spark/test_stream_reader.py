@@ -139,10 +139,12 @@ def test_idle_shards_ride_along_with_records_and_cost_no_task() -> None:
     assert end == offset(s0=after(10), s1=after(9))
     assert ranges(reader.partitions(offset(s0=START, s1=START), end)) == [ShardRange(key(0), START, after(10))]
     other = Reader({})
-    assert len(ranges(other.partitions(offset(s0=START, s1=START), end))) == 2, "who did not plan it has to look"
+    assert len(ranges(other.partitions(offset(s0=START, s1=START), end))) == 2, (
+        "another planner does not know it is empty"
+    )
 
 
-def test_idle_offsets_alone_are_stored_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_offsets_alone_are_stored_once_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("kinesis_efo.spark.stream_reader.time.monotonic", lambda: now[0])
     reader = Reader({key(0): START}, idleCheckpointInterval="60s")
@@ -157,7 +159,7 @@ def test_idle_offsets_alone_are_stored_now_and_then(monkeypatch: pytest.MonkeyPa
     assert reader.latestOffset() == offset(s0=after(10))
 
 
-def test_children_come_in_after_the_batch_that_ends_their_parent() -> None:
+def test_children_follow_after_the_batch_that_ends_their_parent() -> None:
     reader = Reader({key(0): after(5)})
     reader.fetcher.there = {key(0): (SHARD_END, 2)}
     reader.fetcher.starting = [tuple(key(1)), tuple(key(2))]  # type: ignore[list-item]
@@ -226,20 +228,20 @@ def test_available_now_goes_before_catch_up() -> None:
     assert reader.latestOffset(end) == end
 
 
-def test_the_lag_is_reported_without_asking_anybody() -> None:
+def test_the_lag_is_reported_without_a_call_to_the_fetcher() -> None:
     reader = Reader({key(0): START})
     assert reader.reportLatestOffset() is None
     reader.latestOffset()
     assert reader.reportLatestOffset() == {"millisBehindLatest": {"orders": {"shardId-000000000000": 5}}}
 
 
-def test_a_reader_travels_to_tasks_without_what_it_runs() -> None:
+def test_a_pickled_reader_leaves_its_fetcher_behind() -> None:
     reader = KinesisStreamReader(SourceOptions.parse({"manifest": "m.json"}), MANIFEST)
     reader._client = threading.Lock()  # type: ignore[assignment]
     again = pickle.loads(pickle.dumps(reader))
     assert (again._client, again._runtime, again._options) == (None, None, reader._options)
 
 
-def test_a_checkpoint_that_is_not_ours_is_named() -> None:
+def test_a_checkpoint_of_another_source_is_refused() -> None:
     with pytest.raises(ValueError, match="not a kinesis-efo offset"):
         Reader({}).partitions({"seq": 1}, {"seq": 2})

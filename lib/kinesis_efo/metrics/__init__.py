@@ -1,7 +1,7 @@
-"""What the library counts, and how that leaves the process: through OpenTelemetry, or as CloudWatch EMF lines.
+"""The library's metrics, exported through OpenTelemetry or as CloudWatch EMF lines.
 
-The parts that work only increment plain numbers. Once per export interval a reporter reads them through a `Source`; nothing
-of this is on the way of a record. Relies on the clock and the errors; OpenTelemetry is imported where it is used.
+Fetcher and producer only increment plain numbers. Once per export interval an exporter reads these through a `Source`, so that
+metrics cost nothing per record.
 """
 
 from __future__ import annotations

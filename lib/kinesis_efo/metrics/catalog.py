@@ -1,6 +1,6 @@
-"""Every metric there is: names, units, attributes and meaning. The table in docs/metrics.md is printed from it. Pure.
+"""The catalog of all metrics: names, units, attributes and meanings. The table in docs/metrics.md is generated from it.
 
-Units of OpenTelemetry are UCUM's (its semantic conventions for metrics); units of CloudWatch are those of MetricDatum.
+OpenTelemetry units are UCUM's (its semantic conventions for metrics); CloudWatch units are those of MetricDatum.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Final
 
 
 class Kind(Enum):
-    """What a value is, and what several of them with the same attributes make together."""
+    """The kind of a metric, which also says how values with the same attributes are combined."""
 
     COUNTER = "counter"
-    """Grows from the start of the process; their sum."""
+    """Grows from the start of the process; values are added."""
     AMOUNT = "gauge"
-    """How much there is now; their sum."""
+    """An amount at this moment; values are added."""
     WORST = "gauge, worst"
-    """How bad it is now; the highest."""
+    """A measure at this moment of which higher is worse; the highest value counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Metric:
     """One metric.
 
     Attributes:
-        name: In OpenTelemetry.
-        cloudwatch: In CloudWatch.
-        kind: What a value is.
-        unit: In OpenTelemetry.
-        attributes: Besides `application` and `environment`, where those are known.
-        meaning: One line.
+        name: Name in OpenTelemetry.
+        cloudwatch: Name in CloudWatch.
+        kind: Counter or gauge.
+        unit: Unit in OpenTelemetry.
+        attributes: Names of the attributes, besides `application` and `environment` where those are known.
+        meaning: Description in one line.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Metric:
 
     @property
     def cloudwatch_unit(self) -> str:
-        """Its unit in CloudWatch; what is counted has none but `Count`."""
+        """The unit in CloudWatch; `Count` for anything that is counted."""
         return {"ms": "Milliseconds", "s": "Seconds", "By": "Bytes"}.get(self.unit, "Count")
 
 
@@ -55,13 +55,13 @@ DIMENSIONS: Final = {
     "error": "Error",
     "reason": "Reason",
 }
-"""Attributes by their OpenTelemetry name, with the name they have in CloudWatch."""
+"""CloudWatch's names of the attributes, by their OpenTelemetry names."""
 
 _SHARD: Final = ("stream", "shard")
 
 LAG: Final = Metric(
     "kinesis_efo.lag", "MillisBehindLatest", Kind.WORST, "ms", _SHARD,
-    "how far reading is behind the tip of the shard: what Kinesis said last, and from 10 s of silence on the silence as well",
+    "how far reading is behind the shard's tip, as Kinesis last reported it; after 10 s without an event, that time is added",
 )  # fmt: skip
 SILENCE: Final = Metric(
     "kinesis_efo.silence", "SecondsSinceEvent", Kind.WORST, "s", _SHARD,
@@ -69,18 +69,18 @@ SILENCE: Final = Metric(
 )  # fmt: skip
 WAITING: Final = Metric(
     "kinesis_efo.buffer.age", "SecondsUncommitted", Kind.WORST, "s", _SHARD,
-    "how long the oldest fetched records wait for Spark to commit them; grows without end where Spark does not move",
+    "how long the oldest fetched records have waited for Spark to commit them; grows for ever if Spark is stuck",
 )  # fmt: skip
 RECORDS: Final = Metric(
     "kinesis_efo.records", "RecordsFetched", Kind.COUNTER, "{record}", _SHARD, "Kinesis records fetched"
 )
 BYTES: Final = Metric(
-    "kinesis_efo.bytes", "BytesFetched", Kind.COUNTER, "By", _SHARD, "bytes of the events fetched, as they came"
+    "kinesis_efo.bytes", "BytesFetched", Kind.COUNTER, "By", _SHARD, "bytes of the events fetched, as received"
 )
 EVENTS: Final = Metric("kinesis_efo.events", "EventsFetched", Kind.COUNTER, "{event}", _SHARD, "events fetched")
 BACKPRESSURE: Final = Metric(
     "kinesis_efo.backpressure", "SecondsBackpressured", Kind.COUNTER, "s", _SHARD,
-    "time that fetching a shard stood still because the buffer was full",
+    "time during which a shard was not fetched because the buffer was full",
 )  # fmt: skip
 OPEN: Final = Metric(
     "kinesis_efo.subscriptions.open", "SubscriptionsOpen", Kind.AMOUNT, "{subscription}", ("stream",),
@@ -112,7 +112,7 @@ LEASES_WANTED: Final = Metric(
     "kinesis_efo.leases.wanted", "LeasesWanted", Kind.AMOUNT, "{lease}", (), "leases of the shards that are to be read"
 )
 LEASES_HELD: Final = Metric(
-    "kinesis_efo.leases.held", "LeasesHeld", Kind.AMOUNT, "{lease}", (), "those of them that are held"
+    "kinesis_efo.leases.held", "LeasesHeld", Kind.AMOUNT, "{lease}", (), "leases that this process holds of them"
 )
 LEASES_TAKEN: Final = Metric("kinesis_efo.leases.taken", "LeasesTaken", Kind.COUNTER, "{lease}", (), "leases taken")
 LEASES_LOST: Final = Metric(
@@ -123,7 +123,7 @@ WRITTEN: Final = Metric(
     "kinesis_efo.producer.records", "RecordsWritten", Kind.COUNTER, "{record}", ("stream",), "records acknowledged"
 )
 WRITTEN_BYTES: Final = Metric(
-    "kinesis_efo.producer.bytes", "BytesWritten", Kind.COUNTER, "By", ("stream",), "the same in bytes, with their keys"
+    "kinesis_efo.producer.bytes", "BytesWritten", Kind.COUNTER, "By", ("stream",), "the same in bytes, including keys"
 )
 REQUESTS: Final = Metric(
     "kinesis_efo.producer.requests", "PutRecordsCalls", Kind.COUNTER, "{call}", ("stream",), "PutRecords calls"
@@ -134,7 +134,7 @@ RETRIES: Final = Metric(
 )  # fmt: skip
 REFUSED: Final = Metric(
     "kinesis_efo.producer.refused", "RecordsRefused", Kind.COUNTER, "{record}", ("stream",),
-    "records left out because they can never be written",
+    "records skipped because they can never be written",
 )  # fmt: skip
 OUTSTANDING: Final = Metric(
     "kinesis_efo.producer.outstanding", "RecordsOutstanding", Kind.AMOUNT, "{record}", ("stream",),
@@ -157,7 +157,7 @@ METRICS: Final = (
     BUFFER_LIMIT, LEASES_WANTED, LEASES_HELD, LEASES_TAKEN, LEASES_LOST, WRITTEN, WRITTEN_BYTES, REQUESTS, RETRIES,
     REFUSED, OUTSTANDING, OUTSTANDING_BYTES, PUT_WAITS, LATENCY,
 )  # fmt: skip
-"""All of them, in the order of the table."""
+"""All metrics, in the order of the table."""
 
 
 def metric_table() -> str:

@@ -1,8 +1,7 @@
-"""Metrics as lines of CloudWatch's embedded metric format: whoever collects a log collects them.
+"""Writes metrics as lines of CloudWatch's embedded metric format (EMF), which CloudWatch extracts from collected logs.
 
-Source: Amazon CloudWatch user guide, "Specification: Embedded metric format". Every dimension that tells shards apart would be a
-custom metric of its own on the bill; a shard is therefore a member of its line, for Logs Insights, and no dimension.
-Relies on the registry and the catalog.
+Source: Amazon CloudWatch user guide, "Specification: Embedded metric format". AWS bills each combination of dimensions as a custom
+metric, so the shard is no dimension but a plain member of the line, for Logs Insights.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ logger = logging.getLogger(__name__)
 NAMESPACE: Final = "KinesisEfo"
 _MOST_METRICS: Final = 100
 _END_SECONDS: Final = 2.0
-"""How long lines may take that are being written when the end comes: a file system may hang."""
+"""How long the end waits for lines that are being written: a file system may hang."""
 _NO_DIMENSION: Final = "shard"
 _DETAIL: Final = ("error", "reason")
-"""Attributes that are a dimension too, but not the only way to see their metric: without them it is the total."""
+"""Attributes whose metrics also appear without this dimension, as totals."""
 
 
 def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:
     """The lines of one interval, one per set of attributes.
 
     Args:
-        values: What was read now.
-        before: What was read an interval ago: counters tell how much they have grown.
-        epoch_ms: Now.
+        values: The current values.
+        before: The values one interval ago; lines show how much counters have grown since.
+        epoch_ms: The current time.
     """
     by_attributes: dict[Attributes, dict[Metric, float]] = {}
     for (metric, attributes), value in values.items():
@@ -58,15 +57,15 @@ def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:
 
 def _value(metric: Metric, value: float, before: float) -> float:
     if metric.kind is Kind.COUNTER:
-        # One that is lower than before has begun anew.
+        # A counter below its former value has started anew.
         value -= before if before <= value else 0
     return round(value, 6)
 
 
 def emf_sink(where: str) -> Callable[[str], None]:
-    """What writes lines to `stdout`, `stderr` or a file.
+    """A function that writes lines to `stdout`, `stderr` or a file.
 
-    A file is opened for each set of lines: it may be rotated, and several processes may append to it.
+    It opens a file anew for each set of lines, so that the file may be rotated, and several processes may append to it.
     """
 
     def to_stream(text: str) -> None:
@@ -83,13 +82,13 @@ def emf_sink(where: str) -> Callable[[str], None]:
 
 
 class EmfWriter:
-    """Writes the lines of a registry now and then, and a last time at its end.
+    """Writes the lines of a registry once per interval, and a last time when it is closed.
 
     Args:
-        registry: What is read.
+        registry: Holds the values.
         interval: Seconds between two sets of lines.
-        write: Takes a set of lines; see `emf_sink`.
-        epoch: Seconds since the epoch.
+        write: Writes a set of lines; see `emf_sink`.
+        epoch: Returns the seconds since the epoch.
     """
 
     def __init__(
@@ -109,11 +108,11 @@ class EmfWriter:
         self._thread = threading.Thread(target=self._run, name="kinesis-efo metrics", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start writing."""
         self._thread.start()
 
     def close(self) -> None:
-        """Write what has come since the last lines, and end. Bounded; may be called again."""
+        """Write a last set of lines and end, within a bounded time. Calling it again does nothing."""
         if not self._end.is_set():
             self._end.set()
             self._thread.join(_END_SECONDS)
@@ -121,7 +120,7 @@ class EmfWriter:
                 self.write()
 
     def write(self) -> None:
-        """Write one set of lines. What is wrong with that is logged, once until it works again."""
+        """Write one set of lines. Logs a failure, but not again until a write has succeeded."""
         values = self._registry.values(fresh=0)
         lines = "".join(f"{line}\n" for line in emf_lines(values, self._before, round(self._epoch() * 1000)))
         try:
@@ -129,10 +128,10 @@ class EmfWriter:
                 self._write(lines)
         except (OSError, ValueError) as error:
             if not self._failed:
-                logger.warning("metrics cannot be written as EMF lines: %s", error)
+                logger.warning("metrics cannot be written as EMF lines: %s; check option 'metrics.emf.to'", error)
             self._failed = True
         else:
-            # Growth that could not be written comes with the next lines.
+            # Only now: after a failure, the next lines include the growth that was not written.
             self._before, self._failed = values, False
 
     def _run(self) -> None:

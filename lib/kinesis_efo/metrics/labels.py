@@ -1,7 +1,7 @@
-"""How many different values an attribute may have: the first so many are told apart, the rest is `other`.
+"""Bounds the number of values of an attribute: the first ones get labels of their own, the rest shares `other`.
 
-What is in `other` stays there, and what had a label of its own never moves into it: else its whole history would look like a
-burst. Not thread-safe. Relies on nothing.
+A thing in `other` stays there, and a thing with its own label never moves into `other`, where its whole history would look like a
+burst. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 OTHER: Final = "other"
-"""The label of what is not told apart."""
+"""The shared label of all things without their own."""
 
 MOST_ERRORS: Final = 32
-"""Error codes that are told apart: AWS has few, but a proxy may make up any number."""
+"""Error codes with labels of their own: AWS has few, but a proxy may invent any number."""
 
 
 class Labels:
-    """Hands out labels.
+    """Assigns labels to things.
 
     Args:
-        most: How many things are told apart at a time.
+        most: Number of things that may have their own label at a time.
 
     >>> labels = Labels(2)
     >>> [labels.label(shard) for shard in ("a", "b", "c", "a")]
@@ -38,7 +38,7 @@ class Labels:
         self._former: set[Hashable] = set()
 
     def keep(self, alive: AbstractSet[Hashable]) -> None:
-        """Take the labels back from all that is not alive any more, and give them back to what is alive again."""
+        """Withdraw the labels of things that are not alive, and return them to former owners that are alive again."""
         self._former |= self._own - alive
         self._own &= alive
         again = sorted(self._former & alive, key=str)[: self._most - len(self._own)]
@@ -46,7 +46,7 @@ class Labels:
         self._own.update(again)
 
     def label(self, thing: Hashable) -> str | None:
-        """Its own, or `other`; None for what had its own and has lost it."""
+        """The thing's own label, or `other`; None if its own label was withdrawn."""
         if thing in self._own:
             return str(thing)
         if thing in self._former:

@@ -1,9 +1,9 @@
-"""Metrics through OpenTelemetry's API, and an SDK for processes that nobody else configures.
+"""Exports metrics through OpenTelemetry's API, and sets up an SDK in processes where the user cannot.
 
-The API does nothing until an SDK is there. In the processes that Spark starts for Python, no program of the user's runs that
-could set one up: there the environment variables that every OpenTelemetry SDK knows do it (`OTEL_METRICS_EXPORTER`,
-`OTEL_EXPORTER_OTLP_ENDPOINT`, ...; OpenTelemetry specification, "Environment Variable Specification"). The provider made here is this
-library's own and never becomes the process's: it takes nothing from a program that sets one up later. Relies on the registry.
+The API does nothing without an SDK. In the processes that Spark starts for Python, no program of the user's runs that could set one
+up, so this module does, as the standard environment variables say (`OTEL_METRICS_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`, ...;
+OpenTelemetry specification, "Environment Variable Specification"). Its provider serves this library only and does not become the
+process's global one, so that a program can still set its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FLUSH_SECONDS: Final = 2.0
 
 
 def publish(registry: MetricsRegistry, meter: Meter) -> None:
-    """Make an instrument for every metric; each reads the registry when an SDK collects."""
+    """Create an instrument for every metric; each reads the registry when an SDK collects."""
     for metric in METRICS:
         create: Callable[..., Any] = (
             meter.create_observable_counter if metric.kind is Kind.COUNTER
@@ -53,23 +53,23 @@ def _observe(registry: MetricsRegistry, metric: Metric) -> Callable[[CallbackOpt
 
 
 class Telemetry:
-    """The registry that a process publishes, and the SDK behind it where this library made it.
+    """The registry that this process publishes, and the SDK if this library has set it up.
 
     Args:
-        environment: Of this process.
+        environment: Environment variables of this process.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self.registry = MetricsRegistry()
         self._own: SdkMeterProvider | None = None
         provider: MeterProvider = get_meter_provider()
-        # Only an SDK has something to flush. The API's own provider passes on to the one that a program may set later.
+        # Only an SDK has `force_flush`. The API's own provider forwards to a provider that a program sets later.
         if not hasattr(provider, "force_flush") and (exporters := exporter_names(environment)):
             self._own = sdk_provider(exporters)
         publish(self.registry, (self._own or provider).get_meter(METER))
 
     def flush(self) -> None:
-        """Export what was counted since the last time; bounded. What others have set up is theirs to flush."""
+        """Export the current values through this library's SDK, within a bounded time. A program flushes its own SDK."""
         own = self._own
         if own is not None:
             self.registry.values(fresh=0)
@@ -78,13 +78,13 @@ class Telemetry:
             flushing.join(_FLUSH_SECONDS)
 
     def close(self) -> None:
-        """End the SDK that this library made, with its threads."""
+        """Shut down the SDK that this library has set up, with its threads."""
         if self._own is not None:
             self._own.shutdown()
 
 
 def exporter_names(environment: Mapping[str, str]) -> list[str]:
-    """The exporters that environment variables ask for, by the names of their entry points.
+    """The exporters that environment variables request, as names of entry points.
 
     >>> exporter_names({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"})
     ['otlp_proto_http']
@@ -104,7 +104,7 @@ def exporter_names(environment: Mapping[str, str]) -> list[str]:
 
 
 def sdk_provider(exporters: Iterable[str]) -> SdkMeterProvider | None:
-    """An SDK with these exporters; None, with a warning, where one of them or the SDK is not installed."""
+    """Set up an SDK with these exporters; logs a warning and returns None if one of them or the SDK is not installed."""
     try:
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
@@ -112,9 +112,9 @@ def sdk_provider(exporters: Iterable[str]) -> SdkMeterProvider | None:
         readers = []
         for name in exporters:
             (found,) = entry_points(group="opentelemetry_metrics_exporter", name=name)
-            made = found.load()()
-            readers.append(made if isinstance(made, MetricReader) else PeriodicExportingMetricReader(made))
-        # Spark ends these processes in its own way, and an exporter without a collector must not hold that up.
+            exporter = found.load()()
+            readers.append(exporter if isinstance(exporter, MetricReader) else PeriodicExportingMetricReader(exporter))
+        # An exporter that cannot reach its collector must not delay the end of these processes.
         return MeterProvider(metric_readers=readers, shutdown_on_exit=False)
     except Exception as error:
         logger.warning(
@@ -130,7 +130,7 @@ _once: Final = threading.Lock()
 
 
 def telemetry() -> Telemetry:
-    """The one of this process: instruments of one name exist once."""
+    """The telemetry of this process: a single one, because each instrument may exist only once."""
     with _once:
         return _telemetry()
 

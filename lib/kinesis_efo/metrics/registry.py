@@ -1,7 +1,6 @@
-"""Where everything that counts can be read together: sources come and go, and the totals of those that went stay.
+"""The registry of a process's metric sources: reads them together, and keeps the counters of removed ones.
 
-A source is read from the exporter's thread: it copies what other threads change, and takes no locks of theirs. Relies on
-the catalog.
+The exporter's thread reads a source; the source must copy what other threads change, without taking their locks.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ Attributes = tuple[tuple[str, str], ...]
 """Names and values, in a fixed order."""
 
 FRESH_SECONDS: Final = 0.5
-"""An exporter asks for one metric after the other; what was read for the first one serves for the rest."""
+"""How long read values are reused: an exporter asks for one metric after the other, and should read the sources once."""
 
 
 class Sample(NamedTuple):
-    """One value.
+    """One value of a metric.
 
     Attributes:
-        metric: What it is of.
-        value: In the metric's unit.
-        attributes: What it belongs to.
+        metric: The metric.
+        value: The value, in the metric's unit.
+        attributes: The attributes of this value, such as its stream.
     """
 
     metric: Metric
@@ -38,13 +37,13 @@ class Sample(NamedTuple):
 
 
 Source = Callable[[], Iterable[Sample]]
-"""Something that counts, asked for all its values."""
+"""A function that returns all current values of one fetcher or producer."""
 
 Values = dict[tuple[Metric, Attributes], float]
 
 
 def merge(into: Values, samples: Iterable[Sample]) -> Values:
-    """Add samples to values; those with the same attributes become one, as their kind says."""
+    """Add samples to values, and combine those with the same attributes according to their kind."""
     for metric, value, attributes in samples:
         key = metric, attributes
         if key not in into:
@@ -57,10 +56,10 @@ def merge(into: Values, samples: Iterable[Sample]) -> Values:
 
 
 class MetricsRegistry:
-    """All sources of a process.
+    """All metric sources of a process.
 
     Args:
-        now: Monotonic seconds.
+        now: Returns monotonic seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -72,20 +71,20 @@ class MetricsRegistry:
         self._read_at = float("-inf")
 
     def add(self, source: Source) -> None:
-        """Read a source from now on."""
+        """Add a source."""
         with self._lock:
             self._sources.append(source)
             self._read_at = float("-inf")
 
     def remove(self, source: Source) -> None:
-        """Read a source for the last time: its counters go on counting from where they are."""
+        """Remove a source, and keep the last values of its counters, so that totals do not drop."""
         with self._lock:
             self._sources.remove(source)
             merge(self._former, (sample for sample in _read(source) if sample.metric.kind is Kind.COUNTER))
             self._read_at = float("-inf")
 
     def values(self, fresh: float = FRESH_SECONDS) -> Values:
-        """All values, at most so many seconds old."""
+        """All values, at most `fresh` seconds old."""
         with self._lock:
             if self._now() - self._read_at >= fresh:
                 values = dict(self._former)
@@ -99,6 +98,6 @@ def _read(source: Source) -> list[Sample]:
     try:
         return list(source())
     except Exception:
-        # Whatever is wrong with counting must not become the exporter's fault, nor a query's.
+        # A source that fails must stop neither the exporter nor a query.
         logger.exception("metrics of %s cannot be read", source)
         return []

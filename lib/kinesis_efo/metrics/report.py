@@ -1,4 +1,4 @@
-"""Sends what a source counts to where the settings say. Relies on the two ways out; OpenTelemetry is imported when needed."""
+"""Connects a source to the exporter that the settings select."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kinesis_efo.metrics.settings import MetricsSettings
 
 
 def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:
-    """Report a source from now on.
+    """Start to report a source.
 
     Args:
-        source: Read once per interval, from a thread of the exporter's.
-        settings: Where to.
+        source: Read once per interval, in the exporter's thread.
+        settings: Select the exporter.
 
     Returns:
-        What ends it, with the last values sent; bounded to a few seconds. May be called again.
+        A function that sends the last values and ends the report, within a few seconds. Calling it again does nothing.
     """
     match settings.export:
         case "emf":
@@ -36,16 +36,16 @@ def _as_emf(source: Source, settings: MetricsSettings) -> Callable[[], None]:
 
 
 def _to_otel(source: Source) -> Callable[[], None]:
-    # Tasks import this module, too, and few of them report anything.
+    # Imported here, because tasks import this module, too, and few of them report anything.
     from kinesis_efo.metrics.otel import telemetry
 
-    out = telemetry()
-    out.registry.add(source)
-    left = [source]
+    process = telemetry()
+    process.registry.add(source)
+    reported = [source]
 
     def end() -> None:
-        if left:
-            out.flush()
-            out.registry.remove(left.pop())
+        if reported:
+            process.flush()
+            process.registry.remove(reported.pop())
 
     return end

@@ -1,4 +1,4 @@
-"""How metrics leave a process: one object. Relies on nothing."""
+"""The settings for exporting metrics."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ EXPORTS: Final = ("otel", "emf", "none")
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Where metrics go.
+    """Where to send metrics, and in how much detail.
 
     Attributes:
         export: `otel`, which does nothing until an OpenTelemetry SDK is configured; `emf`; or `none`.
-        emf_to: Where EMF lines go: `stdout`, `stderr` or a path, which is appended to.
+        emf_to: Destination of EMF lines: `stdout`, `stderr`, or the path of a file to append to.
         emf_interval: Seconds between two sets of EMF lines.
-        shards: Most shards of an application that are told apart; the rest is one shard, `other`. 0 tells none apart.
+        shards: Most shards of an application with metrics of their own; the rest shares the shard `other`. 0: no metrics by shard.
     """
 
     export: str = "otel"

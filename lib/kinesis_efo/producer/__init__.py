@@ -1,4 +1,4 @@
-"""Writing to Kinesis: bounded outstanding data, back-pressure, and nothing reported written before Kinesis has it."""
+"""Writes to Kinesis: bounds outstanding data, applies back-pressure, and reports as written only what Kinesis acknowledged."""
 
 from kinesis_efo.errors import (
     AccessRefusedError,

@@ -1,7 +1,7 @@
-"""The producer's decisions: what to send next and when, and what an answer means. No I/O: times are passed in.
+"""Holds the records of a producer, and decides what to send when and what an answer means. No I/O: times are passed in.
 
-Records wait in one queue per shard. Requests are cut across queues; what an answer refuses goes back to the front of its
-queue. Nothing leaves but as acknowledged, as refused for good, or never: there is no age after which records vanish.
+Records wait in one queue per shard. A request takes records from several queues; records that Kinesis refuses go back to the
+front of their queue. A record leaves only acknowledged or refused for good: none is dropped for its age.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS
 from kinesis_efo.producer.shard_queue import Backoff, Failing, ShardQueue
 
 WRONG_SHARD = "WrongShard"
-"""Our own code: an aggregate fell into a shard that readers would not take all its records from."""
+"""The library's own error code for an aggregate in a shard where readers would drop some of its records."""
 
-_EXPIRED_IN_A_ROW = 5
+_MOST_EXPIRED_IN_A_ROW = 5
 
 
 class Result(Protocol):
@@ -40,14 +40,14 @@ class Result(Protocol):
 
 @dataclass(slots=True)
 class Settled:
-    """What became of a request.
+    """The outcome of a request.
 
     Attributes:
-        acknowledged: Kinesis has them.
-        refused: They can never be written.
-        retried: Parcels that will be sent again, by error code.
-        misrouted: The shard map is old.
-        failure: The producer cannot go on.
+        acknowledged: Records that Kinesis has.
+        refused: Records that can never be written, with the reason.
+        retried: Number of parcels that will be sent again, by error code.
+        misrouted: Whether the answer showed that the shard map is out of date.
+        failure: Why the producer cannot go on.
     """
 
     acknowledged: list[Record] = field(default_factory=list)
@@ -58,8 +58,8 @@ class Settled:
 
 
 @dataclass(slots=True)
-class _QueueNews:
-    """What one answer says about one queue."""
+class _QueueOutcome:
+    """The outcome of a request for one queue."""
 
     taken: int = 0
     throttled: bool = False
@@ -68,14 +68,14 @@ class _QueueNews:
 
 
 class RecordAccumulator:
-    """Records that were put and are not acknowledged.
+    """Holds the records that wait to be sent, and cuts requests from them.
 
     Args:
         stream: Name or ARN, for messages.
-        settings: How to behave.
+        settings: The producer's settings.
         shards: The shard map.
-        max_record_bytes: The stream's largest record, for aggregates.
-        random: For jitter.
+        max_record_bytes: Size of the largest record that the stream accepts; bounds aggregates.
+        random: Source of the jitter.
     """
 
     def __init__(
@@ -105,26 +105,26 @@ class RecordAccumulator:
         return sum(len(queue.records) for queue in self._queues.values())
 
     def add(self, records: Iterable[Record]) -> None:
-        """Take records to be sent."""
+        """Add records to their shards' queues."""
         by_shard: dict[str, list[Record]] = defaultdict(list)
         for record in records:
-            # A shard's place on the ring never changes: where it is still open, the prediction holds.
+            # A shard's range of hash keys never changes: while it is open, the prediction holds.
             shard = record.shard if record.shard in self._queues else self._map.shard_of(record.hash)
             by_shard[shard].append(record)
         for shard, its_records in by_shard.items():
             self._queues[shard].records.extend(its_records)
 
     def adopt(self, shards: ShardMap) -> None:
-        """Route by another shard map. With order kept, once nothing is in flight: the old map's answers come first."""
+        """Route by a new shard map: at once, or with `ordered` as soon as no request by the old map is in flight."""
         self._next_map = shards
-        self._adopt_when_quiet()
+        self._adopt_when_possible()
 
     def next_request(self, now: float, *, eager: bool) -> Request | None:
         """The next request to send now, if any.
 
         Args:
             now: Monotonic seconds.
-            eager: Somebody waits: do not linger for a full request.
+            eager: Do not linger for a full request, because a caller waits.
         """
         if self._backoff.until > now or self._next_map is not None:
             return None
@@ -138,7 +138,7 @@ class RecordAccumulator:
         return request
 
     def due_at(self, *, eager: bool) -> float | None:
-        """When `next_request` should be asked again though nothing happens; None where only an answer or a put helps."""
+        """When to call `next_request` again; None if there is nothing to send before the next answer or put."""
         if self._next_map is not None:
             return None
         linger = 0.0 if eager else self._settings.linger
@@ -150,32 +150,32 @@ class RecordAccumulator:
         return max(min(times), self._backoff.until) if times else None
 
     def settle(self, request: Request, results: Sequence[Result], now: float) -> Settled:
-        """Take in the answer to a request: one result for each of its parcels."""
-        news = self._land(request)
+        """Process the answer to a request: one result for each of its parcels."""
+        outcomes = self._ended(request)
         self._failing, self._expired = None, 0
         self._backoff.end()
         settled = Settled()
         if [None if result.code else result.shard for result in results] == request.shards:
-            # The way of most answers: all taken, and where it was foretold.
+            # The fast path: most requests are accepted whole, by the predicted shards.
             settled.acknowledged = request.records
             for shard, taken in Counter(request.shards).items():
-                news[shard].taken = taken
+                outcomes[shard].taken = taken
         else:
-            self._sort_out(request, results, news, settled, now)
-        for shard, queue_news in news.items():
-            self._pace(shard, queue_news, request.sent_at, now, settled)
+            self._settle_each(request, results, outcomes, settled, now)
+        for shard, outcome in outcomes.items():
+            self._pace(shard, outcome, request.sent_at, now, settled)
         return settled
 
     def fault(self, request: Request, fault: WriteFault, now: float) -> Settled:
-        """Take in that a request failed as a whole. It may have been carried out: sent again, it may write twice."""
-        news = self._land(request)
+        """Process the failure of a whole request. Kinesis may have carried it out: a retry may write its records twice."""
+        outcomes = self._ended(request)
         settled = Settled()
         for parcel, shard in zip(request.parcels, request.shards, strict=True):
-            news[shard].again += parcel.records
-        for shard, queue_news in news.items():
-            self._give_back(shard, queue_news.again)
+            outcomes[shard].again += parcel.records
+        for shard, outcome in outcomes.items():
+            self._give_back(shard, outcome.again)
         self._expired = self._expired + 1 if fault.retry is Retry.BRIEFLY else 0
-        if fault.retry is Retry.NO or self._expired >= _EXPIRED_IN_A_ROW:
+        if fault.retry is Retry.NO or self._expired >= _MOST_EXPIRED_IN_A_ROW:
             settled.failure = self._fatal(fault, request)
             return settled
         settled.retried[fault.code] = len(request.parcels)
@@ -194,21 +194,21 @@ class RecordAccumulator:
             size += queue.records.bytes
             if queue.records.oldest() + self._settings.linger <= now:
                 return True
-        # Less than a full request where the capacity is not enough for two: one is filled while the other is under way.
+        # Less than a full request where the capacity does not hold two: one fills while the other is in flight.
         half = self._settings.max_outstanding_records // 2
         enough = half // 2 if self._settings.aggregate else min(MAX_REQUEST_RECORDS, half)
         return records >= max(1, enough) or size >= min(MAX_REQUEST_BYTES, self._settings.max_outstanding_bytes // 4)
 
-    def _land(self, request: Request) -> dict[str, _QueueNews]:
+    def _ended(self, request: Request) -> dict[str, _QueueOutcome]:
         self.in_flight -= 1
-        news = {shard: _QueueNews() for shard in dict.fromkeys(request.shards)}
-        for shard in news:
+        outcomes = {shard: _QueueOutcome() for shard in dict.fromkeys(request.shards)}
+        for shard in outcomes:
             if shard in self._queues:
                 self._queues[shard].in_flight -= 1
-        self._adopt_when_quiet()
-        return news
+        self._adopt_when_possible()
+        return outcomes
 
-    def _adopt_when_quiet(self) -> None:
+    def _adopt_when_possible(self) -> None:
         if self._next_map is None or (self._settings.ordered and self.in_flight):
             return
         self._map, self._next_map = self._next_map, None
@@ -231,36 +231,43 @@ class RecordAccumulator:
         for target, its_records in by_shard.items():
             self._queues[target].records.give_back(its_records)
 
-    def _sort_out(
-        self, request: Request, results: Sequence[Result], news: dict[str, _QueueNews], settled: Settled, now: float
+    def _settle_each(
+        self,
+        request: Request,
+        results: Sequence[Result],
+        outcomes: dict[str, _QueueOutcome],
+        settled: Settled,
+        now: float,
     ) -> None:
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
-            queue_news = news[shard]
+            outcome = outcomes[shard]
             if result.code is None and result.shard == shard:
-                queue_news.taken += 1
+                outcome.taken += 1
                 settled.acknowledged += parcel.records
             elif result.code is None:
-                self._taken_elsewhere(parcel, shard, result.shard or shard, queue_news, settled)
+                self._written_elsewhere(parcel, shard, result.shard or shard, outcome, settled)
             else:
-                self._refused(parcel, judge_result(result.code, result.message or ""), queue_news, settled, now)
+                self._refused(parcel, judge_result(result.code, result.message or ""), outcome, settled, now)
 
-    def _taken_elsewhere(self, parcel: Parcel, predicted: str, actual: str, news: _QueueNews, settled: Settled) -> None:
+    def _written_elsewhere(
+        self, parcel: Parcel, predicted: str, actual: str, outcome: _QueueOutcome, settled: Settled
+    ) -> None:
         settled.misrouted |= actual != predicted
         shards = self.shards
         if len(parcel.records) > 1 and not all(shards.covers(actual, record.hash) for record in parcel.records):
-            # KCL and our reader drop an aggregate that holds a record of another shard: not written, then.
+            # KCL and our reader drop from an aggregate the records of other shards, so these count as not written.
             settled.retried[WRONG_SHARD] += 1
-            news.again += parcel.records
-            news.cause = news.cause or f"{WRONG_SHARD}: an aggregate for {predicted} fell into {actual}"
+            outcome.again += parcel.records
+            outcome.cause = outcome.cause or f"{WRONG_SHARD}: an aggregate for {predicted} was written to {actual}"
             return
-        news.taken += 1
+        outcome.taken += 1
         settled.acknowledged += parcel.records
 
-    def _refused(self, parcel: Parcel, fault: WriteFault, news: _QueueNews, settled: Settled, now: float) -> None:
+    def _refused(self, parcel: Parcel, fault: WriteFault, outcome: _QueueOutcome, settled: Settled, now: float) -> None:
         if fault.retry is not Retry.YES:
             if fault.kind is not RecordRefusedError:
                 settled.failure = settled.failure or self._error(fault)
-                news.again += parcel.records
+                outcome.again += parcel.records
                 return
             settled.refused += [
                 (record, RecordRefusedError(f"{record.describe()}: Kinesis refuses it: {fault.text}"))
@@ -268,45 +275,49 @@ class RecordAccumulator:
             ]
             return
         settled.retried[fault.code] += 1
-        news.cause = news.cause or fault.text
+        outcome.cause = outcome.cause or fault.text
         if fault.code == THROUGHPUT_EXCEEDED:
-            news.throttled = True
-            news.again += parcel.records
+            outcome.throttled = True
+            outcome.again += parcel.records
             return
         for record in parcel.records:
             record.faulted_at = now if record.faulted_at is None else record.faulted_at
             if now - record.faulted_at > self._settings.retry_timeout:
                 waited = f"{now - record.faulted_at:.0f} s"
                 error = RetriesExhaustedError(
-                    f"{record.describe()} cannot be written: refused for {waited}, last with {fault.text}"
+                    f"{record.describe()} cannot be written: refused for {waited}, last with {fault.text}. "
+                    f"{self._patience_remedy()}"
                 )
                 settled.refused.append((record, error))
             else:
-                news.again.append(record)
+                outcome.again.append(record)
 
-    def _pace(self, shard: str, news: _QueueNews, sent_at: float, now: float, settled: Settled) -> None:
-        self._give_back(shard, news.again)
+    def _pace(self, shard: str, outcome: _QueueOutcome, sent_at: float, now: float, settled: Settled) -> None:
+        self._give_back(shard, outcome.again)
         queue = self._queues.get(shard)
         if queue is None:
             return
-        if news.taken:
+        if outcome.taken:
             queue.failing = None
-        if news.throttled:
-            queue.slow_down(news.taken, sent_at, now)
-        elif news.again:
-            queue.backoff.extend(sent_at, now, progress=news.taken > 0)
+        if outcome.throttled:
+            queue.slow_down(outcome.taken, sent_at, now)
+        elif outcome.again:
+            queue.backoff.extend(sent_at, now, progress=outcome.taken > 0)
         else:
             queue.speed_up(sent_at)
-        if news.again and not news.taken:
-            queue.failing = queue.failing or Failing(now, news.cause)
+        if outcome.again and not outcome.taken:
+            queue.failing = queue.failing or Failing(now, outcome.cause)
             if now - queue.failing.since > self._settings.retry_timeout and settled.failure is None:
                 settled.failure = self._given_up(f"every record for {shard}", queue.failing, now)
 
     def _given_up(self, what: str, failing: Failing, now: float) -> StreamError:
         return RetriesExhaustedError(
-            f"stream {self._stream} cannot be written to: {what} failed for {now - failing.since:.0f} s (retry_timeout is "
-            f"{self._settings.retry_timeout:g} s), beginning with {failing.cause}"
+            f"stream {self._stream} cannot be written to: {what} failed for {now - failing.since:.0f} s, beginning with "
+            f"{failing.cause}. {self._patience_remedy()}"
         )
+
+    def _patience_remedy(self) -> str:
+        return f"Remove the cause, or raise the limit (retry_timeout is {self._settings.retry_timeout:g} s)"
 
     def _fatal(self, fault: WriteFault, request: Request) -> StreamError:
         if fault.kind is not RecordRefusedError:

@@ -1,8 +1,8 @@
-"""The KPL's aggregated record format, written. Relies on hashlib.
+"""Writes the KPL's aggregated record format.
 
-Magic number, a protobuf message (a table of partition keys, a table of explicit hash keys, and records that point into
-both), and the MD5 of the message; see aggregation-format.md in awslabs/amazon-kinesis-producer. The message has three
-fixed fields, so it is written here rather than with a protobuf runtime that users would have to share with Spark.
+An aggregate is a magic number, a protobuf message (a table of partition keys, a table of explicit hash keys, and records that
+point into both), and the MD5 of the message; see aggregation-format.md in awslabs/amazon-kinesis-producer. The message has three
+fixed fields, so this module encodes it without a protobuf runtime, which users would have to share with Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEY_INDEX, _HASH_KEY_INDEX, _DATA = b"\x08", b"\x10", b"\x1a"
 
 
 class Aggregate:
-    """Several records of one shard as one Kinesis record. It travels under the first record's key and place on the ring."""
+    """Several records of one shard as one Kinesis record, with the partition key and the hash of the first."""
 
     __slots__ = ("data", "hash_key", "key", "records", "size")
 
@@ -27,16 +27,16 @@ class Aggregate:
         self.records = records
         self.data = data
         self.key = records[0].key
-        # Its own MD5 of the key would do, were there not records that bring their hash key.
+        # Set explicitly, because the first record may have a hash key that is not the MD5 of its partition key.
         self.hash_key: str | None = str(records[0].hash)
         self.size = len(data) + len(self.key.encode())
 
 
 class Packer:
-    """Gathers records for one aggregate and knows its exact size at any time.
+    """Collects records for one aggregate up to an exact size.
 
     Args:
-        max_bytes: Largest size of the Kinesis record, its partition key counted.
+        max_bytes: Largest size of the Kinesis record, its partition key included.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -52,7 +52,7 @@ class Packer:
         return len(self._records)
 
     def add(self, record: Record) -> bool:
-        """Take a record if it fits. False leaves everything as it was; an empty packer refuses what never fits."""
+        """Add a record if it fits; return whether it did. A record that an empty packer refuses never fits."""
         tables: list[bytes] = []
         key_index = self._keys.get(record.key)
         if key_index is None:
@@ -84,7 +84,7 @@ class Packer:
         return True
 
     def seal(self) -> Aggregate | Record:
-        """What to send: an aggregate, or the record as it is when there is only one."""
+        """Finish the aggregate; returns the record as it is if there is only one."""
         if len(self._records) == 1:
             return self._records[0]
         message = b"".join(self._tables) + b"".join(self._body)

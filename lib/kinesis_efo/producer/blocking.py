@@ -1,4 +1,4 @@
-"""The producer for code without asyncio: the same one on an event loop in a thread of its own."""
+"""The producer for code without asyncio: it runs the asyncio producer on an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -27,21 +27,21 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 EXIT_SECONDS = 60.0
-"""How long the end of the process is held up for a producer that was not closed."""
+"""How long a producer that was not closed may delay the end of the process."""
 
 
 class BlockingProducer:
     """Writes records to one stream from any number of threads. A context manager.
 
-    Everything is as with `Producer`; `put` blocks while too much is outstanding. One that is still open when the process
-    ends is closed then, but only its log says whether that worked: close it.
+    It works as `Producer` does, but `put` blocks while too much is outstanding. Close it: a producer that is still open when
+    the process ends is closed then, but only the log says whether that succeeded.
 
     Args:
         stream: Name or ARN.
-        settings: Bounds, batching, order, aggregation, patience.
+        settings: Bounds, batching, order, aggregation and retries.
         aws: Region, endpoint and role.
-        metrics: Where metrics go.
-        connect: Opens the service; passed in for tests.
+        metrics: Where to send metrics.
+        connect: Opens the service; replaced in tests.
 
     Example:
         >>> def copy(lines):
@@ -74,7 +74,7 @@ class BlockingProducer:
             StreamError: The stream does not exist, or credentials or policy refuse it.
         """
         if self._thread is not None:
-            raise ProducerClosedError(f"the producer for {self._producer.stream} was opened before; make another one")
+            raise ProducerClosedError(f"the producer for {self._producer.stream} was opened before; create another one")
         started: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=_run_loop, args=(started,), name="kinesis-efo-producer", daemon=True)
         self._thread.start()
@@ -88,44 +88,44 @@ class BlockingProducer:
         return self
 
     def put(self, data: Data, partition_key: str, explicit_hash_key: str | int | None = None) -> None:
-        """Hand over a record; blocks while too much is outstanding. It is written once a later `flush` or `close` returns.
+        """Queue a record; blocks while too much is outstanding. It is written once a later `flush` or `close` returns.
 
         Args:
-            data: The record; text is written as UTF-8.
-            partition_key: 1 to 256 characters; decides on the shard, and on order with `ordered`.
-            explicit_hash_key: 0 to 2**128-1; decides on the shard instead.
+            data: The record; text is encoded as UTF-8.
+            partition_key: 1 to 256 characters; selects the shard. With `ordered`, records with the same key keep their order.
+            explicit_hash_key: 0 to 2**128-1; selects the shard in place of the partition key.
 
         Raises:
             RecordRefusedError: The record can never be written. Others are not affected.
-            StreamError: An earlier record could not be written; everything unacknowledged is not claimed.
+            StreamError: An earlier record could not be written; unacknowledged records may not have been written.
         """
         engine = self._producer.engine
         record = engine.make_record((data, partition_key, explicit_hash_key))
         if record is None:
             return
         if engine.capacity.try_acquire(record.shard, record.size):
-            self._hand_over((record,))
+            self._enqueue((record,))
         else:
             self._wait_for_capacity(record)
 
     def put_many(self, records: Iterable[Given]) -> None:
-        """As `put` for each of them, in order, with less CPU per record. Takes from `records` as there is capacity.
+        """Queue records in order, with less CPU per record than `put`. Reads `records` only as fast as there is capacity.
 
         Args:
-            records: Each as `put` takes it: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)`.
+            records: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)` each.
 
         Raises:
-            RecordRefusedError: A record can never be written. Those before it are handed over, those after it are not.
+            RecordRefusedError: A record can never be written. The records before it are queued, those after it are not.
             StreamError: As `put`.
         """
-        for made in self._producer.engine.make_records(records):
-            self._enter(made)
+        for batch in self._producer.engine.make_records(records):
+            self._put_batch(batch)
 
     def flush(self) -> None:
-        """Return when everything that was put before is acknowledged.
+        """Wait until Kinesis has acknowledged everything that was put before.
 
         Raises:
-            StreamError: The first failure; what is not acknowledged is not claimed.
+            StreamError: The first failure; unacknowledged records may not have been written.
         """
         self._producer.engine.check()
         self._call(self._producer.flush())
@@ -134,17 +134,17 @@ class BlockingProducer:
         """Write everything, then disconnect. Leaving the context does this. Does nothing when closed.
 
         Raises:
-            StreamError: As `flush`; the producer is closed all the same.
+            StreamError: As `flush`; the producer is closed even then.
         """
         self._finish(self._producer.close)
 
     def abort(self) -> None:
-        """Disconnect without waiting for what is outstanding; says in the log how much that was."""
+        """Disconnect without waiting for outstanding records, and log how many there were."""
         self._finish(self._producer.abort)
 
     @property
     def metrics(self) -> ProducerMetrics:
-        """Counters and gauges, now."""
+        """The current counters and gauges."""
         return self._producer.metrics
 
     def __enter__(self) -> Self:
@@ -161,7 +161,9 @@ class BlockingProducer:
             except StreamError as failure:
                 if failure is not error:
                     logger.error(
-                        "%s failed while it was closed after another error: %s", self._producer.stream, failure
+                        "producer for %s failed when it was closed after another error: %s",
+                        self._producer.stream,
+                        failure,
                     )
         else:
             self.abort()
@@ -172,13 +174,13 @@ class BlockingProducer:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def _finish(self, how: Any) -> None:
+    def _finish(self, end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         with self._lock:
             if self._loop is None or self._loop.is_closed() or self._thread is None or not self._thread.is_alive():
                 return
             atexit.unregister(self._at_exit)
             try:
-                self._call(how())
+                self._call(end())
             finally:
                 self._end_loop()
 
@@ -188,41 +190,43 @@ class BlockingProducer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def _enter(self, records: Sequence[Record]) -> None:
+    def _put_batch(self, records: Sequence[Record]) -> None:
         if self._producer.engine.capacity.try_acquire_all(usage_of(records)):
-            self._hand_over(records)
+            self._enqueue(records)
         elif len(records) == 1:
             self._wait_for_capacity(records[0])
         else:
             half = len(records) // 2
-            self._enter(records[:half])
-            self._enter(records[half:])
+            self._put_batch(records[:half])
+            self._put_batch(records[half:])
 
-    def _hand_over(self, records: Sequence[Record]) -> None:
+    def _enqueue(self, records: Sequence[Record]) -> None:
         self._inbox.extend(records)
         if not self._draining:
-            # Set before the call: at worst the loop looks once more into an empty inbox.
+            # Set before the call: at worst the loop drains an empty inbox once.
             self._draining = True
-            self._soon(self._drain)
+            self._call_soon(self._drain)
 
-    def _soon(self, callback: Any) -> None:
+    def _call_soon(self, callback: Callable[[], object]) -> None:
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            raise ProducerClosedError(f"the producer for {self._producer.stream} is closed") from None
+            raise ProducerClosedError(
+                f"the producer for {self._producer.stream} is closed; create another one"
+            ) from None
 
     def _drain(self) -> None:
         self._draining = False
-        # Those that come meanwhile call again.
+        # Only as many as are there now: a record that arrives meanwhile schedules another call.
         arrived = [self._inbox.popleft() for _ in range(len(self._inbox))]
         self._producer.engine.accept(arrived)
         self._producer.engine.pump_if_full()
 
     def _give_up_after(self, seconds: float) -> None:
         assert self._loop is not None
-        why = f"the process ends, and this took longer than {seconds:g} s"
-        self._soon(lambda: asyncio.get_running_loop().call_later(seconds, self._producer.engine.give_up, why))
+        why = f"the process ends, and writing took longer than {seconds:g} s; close the producer before"
+        self._call_soon(lambda: asyncio.get_running_loop().call_later(seconds, self._producer.engine.give_up, why))
 
     def _wait_for_capacity(self, record: Record) -> None:
         woken = threading.Event()
@@ -231,7 +235,7 @@ class BlockingProducer:
             woken.set()
 
         waiter = self._producer.engine.capacity.acquire(record.shard, record.size, wake)
-        self._soon(self._producer.engine.press)
+        self._call_soon(self._producer.engine.expedite)
         try:
             woken.wait()
         except BaseException:
@@ -239,11 +243,11 @@ class BlockingProducer:
             raise
         if not waiter.admitted:
             self._producer.engine.check()
-        self._hand_over((record,))
+        self._enqueue((record,))
 
 
 class _Executor(ThreadPoolExecutor):
-    """Where the SDK resolves names and loads certificates. At the end of the process no thread takes work any more."""
+    """The SDK's executor for DNS and certificates. At the end of the process, when threads take no work, it runs work itself."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         try:
@@ -264,20 +268,20 @@ def _run_loop(started: Future[asyncio.AbstractEventLoop]) -> None:
     try:
         loop.run_forever()
     finally:
-        # A flush that came too late must not wait for ever.
-        loop.run_until_complete(_cancel_late())
+        # A flush that another thread has just begun must not wait for ever.
+        loop.run_until_complete(_cancel_remaining())
         loop.run_until_complete(loop.shutdown_asyncgens())
-        # At the end of the process no thread can be started any more, not even to join others.
+        # At the end of the process no thread can be started any more, and this starts one to join the others.
         with contextlib.suppress(RuntimeError):
             loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 
 
-async def _cancel_late() -> None:
-    late = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in late:
+async def _cancel_remaining() -> None:
+    remaining = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in remaining:
         task.cancel()
-    await asyncio.gather(*late, return_exceptions=True)
+    await asyncio.gather(*remaining, return_exceptions=True)
 
 
 def _at_exit(producer: BlockingProducer) -> Any:
@@ -290,12 +294,12 @@ def _at_exit(producer: BlockingProducer) -> Any:
         if not left.metrics.outstanding_records:
             left.abort()
             return
-        logger.warning("the producer for %s was not closed; writing what is outstanding", left._producer.stream)
+        logger.warning("the producer for %s was not closed; writing its outstanding records now", left._producer.stream)
         left._give_up_after(EXIT_SECONDS)
         try:
             left.close()
         except StreamError as error:
-            logger.error("at the end of the process, records were not written: %s", error)
+            logger.error("some records were not written at the end of the process: %s", error)
 
     atexit.register(close)
     return close

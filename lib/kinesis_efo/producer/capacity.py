@@ -1,7 +1,7 @@
-"""The bound on what is outstanding, shared fairly between shards. Thread-safe; waiting is up to the callers.
+"""Bounds the outstanding records and bytes, and shares the capacity fairly between shards. Thread-safe; callers do the waiting.
 
-Half of the capacity is set aside evenly for the shards, the other half is for whichever needs it. So a hot shard fills what
-is common and its own share, and there is always capacity for the others.
+Half of the capacity is divided evenly between the shards, the other half is common. So a hot shard can fill the common half and
+its own share, but never the shares of the others.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from kinesis_efo.producer.record import Record
 
 @dataclass(slots=True)
 class Usage:
-    """Records and bytes of one shard that are outstanding."""
+    """The outstanding records and bytes of one shard."""
 
     records: int = 0
     bytes: int = 0
 
 
 def usage_of(records: Iterable[Record]) -> dict[str, Usage]:
-    """What records take, by the shard they are booked on."""
+    """The capacity that records need, by shard."""
     sizes: dict[str, list[int]] = defaultdict(list)
     for record in records:
         sizes[record.shard].append(record.size)
@@ -33,7 +33,7 @@ def usage_of(records: Iterable[Record]) -> dict[str, Usage]:
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """A put that waits. `admitted` is set before `wake` is called; it stays False where the capacity was closed."""
+    """A put that waits for capacity. `admitted` is set before `wake` is called; it stays False if the capacity was closed."""
 
     shard: str
     size: int
@@ -43,13 +43,13 @@ class Waiter:
 
 
 class Capacity:
-    """Bounds records and bytes outstanding.
+    """Bounds outstanding records and bytes.
 
     Args:
-        max_records: Records, in total.
-        max_bytes: Bytes, in total. A record above half of it could wait for ever: the caller sees to that.
-        shards: How many shards share the capacity.
-        monotonic: Seconds; passed in for tests.
+        max_records: Records of all shards.
+        max_bytes: Bytes of all shards. The caller must refuse records above half of it: they could wait for ever.
+        shards: Number of shards that share the capacity.
+        monotonic: Returns seconds; replaced in tests.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Capacity:
 
     @property
     def seconds_waited(self) -> float:
-        """Seconds that puts have waited, those included that still do."""
+        """Seconds that puts have waited so far, including those that still wait."""
         with self._lock:
             now = self._monotonic()
             return self._seconds_waited + sum(now - waiter.since for waiter in self._waiters)
@@ -93,7 +93,7 @@ class Capacity:
         """Take capacity for a record if there is any now."""
         with self._lock:
             use, total = self._usages.get(shard), self._total
-            # The way of most records: within the share, nobody waits, and nothing but sums changes.
+            # The fast path of most records: within the shard's share, while nobody waits.
             if (
                 use is not None
                 and use.records < self._share.records
@@ -114,7 +114,7 @@ class Capacity:
             return True
 
     def try_acquire_all(self, usages: Mapping[str, Usage]) -> bool:
-        """Take capacity for many records if there is capacity for all of them now, and nobody waits; else for none."""
+        """Take capacity for all of these records, or for none if there is not enough or others wait."""
         with self._lock:
             if self._closed or self._waiters:
                 return False
@@ -132,12 +132,13 @@ class Capacity:
         """Take capacity for a record, or queue for it.
 
         Args:
-            shard: Whose share is used first.
-            size: Bytes.
-            wake: Called once, with the waiter, from any thread, when there is capacity or the capacity was closed.
+            shard: The record's shard.
+            size: Bytes of the record.
+            wake: Called once with the waiter, from any thread and perhaps before this returns, when the waiter was admitted or
+                the capacity was closed.
 
         Returns:
-            Whom to ask (`admitted`) once `wake` was called, which may be at once.
+            The waiter; its `admitted` is valid once `wake` was called.
         """
         with self._lock:
             waiter = Waiter(shard, size, wake, self._monotonic())
@@ -152,7 +153,7 @@ class Capacity:
         return waiter
 
     def cancel(self, waiter: Waiter) -> None:
-        """Give up waiting; capacity that was granted meanwhile is given back."""
+        """Stop waiting, and give back capacity that was granted meanwhile."""
         with self._lock:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
@@ -164,7 +165,7 @@ class Capacity:
             other.wake(other)
 
     def release(self, usages: Mapping[str, Usage]) -> None:
-        """Give back what records took, by the shard they were booked on, and admit others."""
+        """Give back the capacity of records, by shard, and admit waiters."""
         with self._lock:
             for shard, use in usages.items():
                 self._change(shard, -use.records, -use.bytes)
@@ -173,7 +174,7 @@ class Capacity:
             waiter.wake(waiter)
 
     def divide(self, shards: int) -> None:
-        """Share the capacity between another number of shards."""
+        """Divide the capacity between another number of shards."""
         with self._lock:
             self._divide(shards)
             woken = self._admit()
@@ -181,7 +182,7 @@ class Capacity:
             waiter.wake(waiter)
 
     def close(self) -> None:
-        """Admit nobody any more, and wake all who wait."""
+        """Admit nothing any more, and wake all waiters."""
         with self._lock:
             self._closed = True
             woken, self._waiters = self._waiters, []
@@ -205,10 +206,10 @@ class Capacity:
             self._beyond.bytes += max(0, use.bytes - self._share.bytes)
 
     def _may_acquire(self, shard: str, records: int, size: int, before: Collection[Waiter]) -> bool:
-        """Whether there is capacity for records of a shard, which `before` are ahead of.
+        """Whether there is capacity for records of a shard that come after the waiters `before`.
 
-        Who waits for common capacity keeps it from those behind: a large record is not starved by small ones. A shard's own
-        share is always its own; within a shard, order is kept.
+        While any waits, common capacity is kept for the first: small records must not starve a large one. A record may pass
+        waiters of other shards within its own shard's share, but never one of the same shard.
         """
         total, most = self._total, self._max
         if total.records + records > most.records or total.bytes + size > most.bytes:

@@ -1,4 +1,4 @@
-"""What a producer counts, as samples."""
+"""Turns a producer's metrics into samples."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kinesis_efo.producer.metrics import ProducerMetrics
 
 
 def producer_collector(stream: str, snapshot: Callable[[], ProducerMetrics]) -> Source:
-    """A source of samples.
+    """A source of the samples of one producer.
 
     Args:
-        stream: Name or ARN; the name is the attribute `stream`.
-        snapshot: Reads the producer's counters, from any thread.
+        stream: Name or ARN; the name becomes the attribute `stream`.
+        snapshot: Returns the producer's metrics; called from any thread.
     """
     errors = Labels(MOST_ERRORS)
     about = (("stream", stream.rpartition("/")[2]),)

@@ -1,7 +1,6 @@
-"""Carries records from the accumulator to Kinesis: pumps, timers, flushes. Belongs to one event loop.
+"""Sends the accumulator's requests to Kinesis, with timers, flushes and failures. Runs on one event loop.
 
-The accumulator decides, the capacity bounds, the service carries; this module connects them. What may be called from any thread
-says so.
+The accumulator decides, the capacity bounds, and the service transports; the engine connects them.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ from kinesis_efo.producer.stall import StallWatch
 logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
-"""The shard map is asked for at most this often: ListShards may be behind the answers that name a new shard."""
-_CHUNK_BYTES = 1 << 20
-"""Of records that are made and wait for capacity; more only by the last one."""
+"""The least interval between two loads of the shard map: ListShards may lag behind the answers that name a new shard."""
+_BATCH_BYTES = 1 << 20
+"""The most bytes that `make_records` collects before it hands them on; the last record may exceed it."""
 
 
 class Engine:
-    """What runs while a producer is open. Made on its event loop.
+    """The running part of an open producer. Create it on its event loop.
 
     Args:
         stream: Name or ARN, for messages.
         service: Kinesis.
         shards: The shard map.
-        stream_limit: The stream's largest record in bytes.
-        settings: How to behave.
-        clock: Times.
-        random: Jitter.
+        stream_limit: Size of the largest record that the stream accepts, in bytes.
+        settings: The producer's settings.
+        clock: Source of the time.
+        random: Source of the jitter.
     """
 
     def __init__(
@@ -86,14 +85,14 @@ class Engine:
     # -- from any thread
 
     def check(self) -> None:
-        """Raise what keeps the producer from taking records."""
+        """Raise the producer's failure, or that it is closed; return if it takes records."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         if self._stopped:
-            raise ProducerClosedError(f"the producer for {self._stream} is closed")
+            raise self._closed_error()
 
     def make_record(self, given: Given) -> Record | None:
-        """A checked record with its predicted shard; None where it is refused and refusals are only counted."""
+        """Check a record and predict its shard; None if it can never be written and `fail_on_error` is off."""
         self.check()
         record = self._checked(*given)
         if record is not None:
@@ -102,29 +101,29 @@ class Engine:
         return record
 
     def make_records(self, given: Iterable[Given]) -> Iterator[list[Record]]:
-        """As `make_record`, in lists that are handed over at once. Those before one that is refused are handed over too."""
+        """As `make_record`, in batches. Where a record is refused, the batch of those before it comes before the error."""
         rest = iter(given)
         for first in rest:
             self.check()
-            made: list[Record] = []
+            batch: list[Record] = []
             size = 0
             refused: Exception | None = None
             try:
                 for one in chain((first,), islice(rest, MAX_REQUEST_RECORDS - 1)):
                     record = self._checked(*one)
                     if record is not None:
-                        made.append(record)
+                        batch.append(record)
                         size += record.size
-                        if size >= _CHUNK_BYTES:
+                        if size >= _BATCH_BYTES:
                             break
             except Exception as error:
                 refused = error
             now, shard_of = self._clock.monotonic(), self._accumulator.shards.shard_of
-            for record in made:
+            for record in batch:
                 record.put_at = now
                 record.shard = shard_of(record.hash)
-            if made:
-                yield made
+            if batch:
+                yield batch
             if refused is not None:
                 raise refused
 
@@ -139,14 +138,14 @@ class Engine:
 
     @property
     def metrics(self) -> ProducerMetrics:
-        """Counters and gauges, now."""
+        """The current counters and gauges."""
         capacity = self.capacity
         return self._counts.snapshot(capacity.records, capacity.bytes, capacity.waits, capacity.seconds_waited)
 
     # -- on the loop's thread
 
     def accept(self, records: Sequence[Record]) -> None:
-        """Take records that capacity was acquired for."""
+        """Queue records that capacity was acquired for."""
         for record in records:
             record.epoch = self._epoch
         self._epoch.count += len(records)
@@ -157,7 +156,7 @@ class Engine:
             self._arm(self._settings.linger)
 
     def pump(self) -> None:
-        """Send what is to be sent now, and see to it that the rest is not forgotten."""
+        """Send all requests that are due, and set the timer for the rest."""
         if self._failure is not None or self._stopped:
             return
         self._unpumped_records = self._unpumped_bytes = 0
@@ -176,26 +175,26 @@ class Engine:
                 self._arm(due - self._clock.monotonic())
 
     def pump_if_full(self) -> bool:
-        """Send if a request's worth was put since the last time."""
+        """Pump if a full request's worth of records was put since the last pump; return whether."""
         full = self._unpumped_records >= MAX_REQUEST_RECORDS or self._unpumped_bytes >= MAX_REQUEST_BYTES
         if full:
             self.pump()
         return full
 
-    def press(self) -> None:
-        """Somebody waits from now on: send what there is, and watch for a stall."""
+    def expedite(self) -> None:
+        """Send without lingering and watch for a stall, because a caller waits from now on."""
         self._stall.start()
         self.pump()
 
     def give_up(self, why: str) -> None:
-        """Fail with what is outstanding."""
+        """Fail although records are outstanding."""
         self._fail(WriteError(f"the producer for {self._stream} gave up: {why}"))
 
     async def flush(self) -> None:
-        """Return when everything that was put before is acknowledged.
+        """Wait until Kinesis has acknowledged everything that was put before.
 
         Raises:
-            StreamError: The first failure; what is not acknowledged is not claimed.
+            StreamError: The first failure; unacknowledged records may not have been written.
         """
         self.check()
         epoch, self._epoch = self._epoch, Epoch()
@@ -209,11 +208,11 @@ class Engine:
             self.pump()
             await done
         finally:
-            # The epoch stays: the next flush waits for its records too.
+            # If this flush was cancelled, its epoch stays: the next flush waits for those records, too.
             done.cancel()
 
     async def stop(self) -> None:
-        """End without waiting for what is outstanding; says in the log how much that was."""
+        """End without waiting for outstanding records, and log how many there were."""
         self._stopped = True
         self._disarm()
         self._stall.stop()
@@ -229,9 +228,12 @@ class Engine:
                 self.capacity.records,
                 self.capacity.bytes,
             )
-        self._end_flushes(ProducerClosedError(f"the producer for {self._stream} is closed"))
+        self._end_flushes(self._closed_error())
 
     # -- parts
+
+    def _closed_error(self) -> ProducerClosedError:
+        return ProducerClosedError(f"the producer for {self._stream} is closed; create another one")
 
     def _eager(self) -> bool:
         return bool(self._flushes) or self.capacity.waiting
@@ -256,9 +258,9 @@ class Engine:
             except Exception as error:
                 settled = self._accumulator.fault(request, judge(error), self._clock.monotonic())
             else:
-                # An aggregate counts only where readers take it, which the map of the answer tells, not of the prediction.
-                fell = {result.shard for result in results} if self._settings.aggregate else set()
-                unknown = not all(shard is None or self._accumulator.shards.knows(shard) for shard in fell)
+                # Whether readers take an aggregate depends on the shard that it was written to: its hash range must be known.
+                actual = {result.shard for result in results} if self._settings.aggregate else set()
+                unknown = not all(shard is None or self._accumulator.shards.knows(shard) for shard in actual)
                 if unknown:
                     await self._refresh()
                 settled = self._accumulator.settle(request, results, self._clock.monotonic())
@@ -335,11 +337,10 @@ class Engine:
         try:
             await self._refresh()
             self.pump()
-            # ListShards may be behind the answers that name a new shard: not more often than this.
             await asyncio.sleep(REFRESH_SECONDS)
         except Exception as error:
             logger.warning(
-                "the shard map of %s cannot be refreshed, going on with the old one: %s", self._stream, error
+                "the shard map of %s cannot be refreshed: %s; keeping the old one for now", self._stream, error
             )
             await asyncio.sleep(REFRESH_SECONDS)
         finally:

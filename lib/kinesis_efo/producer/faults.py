@@ -1,4 +1,4 @@
-"""What a producer does about a failed call, and what it tells the user when nothing helps."""
+"""Decides whether a producer repeats a failed call, and which error the user gets if no retry helps."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from kinesis_efo.errors import (
 
 
 class Retry(Enum):
-    """Whether a failed call is repeated."""
+    """Whether to repeat a failed call."""
 
     YES = "with backoff, until `retry_timeout`"
     BRIEFLY = "a few times: the SDK may just be renewing the credentials"
-    NO = "fail"
+    NO = "fail at once"
 
 
 @dataclass(frozen=True, slots=True)
 class WriteFault:
-    """A failed call, judged.
+    """A failed call and what to do about it.
 
     Attributes:
-        code: Of the error, as Kinesis names it; the class of the exception where there is no answer.
-        text: For messages.
+        code: Error code from Kinesis; the name of the exception's class if there was no answer.
+        text: The fault in words, for messages.
         retry: Whether to try again.
-        kind: Exception to raise when no try is left.
+        kind: Class of the exception to raise when retries are over.
         remedy: What the user can do, as the end of a sentence.
     """
 
@@ -47,10 +47,10 @@ class WriteFault:
 
 
 def judge(error: Exception, action: str = "kinesis:PutRecords") -> WriteFault:
-    """What a failed call means.
+    """Classify a failed call.
 
     Args:
-        error: As raised by an aiobotocore client.
+        error: The exception that an aiobotocore client raised.
         action: The permission that the call needs, for the message.
     """
     cause, code, text = cause_of(error), code_of(error), describe(error)
@@ -58,13 +58,13 @@ def judge(error: Exception, action: str = "kinesis:PutRecords") -> WriteFault:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return _fault(cause, code or str(status), text, action)
     if cause in (Cause.UNSENT, Cause.UNKNOWN):
-        remedy = "this is not a known fault of Kinesis or of the network"
+        remedy = "report it: this is no known fault of Kinesis or of the network"
         return WriteFault(type(error).__name__, text, Retry.NO, WriteError, remedy)
     return _fault(cause, type(error).__name__, text, action)
 
 
 def judge_result(code: str, message: str) -> WriteFault:
-    """What the error code of one record means."""
+    """Classify the error code of one record."""
     return _fault(cause_of_code(code), code, f"{code}: {message}", "kinesis:PutRecords")
 
 
@@ -86,10 +86,10 @@ def _fault(cause: Cause, code: str, text: str, action: str) -> WriteFault:
         case Cause.KEY:
             return WriteFault(code, text, Retry.NO, KeyUnusableError, key_remedy(code, "GenerateDataKey"))
         case Cause.MISSING:
-            remedy = "was it deployed, and to this account and region?"
+            remedy = "check the stream: was it deployed, and to this account and region?"
             return WriteFault(code, text, Retry.NO, StreamNotFoundError, remedy)
         case Cause.INVALID:
             return WriteFault(code, text, Retry.NO, RecordRefusedError)
-    # A reader tries again where a code is new to us. A writer must not: meanwhile records pile up, and whoever puts them waits, for
-    # something that most likely stays as it is; those that pass by themselves answer with a status of 500 and above.
-    return WriteFault(code, text, Retry.NO, WriteError, "Kinesis refuses the request and will do so again")
+    # A reader retries codes that it does not know. A writer must not: callers would wait, and records pile up, for a fault that
+    # most likely stays. Faults that pass by themselves come with a status of 500 and above.
+    return WriteFault(code, text, Retry.NO, WriteError, "mend the cause: Kinesis would refuse the request again")

@@ -1,4 +1,4 @@
-"""What a producer counts. Relies on nothing."""
+"""The counters, gauges and latency histogram of a producer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 _BOUNDS = [math.sqrt(1 << power) / 1000 for power in range(39)]
-"""Seconds below which a record belongs to the bucket; the last bucket has none."""
+"""Upper bounds of the buckets in seconds; the last bucket has none."""
 
 
 class Latency:
-    """A histogram from `put` to acknowledgement, in buckets of a factor of the square root of two; constant memory."""
+    """A histogram of the times from `put` to acknowledgement. Each bucket is wider by the square root of two; constant memory."""
 
     __slots__ = ("_counts", "count", "longest", "total")
 
@@ -24,10 +24,10 @@ class Latency:
         self.longest = 0.0
 
     def add(self, seconds: Sequence[float]) -> None:
-        """Count some records."""
+        """Count the times of some records."""
         if not seconds:
             return
-        # Those of one request are nearly in order: sorting costs next to nothing, and then it is a few cuts, not one per record.
+        # The times of one request are nearly sorted already, so sorting is cheap and saves one search per record.
         ordered = sorted(seconds)
         below = 0
         for power, bound in enumerate(_BOUNDS):
@@ -42,7 +42,7 @@ class Latency:
         self.longest = max(self.longest, ordered[-1])
 
     def quantile(self, share: float) -> float:
-        """An upper bound, in seconds, that this share of the records stayed under; 0.0 where there are none."""
+        """An upper bound, in seconds, for this share of the records; 0.0 if there are none."""
         wanted = share * self.count
         seen = 0
         for power, count in enumerate(self._counts):
@@ -54,19 +54,19 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class ProducerMetrics:
-    """A snapshot. Bytes are data and partition keys, as Kinesis counts them; times are seconds.
+    """A snapshot of a producer's metrics. Bytes are data and partition keys, as Kinesis counts them; times are seconds.
 
     Attributes:
-        outstanding_records: Put and not acknowledged yet.
+        outstanding_records: Records put and not acknowledged yet.
         outstanding_bytes: The same in bytes.
-        backpressure_waits: How often a put had to wait for capacity.
-        backpressure_seconds: How long they waited, in total.
-        retries: Kinesis records sent again, by error code.
-        requests: PutRecords calls made.
+        backpressure_waits: Number of puts that had to wait for capacity.
+        backpressure_seconds: Total time that puts have waited.
+        retries: Number of Kinesis records sent again, by error code.
+        requests: Number of PutRecords calls.
         records_written: Acknowledged records, as they were put.
         bytes_written: The same in bytes.
-        records_refused: Left out because they can never be written; only where `fail_on_error` is off.
-        latency_mean: From put to acknowledgement.
+        records_refused: Records skipped because they can never be written; only where `fail_on_error` is off.
+        latency_mean: Mean time from put to acknowledgement.
         latency_p50: The same, median; an upper bound within a factor of 1.5.
         latency_p99: The same, 99th percentile.
         latency_max: The same, longest.
@@ -88,7 +88,7 @@ class ProducerMetrics:
 
 
 class Counts:
-    """The counters behind the snapshot."""
+    """The counters that a snapshot is made of."""
 
     def __init__(self) -> None:
         self.retries: Counter[str] = Counter()
@@ -99,7 +99,7 @@ class Counts:
         self.latency = Latency()
 
     def snapshot(self, records: int, size: int, waits: int, seconds_waited: float) -> ProducerMetrics:
-        """A snapshot, with what the capacity knows."""
+        """Make a snapshot of the counters and of the capacity's figures: outstanding records, their bytes, waits, seconds."""
         return ProducerMetrics(
             outstanding_records=records,
             outstanding_bytes=size,

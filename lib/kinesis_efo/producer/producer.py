@@ -1,4 +1,4 @@
-"""The producer for asyncio: bounded, with back-pressure, and silent about nothing. The engine does the work."""
+"""The producer for asyncio: opens the service, runs the engine and reports metrics."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ Connect = Callable[[], AbstractAsyncContextManager[Service]]
 class Producer:
     """Writes records to one stream. An async context manager; for one event loop.
 
-    Delivery is at least once: a request whose answer is lost is sent again. Nothing is dropped for its age, and nothing
-    counts as written before Kinesis has acknowledged it.
+    It delivers at least once: it repeats a request whose answer is lost. It drops no record for its age, and counts none as
+    written before Kinesis has acknowledged it.
 
     Args:
         stream: Name or ARN. The role needs `kinesis:PutRecords` and `kinesis:ListShards` on it, and
-            `kinesis:DescribeStreamSummary` where it takes records above 1 MiB.
-        settings: Bounds, batching, order, aggregation, patience.
+            `kinesis:DescribeStreamSummary` if the stream accepts records above 1 MiB.
+        settings: Bounds, batching, order, aggregation and retries.
         aws: Region, endpoint and role.
-        metrics: Where metrics go.
-        clock: Times; passed in for tests.
-        random: Jitter; passed in for tests.
-        connect: Opens the service; passed in for tests.
+        metrics: Where to send metrics.
+        clock: Source of the time; replaced in tests.
+        random: Source of the jitter; replaced in tests.
+        connect: Opens the service; replaced in tests.
 
     Example:
         >>> async def copy(lines):
@@ -76,7 +76,7 @@ class Producer:
         self._engine: Engine | None = None
         self._closed = False
 
-    # -- life
+    # -- opening and closing
 
     async def open(self) -> Self:
         """Connect and load the shard map. Entering the context does this.
@@ -86,7 +86,7 @@ class Producer:
             StreamError: The stream does not exist, or credentials or policy refuse it.
         """
         if self._engine is not None:
-            raise ProducerClosedError(f"the producer for {self.stream} was opened before; make another one")
+            raise ProducerClosedError(f"the producer for {self.stream} was opened before; create another one")
         try:
             service = await self._stack.enter_async_context(self._connect())
             shards = ShardMap(await service.shards())
@@ -110,7 +110,7 @@ class Producer:
         """Write everything, then disconnect. Leaving the context does this. Does nothing when closed.
 
         Raises:
-            StreamError: As `flush`; the producer is closed all the same.
+            StreamError: As `flush`; the producer is closed even then.
         """
         if self._closed or self._engine is None:
             return
@@ -120,7 +120,7 @@ class Producer:
             await self.abort()
 
     async def abort(self) -> None:
-        """Disconnect without waiting for what is outstanding; says in the log how much that was."""
+        """Disconnect without waiting for outstanding records, and log how many there were."""
         if self._closed or self._engine is None:
             return
         self._closed = True
@@ -139,13 +139,13 @@ class Producer:
         if error is None:
             await self.close()
         elif isinstance(error, Exception):
-            # What was put before the error is still written; the error itself goes first.
+            # Records put before the error are still written, and the caller gets its own error, not the producer's.
             try:
                 await self.close()
             except StreamError as failure:
                 if failure is not error:
                     logger.error(
-                        "producer for %s failed while it was closed after another error: %s", self.stream, failure
+                        "producer for %s failed when it was closed after another error: %s", self.stream, failure
                     )
         else:
             await self.abort()
@@ -153,18 +153,18 @@ class Producer:
     # -- writing
 
     async def put(self, data: Data, partition_key: str, explicit_hash_key: str | int | None = None) -> None:
-        """Hand over a record; waits while too much is outstanding. It is written once a later `flush` or `close` returns.
+        """Queue a record; waits while too much is outstanding. It is written once a later `flush` or `close` returns.
 
-        A put that is cancelled while it waits may have handed over its record.
+        A put that is cancelled while it waits may have queued its record.
 
         Args:
-            data: The record; text is written as UTF-8.
-            partition_key: 1 to 256 characters; decides on the shard, and on order with `ordered`.
-            explicit_hash_key: 0 to 2**128-1; decides on the shard instead.
+            data: The record; text is encoded as UTF-8.
+            partition_key: 1 to 256 characters; selects the shard. With `ordered`, records with the same key keep their order.
+            explicit_hash_key: 0 to 2**128-1; selects the shard in place of the partition key.
 
         Raises:
             RecordRefusedError: The record can never be written. Others are not affected.
-            StreamError: An earlier record could not be written; everything unacknowledged is not claimed.
+            StreamError: An earlier record could not be written; unacknowledged records may not have been written.
         """
         engine = self.engine
         record = engine.make_record((data, partition_key, explicit_hash_key))
@@ -175,44 +175,44 @@ class Producer:
         else:
             await _wait_for_capacity(engine, record)
         if engine.pump_if_full():
-            # A caller that only puts would keep the loop from sending.
+            # Let the loop send: a caller that only puts would never yield to it.
             await asyncio.sleep(0)
 
     async def put_many(self, records: Iterable[Given]) -> None:
-        """As `put` for each of them, in order, with less CPU per record. Takes from `records` as there is capacity.
+        """Queue records in order, with less CPU per record than `put`. Reads `records` only as fast as there is capacity.
 
         Args:
-            records: Each as `put` takes it: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)`.
+            records: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)` each.
 
         Raises:
-            RecordRefusedError: A record can never be written. Those before it are handed over, those after it are not.
+            RecordRefusedError: A record can never be written. The records before it are queued, those after it are not.
             StreamError: As `put`.
         """
         engine = self.engine
-        for made in engine.make_records(records):
-            await _enter(engine, made)
+        for batch in engine.make_records(records):
+            await _put_batch(engine, batch)
             if engine.pump_if_full():
                 await asyncio.sleep(0)
 
     async def flush(self) -> None:
-        """Return when everything that was put before is acknowledged.
+        """Wait until Kinesis has acknowledged everything that was put before.
 
         Raises:
-            StreamError: The first failure; what is not acknowledged is not claimed.
+            StreamError: The first failure; unacknowledged records may not have been written.
         """
         await self.engine.flush()
 
     @property
     def metrics(self) -> ProducerMetrics:
-        """Counters and gauges, now."""
+        """The current counters and gauges."""
         return self._engine.metrics if self._engine is not None else ProducerMetrics()
 
     @property
     def engine(self) -> Engine:
-        """What runs while the producer is open; for the blocking facade.
+        """The engine of the open producer, for `BlockingProducer`.
 
         Raises:
-            ProducerClosedError: It was not opened.
+            ProducerClosedError: The producer was not opened.
         """
         if self._engine is None:
             raise ProducerClosedError(f"the producer for {self.stream} is not open: enter its context or call open()")
@@ -224,29 +224,29 @@ class Producer:
         return connect(self.stream, self._aws, self.settings.max_in_flight + 1)
 
 
-async def _enter(engine: Engine, records: Sequence[Record]) -> None:
+async def _put_batch(engine: Engine, records: Sequence[Record]) -> None:
     if engine.capacity.try_acquire_all(usage_of(records)):
         engine.accept(records)
     elif len(records) == 1:
         await _wait_for_capacity(engine, records[0])
     else:
         half = len(records) // 2
-        await _enter(engine, records[:half])
-        await _enter(engine, records[half:])
+        await _put_batch(engine, records[:half])
+        await _put_batch(engine, records[half:])
 
 
 async def _wait_for_capacity(engine: Engine, record: Record) -> None:
     woken = asyncio.get_running_loop().create_future()
 
     def wake(waiter: Waiter) -> None:
-        # Taken at once, not when the coroutine runs again: those that put later stay behind.
+        # Queued at once, not when the coroutine runs again: records put later must stay behind this one.
         if waiter.admitted:
             engine.accept((record,))
         if not woken.done():
             woken.set_result(None)
 
     waiter = engine.capacity.acquire(record.shard, record.size, wake)
-    engine.press()
+    engine.expedite()
     try:
         await woken
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""A record on its way, checked once when it is put. Relies on msgspec: its structs are made faster than objects."""
+"""A record on its way to Kinesis, checked once when it is put. A msgspec struct, which is created faster than an object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer.routing import MAX_HASH
 
 try:
-    # Python's own: OpenSSL's spends more on setting up than on the few bytes of a key.
+    # Python's own MD5: the set-up of OpenSSL's takes longer than hashing the few bytes of a key.
     from _md5 import md5  # type: ignore[import-not-found, unused-ignore]
 except ImportError:
     from hashlib import md5
@@ -24,7 +24,7 @@ MAX_KEY_CHARACTERS = 256
 
 
 class Epoch:
-    """The records between two flushes; `flush` waits for the count to reach 0."""
+    """Counts the outstanding records put between two flushes; `flush` waits until it reaches 0."""
 
     __slots__ = ("count",)
 
@@ -34,7 +34,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class SizeLimit:
-    """The largest record, partition key counted, with who says so and what to raise, for the message."""
+    """The size of the largest record, partition key included, with the origin of the limit and what to raise, for messages."""
 
     bytes: int
     source: str = "the stream takes"
@@ -42,15 +42,15 @@ class SizeLimit:
 
 
 class Record(msgspec.Struct, gc=False, eq=False):
-    """What one `put` was given.
+    """One record that was put.
 
     Attributes:
-        size: Bytes of data and partition key: what Kinesis counts.
-        hash: Place on the ring of hash keys, which decides on the shard.
-        position: How many records were put before this one; names it in messages.
-        shard: Predicted when it was put; what it takes from the capacity is booked there.
-        put_at: Monotonic seconds.
-        faulted_at: When it was first refused for another reason than throughput; None before.
+        size: Bytes of data and partition key, as Kinesis counts them.
+        hash: Hash key as a number; it selects the shard.
+        position: Number of records put before this one; identifies it in messages.
+        shard: The shard predicted at the put; the record's capacity is counted there.
+        put_at: Time of the put, monotonic seconds.
+        faulted_at: Time of the first refusal for another reason than throughput; None before.
     """
 
     data: bytes
@@ -66,11 +66,11 @@ class Record(msgspec.Struct, gc=False, eq=False):
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """Itself: a record is the parcel of one."""
+        """The record itself: it is a parcel of one record."""
         return (self,)
 
     def describe(self) -> str:
-        """The record for messages, without its data."""
+        """The record in words for messages, without its data."""
         return _describe(self.position, self.key, self.size)
 
 
@@ -90,17 +90,17 @@ class Parcel(Protocol):
 
 
 def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLimit, position: int) -> Record:
-    """A checked record.
+    """Check data and keys, and make a record of them.
 
     Args:
-        data: Text is written as UTF-8.
+        data: The record's data; text is encoded as UTF-8.
         key: Partition key, 1 to 256 characters.
-        hash_key: Explicit hash key, 0 to 2**128-1; instead of the MD5 of the partition key.
-        limit: On data and key together.
-        position: For messages.
+        hash_key: Explicit hash key, 0 to 2**128-1; in place of the MD5 of the partition key.
+        limit: Largest size of data and key together.
+        position: Number of records put before, for messages.
 
     Raises:
-        RecordRefusedError: It can never be written.
+        RecordRefusedError: The record can never be written.
     """
     if not isinstance(data, bytes):
         data = _as_bytes(data, key, position)

@@ -1,4 +1,4 @@
-"""Cuts requests out of queues: PutRecords takes 500 records and 10 MiB, partition keys counted. Pure."""
+"""Cuts PutRecords requests out of the queues: at most 500 records and 10 MiB each, partition keys included."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from kinesis_efo.producer.record import Parcel, Record
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS
 from kinesis_efo.producer.shard_queue import ShardQueue
 
-_ENTRY_OVERHEAD = 64  # framing of a record inside an aggregate, its hash key counted
-_AGGREGATE_OVERHEAD = 1_100  # magic, digest and the longest partition key
+_ENTRY_OVERHEAD = 64  # framing of a record inside an aggregate, including its hash key
+_AGGREGATE_OVERHEAD = 1_100  # magic number, digest and the longest partition key
 
 
 @dataclass(slots=True)
 class Request:
-    """What goes into one PutRecords.
+    """The content of one PutRecords request.
 
     Attributes:
-        parcels: In the order in which they are sent.
-        shards: The predicted one of each parcel.
-        records: All records, in order.
-        sent_at: Monotonic seconds.
+        parcels: The Kinesis records, in order.
+        shards: The predicted shard of each parcel.
+        records: The records in all parcels, in order.
+        sent_at: Time of sending, monotonic seconds.
     """
 
     parcels: list[Parcel] = field(default_factory=list)
@@ -32,11 +32,11 @@ class Request:
 
 
 def cut(queues: Iterable[ShardQueue], aggregate_bytes: int | None) -> Request:
-    """Take as much out of the queues as one request holds, and at least one record.
+    """Take as many records out of the queues as one request holds, and at least one.
 
     Args:
-        queues: Those that may send, in the order in which they have their turn.
-        aggregate_bytes: Largest aggregate, or None for records as they are.
+        queues: The queues that may send, in the order of their turns.
+        aggregate_bytes: Size of the largest aggregate, or None to send records as they are.
     """
     request = Request()
     bytes_left = MAX_REQUEST_BYTES

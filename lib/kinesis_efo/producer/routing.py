@@ -1,6 +1,6 @@
-"""Which shard a record goes to: the shard map, as ListShards last told it.
+"""The shard map: predicts the shard of a record from the last answer of ListShards.
 
-A prediction, not a promise: the map may be old. The answer of PutRecords names the real shard.
+The map may be out of date; the answer of PutRecords names the real shard.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kinesis_efo.errors import WriteError
 
 MAX_HASH = (1 << 128) - 1
-"""The end of the ring of hash keys."""
+"""The largest hash key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class HashRange:
     """A shard's range of hash keys, both ends included.
 
     Attributes:
-        open: Whether it still takes records.
+        open: Whether the shard still accepts records.
     """
 
     id: str
@@ -33,35 +33,35 @@ class ShardMap:
     """The shards of a stream.
 
     Args:
-        shards: Open and closed ones.
+        shards: The open and the closed ones.
 
     Raises:
-        WriteError: None is open.
+        WriteError: No shard is open.
     """
 
     def __init__(self, shards: Iterable[HashRange]) -> None:
         self._all = {shard.id: shard for shard in shards}
-        takers = sorted((shard for shard in self._all.values() if shard.open), key=lambda shard: shard.end)
-        if not takers:
+        open_shards = sorted((shard for shard in self._all.values() if shard.open), key=lambda shard: shard.end)
+        if not open_shards:
             raise WriteError(f"the stream has no open shard; ListShards names {sorted(self._all) or 'none at all'}")
-        # The last one takes all above it: no place on the ring is without a shard, whatever ListShards left out.
-        self._ends = [*(shard.end for shard in takers[:-1]), MAX_HASH]
-        self._ids = [shard.id for shard in takers]
+        # The last one gets everything above it, so that each hash key has a shard whatever ListShards left out.
+        self._ends = [*(shard.end for shard in open_shards[:-1]), MAX_HASH]
+        self._ids = [shard.id for shard in open_shards]
 
     @property
     def open_shards(self) -> tuple[str, ...]:
-        """Ids of the shards that take records, by hash key."""
+        """Ids of the open shards, in the order of their hash keys."""
         return tuple(self._ids)
 
-    def shard_of(self, ring: int) -> str:
-        """The open shard for a place on the ring of hash keys."""
-        return self._ids[bisect_left(self._ends, ring)]
+    def shard_of(self, hash_key: int) -> str:
+        """The open shard for a hash key."""
+        return self._ids[bisect_left(self._ends, hash_key)]
 
     def knows(self, shard: str) -> bool:
         """Whether ListShards named the shard, open or closed."""
         return shard in self._all
 
-    def covers(self, shard: str, ring: int) -> bool:
-        """Whether a place belongs to a shard; not, if the shard is unknown."""
+    def covers(self, shard: str, hash_key: int) -> bool:
+        """Whether a hash key is in the range of a shard; False if the shard is unknown."""
         known = self._all.get(shard)
-        return known is not None and known.start <= ring <= known.end
+        return known is not None and known.start <= hash_key <= known.end

@@ -1,4 +1,4 @@
-"""Kinesis as a producer needs it: PutRecords, whose bodies msgspec writes and reads, the shard map and the stream's limit."""
+"""The calls to Kinesis that a producer makes: PutRecords (with bodies encoded by msgspec), the shard map, and the record limit."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ DEFAULT_RECORD_BYTES = 1 << 20
 _STREAM_ARN = re.compile(r"arn:[\w-]+:kinesis:(?P<region>[\w-]+):\d{12}:stream/[a-zA-Z0-9_.-]{1,128}")
 _STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _SMALL = 400
-"""Bytes below which msgspec's own base64 is the faster one: pybase64 has a call per record, and four times the speed."""
+"""Bytes below which msgspec's base64 is faster than pybase64, which has four times the speed but costs a call per record."""
 
 
 class Service(Protocol):
-    """The seam between a producer and Kinesis."""
+    """What a producer calls of Kinesis; replaced in tests."""
 
     async def put_records(self, parcels: Sequence[Parcel]) -> Sequence[Result]:
-        """One PutRecords, sent once: repeating is the producer's. One result per parcel, in order."""
+        """Send one PutRecords without retries, which are the producer's task. Returns one result per parcel, in order."""
         ...
 
     async def shards(self) -> list[HashRange]:
-        """The stream's shards, closed ones included."""
+        """List the stream's shards, including closed ones."""
         ...
 
     async def max_record_bytes(self) -> int:
-        """The largest record that the stream takes, its partition key counted."""
+        """Get the size of the largest record that the stream accepts, including its partition key."""
         ...
 
 
@@ -70,7 +70,7 @@ _decoder = msgspec.json.Decoder(_Answer)
 
 
 class BrokenAnswerError(OSError):
-    """PutRecords answered with something else than one result per record."""
+    """The answer of PutRecords is not one result per record."""
 
 
 class KinesisService:
@@ -103,18 +103,18 @@ class KinesisService:
         try:
             results = _decoder.decode(answer[RAW_BODY]).records
         except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BrokenAnswerError(f"PutRecords answered with what is not its answer: {error}") from None
+            raise BrokenAnswerError(f"the answer of PutRecords cannot be decoded: {error}") from None
         if len(results) != len(parcels):
             raise BrokenAnswerError(f"PutRecords answered {len(results)} results for {len(parcels)} records")
         return results
 
     async def shards(self) -> list[HashRange]:
         shards: list[HashRange] = []
-        asked: dict[str, Any] = self._stream
-        while asked:
-            page = await self._control.list_shards(**asked)
+        arguments: dict[str, Any] = self._stream
+        while arguments:
+            page = await self._control.list_shards(**arguments)
             shards += [_shard(shard) for shard in page["Shards"]]
-            asked = {"NextToken": page["NextToken"]} if page.get("NextToken") else {}
+            arguments = {"NextToken": page["NextToken"]} if page.get("NextToken") else {}
         return shards
 
     async def max_record_bytes(self) -> int:
@@ -124,7 +124,7 @@ class KinesisService:
             if cause_of(error) is not Cause.DENIED:
                 raise
             logger.info(
-                "no permission kinesis:DescribeStreamSummary (%s): taking records of up to 1 MiB", describe(error)
+                "no permission kinesis:DescribeStreamSummary (%s): records may have up to 1 MiB", describe(error)
             )
             return DEFAULT_RECORD_BYTES
         kibibytes = answer["StreamDescriptionSummary"].get("MaxRecordSizeInKiB")
@@ -133,12 +133,12 @@ class KinesisService:
 
 @asynccontextmanager
 async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncIterator[Service]:
-    """Kinesis for one stream.
+    """Connect to Kinesis for one stream.
 
     Args:
         stream: Name or ARN.
         aws: Region, endpoint and role.
-        connections: Requests that may be under way at a time.
+        connections: Most requests in flight at a time.
 
     Raises:
         ConfigurationError: The stream's name or ARN is not one, or no region is known.
@@ -148,7 +148,7 @@ async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncItera
         retries={"total_max_attempts": 1},
         max_pool_connections=connections,
         parameter_validation=False,
-        # The SDK's own is put together again for every request, which costs more than to sign it.
+        # The SDK builds its own user agent anew for every request, which takes longer than signing the request.
         user_agent=f"kinesis-efo/{__version__} Botocore/{botocore.__version__}",
     )
     async with await clients.open("kinesis", once) as data, await clients.open("kinesis") as control:
@@ -156,7 +156,7 @@ async def connect(stream: str, aws: AwsSettings, connections: int) -> AsyncItera
 
 
 def region_of(stream: str, aws: AwsSettings) -> str:
-    """The region to write in: the option's, the ARN's, or the SDK's own.
+    """The region of a stream: from the option, from the ARN, or from the SDK's configuration.
 
     Raises:
         ConfigurationError: The stream's name or ARN is not one, or no region is known.

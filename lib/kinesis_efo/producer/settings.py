@@ -1,4 +1,4 @@
-"""How a producer behaves: one object, checked when it is made."""
+"""The settings of a producer, checked on creation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MAX_REQUEST_RECORDS = 500
 """Records in one PutRecords request (PutRecords API reference)."""
 
 MAX_REQUEST_BYTES = 10 << 20
-"""Bytes in one PutRecords request, partition keys counted (PutRecords API reference)."""
+"""Bytes in one PutRecords request, including partition keys (PutRecords API reference)."""
 
 MAX_RECORD_BYTES = 10 << 20
-"""The largest record any stream can be set to take, its partition key counted (MaxRecordSizeInKiB)."""
+"""The largest record that a stream can be configured to accept, including its partition key (MaxRecordSizeInKiB)."""
 
 BOUNDS: Final[Mapping[str, tuple[float, float, str]]] = {
     "max_outstanding_records": (1, 10**8, "records"),
@@ -28,32 +28,32 @@ BOUNDS: Final[Mapping[str, tuple[float, float, str]]] = {
     "retry_timeout": (0.1, 86_400, "seconds"),
     "stall_warning": (0.1, 86_400, "seconds"),
 }
-"""Least and most of each number in `ProducerSettings`, both allowed, and its unit."""
+"""Minimum, maximum (both allowed) and unit of each number in `ProducerSettings`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """What may be outstanding, how requests are cut, and how patiently they are repeated.
+    """Bounds on outstanding records, and how requests are filled, ordered and retried.
 
     Attributes:
-        max_outstanding_records: Records put and not acknowledged yet; `put` waits beyond.
+        max_outstanding_records: Most records put and not acknowledged yet; above it, `put` waits.
         max_outstanding_bytes: The same in bytes of data and partition keys. At least twice the stream's largest record.
-        linger: Seconds a record waits for others to fill its request. Not waited out while `put` or `flush` waits.
-        max_in_flight: Requests under way at a time.
-        ordered: Keep the order of records with the same partition key, also when some are refused and repeated. One request
-            at a time per shard, and one record per key in it; with `aggregate` one aggregate, of any number of keys.
-        aggregate: Pack small records of one shard into KPL aggregates. Readers must take them apart.
-        aggregate_bytes: An aggregate grows to this many bytes at most. 50 KiB is KPL's own default.
-        fail_on_error: A record that can never be written fails the producer; else it is logged, counted and left out.
-            Faults that concern the whole stream fail it either way.
-        backoff_base: First backoff in seconds; the wait is random between 0 and it (full jitter) and doubles from there.
+        linger: Seconds that a record waits for others to fill its request; cut short while a `put` or `flush` waits.
+        max_in_flight: Most requests in flight at a time.
+        ordered: Keep the order of records with the same partition key, even when some are retried. Each shard then has one
+            request at a time, with one record per key, or with `aggregate` one aggregate of any number of keys.
+        aggregate: Pack small records of one shard into KPL aggregates, which readers must unpack.
+        aggregate_bytes: Size of the largest aggregate. KPL's default is 50 KiB, too.
+        fail_on_error: Whether a record that can never be written fails the producer. Otherwise the record is logged, counted
+            and skipped. Faults of the whole stream always fail the producer.
+        backoff_base: First backoff in seconds. The wait is random between 0 and the backoff (full jitter), which doubles.
         backoff_max: Longest backoff, seconds.
-        retry_timeout: Seconds without any progress on a failing shard after which the producer fails. Nothing is ever
-            dropped for its age: this ends in an error.
-        stall_warning: Seconds without any acknowledgement, while somebody waits, after which a warning is logged (once).
+        retry_timeout: Seconds without any progress on a failing shard after which the producer fails. Records are never
+            dropped for their age.
+        stall_warning: Seconds without any acknowledgement, while a caller waits, after which one warning is logged.
 
     Raises:
-        OptionsError: A value is out of bounds; all of them are named.
+        OptionsError: A value is out of bounds; the message names all such values.
 
     >>> ProducerSettings(linger=-1, max_in_flight=0)
     Traceback (most recent call last):

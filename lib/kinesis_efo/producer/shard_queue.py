@@ -1,7 +1,7 @@
-"""What waits for one shard, and how fast it is offered. No I/O, no clock: times are passed in.
+"""The records that wait for one shard, and the rate at which they are sent. No I/O, no clock: times are passed in.
 
-A queue that was throttled rests for a random time, sends one request at a time and halves or doubles how much it offers, so
-that it goes on at the shard's limit without sending everything again and again.
+After Kinesis throttled a queue, it backs off for a random time, sends one request at a time, and halves or doubles its window
+(records per request). So it writes at the shard's limit without sending everything again and again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kinesis_efo.producer.settings import MAX_REQUEST_RECORDS, ProducerSettings
 
 
 class Backoff:
-    """Full jitter: a random wait between 0 and a bound that doubles with each fault in a row.
+    """Backoff with full jitter: a random wait between 0 and a bound that doubles with each fault in a row.
 
     Args:
         settings: First and longest bound.
@@ -31,34 +31,34 @@ class Backoff:
         self._began = 0.0
         self.until = 0.0
 
-    def news(self, sent_at: float) -> bool:
-        """Whether a request was sent after the last fault. Those that were under way together tell the same thing."""
+    def is_news(self, sent_at: float) -> bool:
+        """Whether a request was sent after the last fault: requests in flight together count as one fault."""
         return not self._faults or sent_at >= self._began
 
     def extend(self, sent_at: float, now: float, *, progress: bool = False) -> None:
-        """Rest after a fault.
+        """Back off after a fault.
 
         Args:
             sent_at: When the failed request was sent, monotonic seconds.
             now: Monotonic seconds.
-            progress: Part of the request was taken: the bound starts again.
+            progress: Whether a part of the request succeeded, so that the bound starts anew.
         """
         if progress:
             self._faults = 1
-        elif self.news(sent_at):
+        elif self.is_news(sent_at):
             self._faults += 1
         self._began = now
         bound = min(self._max, self._base * 2.0 ** min(self._faults - 1, 30))
         self.until = max(self.until, now + self._random.uniform(0, bound))
 
     def end(self) -> None:
-        """A request was taken as a whole."""
+        """End the backoff after a request that succeeded as a whole."""
         self._faults = 0
         self.until = 0.0
 
 
 class RecordOrder(Protocol):
-    """Records that wait, in the order in which they may be sent."""
+    """Waiting records, in the order in which they may be sent."""
 
     bytes: int
 
@@ -68,13 +68,13 @@ class RecordOrder(Protocol):
         """Add records that were put."""
 
     def give_back(self, records: Sequence[Record]) -> None:
-        """Put records back that were taken, to the front, in the order in which they were taken."""
+        """Return records that were taken to the front, in their old order."""
 
     def oldest(self) -> float:
-        """When the first one was put."""
+        """The time at which the first record was put."""
 
     def candidates(self) -> Iterable[Record]:
-        """Those that may go into one request, first to last."""
+        """The records that may go into one request, in order."""
 
     def take(self, records: Sequence[Record]) -> None:
         """Remove the first of the candidates."""
@@ -120,14 +120,14 @@ class Fifo:
             taken = _fitting(self._records, most, most_bytes)
             self.take(taken)
             return taken
-        # The way of most requests: small records, of which any number fits.
+        # The fast path: most queues fit into the request as a whole.
         taken = [self._records.popleft() for _ in range(min(most, len(self._records)))]
         self.bytes -= sum([record.size for record in taken])
         return taken
 
 
 class PerKey:
-    """Order per partition key. PutRecords may refuse a record and take a later one: a request holds one record of a key."""
+    """Order per partition key: a request holds one record per key, because PutRecords may refuse a record and take a later one."""
 
     def __init__(self) -> None:
         self._keys: dict[str, deque[Record]] = {}
@@ -157,7 +157,7 @@ class PerKey:
             self.bytes += record.size
 
     def oldest(self) -> float:
-        # Never too late: what is left after a request has waited for that request already.
+        # May be earlier than the first record's own time, never later: that only shortens its linger.
         return self._since
 
     def candidates(self) -> Iterable[Record]:
@@ -168,7 +168,7 @@ class PerKey:
             queue = self._keys.pop(record.key)
             queue.popleft()
             if queue:
-                # To the end: every key has its turn.
+                # To the end, so that every key gets its turn.
                 self._keys[record.key] = queue
             self._count -= 1
             self.bytes -= record.size
@@ -191,24 +191,24 @@ def _fitting(candidates: Iterable[Record], most: int, most_bytes: int) -> list[R
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """Since when there was no progress, in monotonic seconds, and what came first."""
+    """Since when a queue makes no progress, in monotonic seconds, and the first fault."""
 
     since: float
     cause: str
 
 
 class ShardQueue:
-    """One shard's records and its pace.
+    """The records for one shard, and their pace.
 
     Args:
-        shard: Its id.
+        shard: Id of the shard.
         settings: Order, aggregation and backoff.
-        random: For the backoff.
+        random: Source of the jitter.
     """
 
     def __init__(self, shard: str, settings: ProducerSettings, random: Random) -> None:
         self.shard = shard
-        # Aggregates are all or nothing, and one queue sends one at a time: they keep order by themselves.
+        # An aggregate is written as a whole or not at all, and the queue sends one at a time: first in, first out keeps order.
         self.records: RecordOrder = PerKey() if settings.ordered and not settings.aggregate else Fifo()
         self.in_flight = 0
         self.failing: Failing | None = None
@@ -218,19 +218,19 @@ class ShardQueue:
         self.backoff = Backoff(settings, random)
 
     def ready(self, now: float) -> bool:
-        """Whether it has something that may be sent now."""
+        """Whether the queue has records that may be sent now."""
         alone = self._ordered or self.window < self._most
         return len(self.records) > 0 and self.backoff.until <= now and not (alone and self.in_flight)
 
     def slow_down(self, taken: int, sent_at: float, now: float) -> None:
-        """After a throttled request, of which `taken` parcels were taken."""
-        halved = 2 * taken if taken else self.window // 2
-        window = halved if self.backoff.news(sent_at) else self.window + 2 * taken
+        """Adapt the window and back off after a throttled request, of which Kinesis took `taken` parcels."""
+        reduced = 2 * taken if taken else self.window // 2
+        window = reduced if self.backoff.is_news(sent_at) else self.window + 2 * taken
         self.window = max(1, min(self._most, window))
         self.backoff.extend(sent_at, now, progress=taken > 0)
 
     def speed_up(self, sent_at: float) -> None:
-        """After a request that was taken as a whole."""
-        if self.backoff.news(sent_at):
+        """Widen the window and end the backoff after a request that succeeded as a whole."""
+        if self.backoff.is_news(sent_at):
             self.backoff.end()
             self.window = min(self._most, 2 * self.window)

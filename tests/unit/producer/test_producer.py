@@ -497,7 +497,7 @@ def test_one_warning_per_stall_and_one_when_it_ends(caplog: pytest.LogCaptureFix
 
     run(scenario, max_outstanding_records=1, stall_warning=0.1)
     assert "1 records (2 bytes) are outstanding and none was acknowledged for" in caplog.messages[0]
-    assert "goes on after" in caplog.messages[1]
+    assert "continues after" in caplog.messages[1]
     assert len(caplog.messages) == 2
 
 

@@ -1,6 +1,6 @@
 """A local AWS for demos and tests: Kinesis with Enhanced Fan-Out in memory, moto for every other service.
 
-Stands alone: nothing else of this library is imported here. Needs the extra ``local``.
+Needs the extra `local`.
 """
 
 from .aws import LocalAws

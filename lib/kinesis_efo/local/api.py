@@ -1,4 +1,4 @@
-"""The operations on streams, shards and consumers: request dictionaries in, response dictionaries out, ``AwsError`` raised."""
+"""The operations on streams, shards and consumers. Each takes and returns a dictionary, and raises `AwsError`."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _describe(stream: Stream) -> Params:
 
 
 def _hours(seconds: float) -> float:
-    # A fraction only where a test has set a retention that the real service does not have.
+    # A fraction only if a test has set a retention that the real service does not have.
     hours = seconds / HOUR
     return int(hours) if hours.is_integer() else hours
 
@@ -147,19 +147,19 @@ def list_shards(kinesis: Kinesis, params: Params) -> Params:
     return shown
 
 
-def _shard_filter(stream: Stream, asked: Params | None, now: float) -> Callable[[Shard], bool]:
-    kind = asked["Type"] if asked else "FROM_TRIM_HORIZON"
-    asked = asked or {}
+def _shard_filter(stream: Stream, given: Params | None, now: float) -> Callable[[Shard], bool]:
+    kind = given["Type"] if given else "FROM_TRIM_HORIZON"
+    given = given or {}
     horizon = max(stream.horizon(now), stream.created_at)
     if kind == "AFTER_SHARD_ID":
-        if "ShardId" not in asked:
+        if "ShardId" not in given:
             raise invalid("ShardFilter of type AFTER_SHARD_ID needs a ShardId")
-        after: str = asked["ShardId"]
+        after: str = given["ShardId"]
         return lambda shard: shard.id > after
     if kind in ("AT_TIMESTAMP", "FROM_TIMESTAMP"):
-        if "Timestamp" not in asked:
+        if "Timestamp" not in given:
             raise invalid(f"ShardFilter of type {kind} needs a Timestamp")
-        at = asked["Timestamp"]
+        at = given["Timestamp"]
         if at > now + 1:
             raise invalid(f"ShardFilter timestamp {at} is in the future. Current timestamp: {now:.3f}")
         if at < horizon:
@@ -167,7 +167,7 @@ def _shard_filter(stream: Stream, asked: Params | None, now: float) -> Callable[
     elif kind == "AT_TRIM_HORIZON":
         at = horizon
     elif kind == "FROM_TRIM_HORIZON":
-        # Not the stream's creation: after a clock jumped back, shards were closed before that.
+        # Not bounded by the stream's creation: after the clock has jumped back, shards may have closed before it.
         at = stream.horizon(now)
     elif kind == "AT_LATEST":
         return lambda shard: not shard.closed
@@ -198,7 +198,7 @@ def merge_shards(kinesis: Kinesis, params: Params) -> Params:
 
 
 def update_shard_count(kinesis: Kinesis, params: Params) -> Params:
-    """UpdateShardCount: from half to double, or any count between 1 and the limit where that is further."""
+    """UpdateShardCount. The target must be between half and double the current count."""
     stream = _reshardable(kinesis, params)
     current, target = len(stream.open_shards), params["TargetShardCount"]
     if target > 2 * current or target < (current + 1) // 2:

@@ -1,4 +1,4 @@
-"""``LocalAws``: the local AWS in a background thread of this process. The CLI runs the same class."""
+"""`LocalAws`: runs the local AWS in a background thread of this process. The CLI uses it, too."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ ACCESS_KEY, SECRET_KEY = "AKIALOCALKINESISEFO0", "local-secret"
 class LocalAws:
     """An AWS endpoint on this machine: Kinesis in memory, moto for every other service.
 
-    A context manager; :meth:`start` and :meth:`stop` do the same by hand. When it stops, no thread, socket or task is left.
-    Two that run at once in one process share moto's state, as moto has one per process; their Kinesis are separate.
+    A context manager; `start` and `stop` do the same by hand. It leaves no thread, socket or task behind when it stops.
+    Two at once in one process have a Kinesis each, but share moto's state: moto has one per process.
 
     Args:
-        settings: Behaviour; the default is the real service's.
-        host: Address to bind. Anything but a loopback address lets others in: there is no authentication.
-        port: 0 picks a free one.
-        faults: What goes wrong, for tests.
-        clock: Source of Kinesis' times, for tests; any object with ``time()`` and ``monotonic()``.
+        settings: Behaviour; by default like the real service's.
+        host: Address to bind. There is no authentication: with another address than loopback, anybody on the network has access.
+        port: Port to bind; 0 picks a free one.
+        faults: Faults to inject, for tests.
+        clock: Source of Kinesis' times, for tests; any object with `time()` and `monotonic()`.
 
     Example:
         >>> with LocalAws(settings=Settings(subscription_seconds=2)) as aws:
@@ -63,13 +63,13 @@ class LocalAws:
         self._making = threading.Lock()
 
     def start(self) -> LocalAws:
-        """Begin to serve; returns once requests are answered.
+        """Start the server; return once it answers requests.
 
         Raises:
-            OSError: the address cannot be bound.
+            OSError: The address cannot be bound.
         """
         if self._thread is not None:
-            raise RuntimeError(f"the local AWS is already running at {self.endpoint_url}")
+            raise RuntimeError(f"the local AWS is already running at {self.endpoint_url}; stop it first")
         ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), name="local-aws", daemon=True)
         self._thread.start()
@@ -82,7 +82,7 @@ class LocalAws:
         return self
 
     def stop(self) -> None:
-        """End all subscriptions and close; the port is free afterwards. Does nothing when not running."""
+        """End all subscriptions and free the port. Does nothing if it is not running."""
         if self._thread is None or self._loop is None or self._stopping is None:
             return
         self._loop.call_soon_threadsafe(self._stopping.set)
@@ -93,29 +93,29 @@ class LocalAws:
 
     @property
     def port(self) -> int:
-        """The port that is served."""
+        """The port that the server listens on."""
         return self._port
 
     @property
     def endpoint_url(self) -> str:
-        """What clients take as ``endpoint_url``."""
+        """The URL to give clients as `endpoint_url`."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self._port}"
 
     @property
     def kinesis(self) -> Kinesis:
-        """The state of Kinesis in ``settings.region``: streams, open subscriptions, the trace of calls."""
+        """The state of Kinesis in `settings.region`: streams, open subscriptions, the trace of calls."""
         return self.kinesis_in(self.settings.region)
 
     def kinesis_in(self, region: str) -> Kinesis:
         """The state of Kinesis in any region."""
         if self._server is None:
-            raise RuntimeError("the local AWS is not running")
+            raise RuntimeError("the local AWS is not running: enter its context or call start()")
         return self._server.kinesis(region)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables that point every AWS SDK of a child process here."""
+        """Environment variables that make every AWS SDK of a child process use this endpoint."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint_url,
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
@@ -126,17 +126,17 @@ class LocalAws:
         }
 
     def client(self, service: str, **options: Any) -> Any:
-        """A boto3 client for this endpoint; :meth:`stop` closes its connections.
+        """Create a boto3 client for this endpoint; `stop` closes its connections.
 
         Args:
-            service: For example ``"kinesis"`` or ``"dynamodb"``.
-            options: Passed to ``Session.client``; ``region_name`` is ``settings.region`` by default.
+            service: For example `"kinesis"` or `"dynamodb"`.
+            options: Passed to `Session.client`; `region_name` is `settings.region` by default.
         """
         import boto3
 
         region = options.pop("region_name", self.settings.region)
         with self._making:
-            # One session: each would read the SDK's models and endpoints anew, a third of a second.
+            # One session for all: each new one spends a third of a second on reading the SDK's models and endpoints.
             if self._session is None:
                 self._session = boto3.session.Session(aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY)
             client = self._session.client(service, region_name=region, endpoint_url=self.endpoint_url, **options)
@@ -155,7 +155,7 @@ class LocalAws:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._server = Server(self.settings, self._faults, self._clock)
-        # A client that goes away cancels its handler: the subscription is closed at once.
+        # With `handler_cancellation`, a subscription closes as soon as its client disconnects.
         runner = web.AppRunner(
             self._server.app(),
             access_log=None,

@@ -1,4 +1,4 @@
-"""Stream consumers and their open subscriptions. Pure state; the caller passes the time."""
+"""Stream consumers and their open subscriptions. State without I/O; the caller passes the time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ READ_RATE = 2 * 1024 * 1024
 
 
 class Subscription:
-    """One open SubscribeToShard response. Looked at by tests; written by the push loop.
+    """The state of one open SubscribeToShard response. The push loop writes it, tests read it.
 
     Args:
-        consumer: Whose it is.
-        shard: What it reads.
-        cursor: Where it reads next.
-        starting_position: As requested.
+        consumer: The consumer that subscribed.
+        shard: The shard that it reads.
+        cursor: Cursor of the next record to send.
+        starting_position: The position in the request.
         at: Epoch seconds of the request.
     """
 
@@ -40,7 +40,7 @@ class Subscription:
         self.wake: Callable[[], None] = lambda: None
 
     def fail(self, error: AwsError) -> None:
-        """End the stream with an in-stream exception."""
+        """End the response with an exception inside the event stream."""
         if self.error is None:
             self.error = error
             self.wake()
@@ -62,11 +62,11 @@ class Consumer:
         self._rates: dict[str, Bucket] = {}
 
     def admit(self, shard: Shard, now: float, resubscribe_seconds: float, interval_seconds: float) -> None:
-        """Check the pace of SubscribeToShard for a shard, ``now`` being monotonic seconds.
+        """Check whether SubscribeToShard for a shard is allowed at `now` (monotonic seconds).
 
         Raises:
-            AwsError: ``ResourceInUseException`` too soon after a success, or while the consumer is not ACTIVE;
-                ``LimitExceededException`` for a second call within ``interval_seconds``.
+            AwsError: `ResourceInUseException` within `resubscribe_seconds` after a success, or while the consumer is not
+                ACTIVE; `LimitExceededException` for a second call within `interval_seconds`.
         """
         account, name = self.stream.arn.split(":")[4], f"{self.stream.name}:{shard.id}:{self.name}"
         if self.status != "ACTIVE":
@@ -80,7 +80,7 @@ class Consumer:
             raise limit_exceeded(f"Rate exceeded for consumer {self.arn} and shard {shard.id}")
 
     def open(self, subscription: Subscription, now: float) -> None:
-        """Make it the shard's subscription; one that is open already ends with ``ResourceInUseException``."""
+        """Make this the shard's subscription; one that is open already ends with `ResourceInUseException`."""
         shard_id = subscription.shard.id
         self._succeeded[shard_id] = now
         before = self.subscriptions.pop(shard_id, None)
@@ -89,24 +89,24 @@ class Consumer:
         self.subscriptions[shard_id] = subscription
 
     def closed(self, subscription: Subscription) -> None:
-        """Forget a subscription whose response has ended."""
+        """Remove a subscription whose response has ended."""
         subscription.shard.unlisten(subscription.wake)
         if self.subscriptions.get(subscription.shard.id) is subscription:
             del self.subscriptions[subscription.shard.id]
 
     def fail_all(self, error: AwsError) -> None:
-        """End every open subscription with an in-stream exception."""
+        """End every open subscription with an exception inside the event stream."""
         for subscription in tuple(self.subscriptions.values()):
             subscription.fail(error)
 
     def rate(self, shard_id: str, now: float) -> Bucket:
-        """The 2 MiB/s of this consumer and shard; it outlives subscriptions."""
+        """The limit of 2 MiB/s for this consumer and shard, which all their subscriptions share."""
         if shard_id not in self._rates:
             self._rates[shard_id] = Bucket(READ_RATE, now)
         return self._rates[shard_id]
 
     def describe(self, *, with_stream: bool) -> dict[str, Any]:
-        """The consumer as the API shows it."""
+        """The consumer as in API responses."""
         shown: dict[str, Any] = {
             "ConsumerARN": self.arn,
             "ConsumerCreationTimestamp": self.created_at,

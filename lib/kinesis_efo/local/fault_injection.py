@@ -1,6 +1,6 @@
-"""The seam through which tests make the local AWS misbehave. By default nothing does.
+"""Fault injection: lets tests delay, refuse and corrupt responses of the local AWS.
 
-Pass an object with these methods as ``LocalAws(faults=...)``. Both run on the server's event loop: never block in them.
+Pass an object with the methods of `FaultInjection` as `LocalAws(faults=...)`. They run on the server's event loop and must not block.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from .consumers import Subscription
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A call about to be carried out, of any service.
+    """A call to any service, before it is carried out.
 
-    ``params`` are the decoded parameters of Kinesis and JSON services, else empty. ``operation`` is empty where only the
-    service itself knows it (S3).
+    Attributes:
+        service: Name of the service.
+        operation: Name of the operation; empty for services whose requests do not name it (S3).
+        params: Decoded parameters for Kinesis and other JSON services; empty for the rest.
     """
 
     service: str
@@ -48,11 +50,11 @@ class Finish:
 
 
 Step = bytes | Pause | Reset | Close | Finish
-"""What is done instead of writing a frame: bytes are written as they are, each flushed by itself."""
+"""An action in place of writing a frame; bytes are written as they are and flushed one by one."""
 
 
 class FaultInjection(Protocol):
-    """What a misbehaving AWS is made of. Inherit from :class:`NoFaults` to write only one half.
+    """The faults to inject. Inherit from `NoFaults` to override only one method.
 
     Example:
         >>> class ResetsFifthFrame(NoFaults):
@@ -61,25 +63,25 @@ class FaultInjection(Protocol):
     """
 
     async def before(self, request: Request) -> None:
-        """Called before each operation. May await to delay it, or raise :class:`AwsError` to refuse it."""
+        """Called before each operation. It may await to delay the operation, or raise `AwsError` to refuse it."""
         ...
 
     def frame(self, subscription: Subscription, frame: bytes) -> Iterable[Step]:
-        """Called with each frame of a subscription, the initial response and in-stream exceptions included.
+        """Called with each frame of a subscription, including the initial response and exceptions inside the event stream.
 
-        Returns what to do instead of writing it; ``[frame]`` is no fault. To inject an in-stream exception, return
-        ``[exception_frame(AwsError(code, message)), Finish()]`` (see :mod:`kinesis_efo.local.wire`).
-        ``subscription.events`` counts the events written before this frame.
+        Returns the actions in place of writing the frame; `[frame]` injects no fault. To inject an exception, return
+        `[exception_frame(AwsError(code, message)), Finish()]` (see `kinesis_efo.local.wire`).
+        `subscription.events` is the number of events written before this frame.
         """
         ...
 
 
 class NoFaults:
-    """Nothing goes wrong."""
+    """Injects no faults."""
 
     async def before(self, request: Request) -> None:
-        """Let it pass."""
+        """Let the operation pass."""
 
     def frame(self, subscription: Subscription, frame: bytes) -> Iterable[Step]:  # noqa: ARG002
-        """Write it as it is."""
+        """Write the frame as it is."""
         return (frame,)

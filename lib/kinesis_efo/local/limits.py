@@ -1,13 +1,12 @@
-"""Rates per second, as token buckets on a clock that the caller reads."""
+"""Rate limits as token buckets; the caller passes the time."""
 
 from __future__ import annotations
 
 
 class Bucket:
-    """Allows ``rate`` per second and a burst of one second.
+    """A token bucket of `rate` per second, with a burst of one second.
 
-    A single cost above the burst is let through when the bucket is full and leaves a debt: that is how a 10 MiB record
-    passes a 1 MiB/s shard.
+    A full bucket lets a single cost above the burst pass and goes into debt, so that a 10 MiB record passes a 1 MiB/s shard.
     """
 
     __slots__ = ("_at", "_tokens", "rate")
@@ -18,13 +17,13 @@ class Bucket:
         self._at = now
 
     def delay(self, cost: float, now: float) -> float:
-        """Seconds until ``cost`` may be taken; 0.0 when it may be taken now."""
+        """Seconds until `cost` may be taken; 0.0 if it may be taken now."""
         self._tokens = min(self.rate, self._tokens + max(0.0, now - self._at) * self.rate)
         self._at = now
         missing = min(cost, self.rate) - self._tokens
-        # A missing fraction below a nanosecond of refill is float noise, and would make a caller spin.
+        # Less than a nanosecond of refill is a rounding error, and would make the caller spin.
         return missing / self.rate if missing > self.rate * 1e-9 else 0.0
 
     def take(self, cost: float) -> None:
-        """Take ``cost``. Ask :meth:`delay` first."""
+        """Take `cost`. Call `delay` first."""
         self._tokens -= cost

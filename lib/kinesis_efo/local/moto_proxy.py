@@ -1,6 +1,6 @@
-"""Every service but Kinesis: a moto server in this process, started when the first such request comes.
+"""Forwards requests for services other than Kinesis to a moto server in this process, started at the first such request.
 
-moto keeps one state per process, so it is reset when the proxy starts and closes.
+moto keeps one state per process; the proxy resets it when it starts and closes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .errors import AwsError
 if TYPE_CHECKING:
     from moto.server import ThreadedMotoServer
 
-# Connection-level headers belong to each hop; the lengths are written anew.
+# Headers that concern one connection and must not be forwarded; lengths are computed anew.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "upgrade", "te", "trailer"}
 
 
@@ -36,11 +36,11 @@ class MotoProxy:
         self._session: aiohttp.ClientSession | None = None
         self._url = ""
         self._starting = asyncio.Lock()
-        # moto's threads check a condition and write in two steps; DynamoDB's conditional writes are atomic.
+        # DynamoDB's conditional writes are atomic, but moto checks and writes in two steps.
         self._one_at_a_time = asyncio.Lock()
 
     async def forward(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        """Send a request on and answer with what moto says."""
+        """Forward a request, and return moto's response."""
         session = await self._ready()
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
         url = yarl.URL(self._url + request.raw_path, encoded=True)
@@ -66,7 +66,7 @@ class MotoProxy:
             return response
 
     async def close(self) -> None:
-        """Stop moto and forget its state."""
+        """Stop moto and reset its state."""
         if self._session is not None:
             await self._session.close()
         if self._server is not None:

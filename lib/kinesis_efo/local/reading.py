@@ -1,4 +1,4 @@
-"""Where reading begins and goes on: starting positions, shard iterators, GetRecords. Pure functions on the state."""
+"""Starting positions, shard iterators and GetRecords."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_GET_RECORDS = 10_000
 
 
 def cursor_for(stream: Stream, shard: Shard, position: dict[str, Any], now: float) -> int:
-    """Where a starting position (``Type``, ``SequenceNumber``, ``Timestamp``) lies in a shard.
+    """The cursor in a shard for a starting position (`Type`, `SequenceNumber`, `Timestamp`).
 
     Raises:
-        AwsError: ``InvalidArgumentException``.
+        AwsError: `InvalidArgumentException` for a position that the shard cannot have.
     """
     kind = position.get("Type")
     if kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"):
@@ -56,7 +56,7 @@ def get_shard_iterator(kinesis: Kinesis, params: dict[str, Any]) -> dict[str, An
 
 
 def get_records(kinesis: Kinesis, params: dict[str, Any]) -> bytes:
-    """GetRecords. The response is made from stored JSON."""
+    """GetRecords. Returns encoded JSON, because the records are stored as JSON."""
     now = kinesis.now()
     iterator = open_token(params["ShardIterator"])
     if iterator is None or set(iterator) != {"stream", "created", "shard", "cursor", "issued"}:

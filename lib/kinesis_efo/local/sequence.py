@@ -1,9 +1,9 @@
 """Sequence numbers: 56 digits that grow with every record of an account, across shards and over time.
 
-Laid out as Kinesis lays them out today (version 2, as the KCL's SequenceNumberValidator and kinesalite read it), in 186 bits from the
-highest: 2, the second of the shard's creation (36), 4 unused, a counter (64), a byte, the second of the record (36), the shard's
-index (32), 2. The counter is a tick in nanoseconds, made unique. The byte tells a record from the continuation right after it, so
-that AT_ and AFTER_SEQUENCE_NUMBER of a continuation mean the same.
+The layout is the one that Kinesis uses today (version 2, as the KCL's SequenceNumberValidator and kinesalite read it). These are its
+186 bits from the highest: 2, the second of the shard's creation (36), 4 unused, a counter (64), a byte, the second of the record (36),
+the shard's index (32), 2. The counter is a unique tick in nanoseconds. The byte distinguishes a record from the continuation right
+after it, so that AT_ and AFTER_SEQUENCE_NUMBER of a continuation mean the same.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _PATTERN = re.compile(r"0|[1-9]\d{0,128}")
 
 
 class Ticks:
-    """Hands out ticks, each higher than the one before, near the wall clock in nanoseconds."""
+    """Issues ticks: each is higher than the one before, and close to the wall clock in nanoseconds."""
 
     def __init__(self) -> None:
         self.last = 0
 
     def next(self, now: float) -> int:
-        """The next tick, for a wall clock of ``now`` seconds. A clock that jumps back does not matter."""
+        """The next tick, for a wall clock of `now` seconds. Ticks grow even if the clock jumps back."""
         self.last = max(self.last + 1, int(now * 1e9))
         return self.last
 
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """Writes the sequence numbers of one shard.
+    """Makes the sequence numbers of one shard.
 
-    Args:
+    Attributes:
         index: The shard's index in the stream, from 0.
         created: The second in which the shard was created, since the epoch.
     """
@@ -43,29 +43,29 @@ class Numbering:
 
     @property
     def base(self) -> int:
-        """What all numbers of the shard have in common."""
+        """The bits that all numbers of the shard share."""
         head = _VERSION << 184 | self.created << _CREATED
-        # The 4 unused bits are the index' lowest on AWS. Left at 0, numbers also grow from a parent to its children where both
-        # were created within one second.
+        # AWS puts the lowest bits of the index into the 4 unused bits. With 0, numbers also grow from a parent to its children
+        # when both were created within one second.
         return head | self.index << _SHARD | _VERSION
 
     def record(self, tick: int) -> str:
-        """The number of the record put at ``tick``."""
+        """The number of the record put at `tick`."""
         return str(self.base + counted(tick))
 
     def continuation(self, tick: int) -> str:
-        """A number right after the record at ``tick``, before any later one."""
+        """The number right after the record at `tick`, before any later record."""
         return str(self.base + counted(tick) + (1 << _BYTE))
 
 
 def counted(tick: int) -> int:
-    """What a tick adds to the base of a number."""
+    """The part of a sequence number that comes from the tick, to be added to the base."""
     return (tick << _COUNTER) + (tick // 1_000_000_000 << _SECOND)
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A sequence number from a request, taken apart."""
+    """The parts of a sequence number in a request."""
 
     tick: int
     index: int
@@ -74,7 +74,7 @@ class Parsed:
 
 
 def parse(text: str) -> Parsed | None:
-    """Take a sequence number apart; None when it is not one of this layout."""
+    """Parse a sequence number; None if it does not have this layout."""
     if not _PATTERN.fullmatch(text):
         return None
     number = int(text)

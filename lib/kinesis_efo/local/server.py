@@ -1,4 +1,4 @@
-"""The HTTP endpoint: Kinesis requests go to the state here, everything else to moto. One asyncio application."""
+"""The HTTP endpoint: answers Kinesis requests from the state in memory, and forwards everything else to moto."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ MAX_BODY = 64 * 1024 * 1024
 
 
 class Server:
-    """Answers requests. Lives on one event loop.
+    """Answers requests, on one event loop.
 
     Args:
         settings: Behaviour.
-        faults: What goes wrong.
-        clock: For all of Kinesis' times.
+        faults: Faults to inject.
+        clock: Source of all times of Kinesis.
     """
 
     def __init__(self, settings: Settings, faults: FaultInjection, clock: Clock) -> None:
@@ -52,7 +52,7 @@ class Server:
         self.kinesis(settings.region)
 
     def kinesis(self, region: str) -> Kinesis:
-        """The state of a region."""
+        """The state of Kinesis in a region."""
         if region not in self._regions:
             self._regions[region] = Kinesis(self._settings, region, self._clock, self._ticks)
         return self._regions[region]
@@ -146,7 +146,7 @@ class Server:
             self._pushing.discard(task)
 
     def _wake_later(self, kinesis: Kinesis) -> None:
-        """See to it that what is due later happens then, not only at the next request."""
+        """Carry out due actions, and set a timer for the next one."""
         due = kinesis.settle()
         before = self._timers.pop(kinesis.region, None)
         if before is not None:

@@ -1,4 +1,4 @@
-"""What can be set about the local AWS. The defaults are the real service's behaviour, except where waiting helps nobody."""
+"""The settings of the local AWS. The defaults are like the real service, except for waits that only slow tests down."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ class Settings:
     """Behaviour of the local Kinesis. All durations are seconds, all sizes bytes.
 
     Args:
-        region: Region of clients made by ``LocalAws.client``. Other regions work too, each with its own streams.
+        region: Region of clients made by `LocalAws.client`. Other regions work too, each with its own streams.
         account_id: Account in every ARN.
-        subscription_seconds: A subscription ends by itself after this long (the real service: 5 minutes).
-        idle_event_seconds: An idle subscription gets an empty event this often.
-        resubscribe_seconds: A SubscribeToShard this soon after a successful one is refused; later it takes over.
-        subscribe_interval_seconds: One SubscribeToShard call per consumer and shard in this time, refused ones included.
-        stream_creating_seconds: How long a stream is CREATING (and DELETING). 0: botocore's waiters, which look only
-            every 10 s, never wait.
+        subscription_seconds: Time after which a subscription ends by itself (the real service: 5 minutes).
+        idle_event_seconds: Interval of the empty events in an idle subscription.
+        resubscribe_seconds: Time after a successful SubscribeToShard in which another one is refused; later it takes over.
+        subscribe_interval_seconds: Least time between two SubscribeToShard calls per consumer and shard, refused ones included.
+        stream_creating_seconds: How long a stream is CREATING (and DELETING). With 0, botocore's waiters, which check only
+            every 10 s, return at once.
         reshard_seconds: How long a stream is UPDATING before a reshard takes effect.
         consumer_creating_seconds: How long a consumer is CREATING.
         consumer_deleting_seconds: How long a consumer is DELETING.
-        retention_seconds: Retention of new streams; None is 24 hours. Lets tests see records expire.
-        read_limit: Enforce 2 MiB/s per consumer and shard, and GetRecords' 5 calls and 2 MiB per second and shard.
-        write_limit: Enforce 1 MiB/s and 1,000 records/s per shard.
-        max_event_bytes: An event carries at most this much (data and keys), but always one record.
-        max_event_records: An event carries at most this many records.
-        iterator_seconds: A shard iterator and a paging token expire after this long.
-        max_shards: Open shards per account and region.
-        trace_length: How many calls ``kinesis.trace`` remembers.
+        retention_seconds: Retention of new streams; None for 24 hours. A short one lets records expire in tests.
+        read_limit: Whether to enforce 2 MiB/s per consumer and shard, and GetRecords' 5 calls and 2 MiB per second and shard.
+        write_limit: Whether to enforce 1 MiB/s and 1,000 records/s per shard.
+        max_event_bytes: Most bytes (data and keys) in an event; a larger record is sent alone.
+        max_event_records: Most records in an event.
+        iterator_seconds: Time after which shard iterators and paging tokens expire.
+        max_shards: Most open shards per account and region.
+        trace_length: Number of calls that `kinesis.trace` keeps.
     """
 
     region: str = "us-east-1"

@@ -1,6 +1,6 @@
-"""A shard: an ordered run of records with a hash range, parents and children. Pure state; the caller passes the time.
+"""A shard: records in order, a hash range, parents and children. State without I/O; the caller passes the time.
 
-Records are kept as the JSON that an event carries, so that pushing one costs a join and nothing else.
+Records are stored as the JSON of events, so that an event is a mere join of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _arrival = attrgetter("arrival")
 
 
 class Record(msgspec.Struct, gc=False):
-    """A record as stored. ``size`` counts data and partition key in bytes; ``arrival`` is epoch seconds."""
+    """A stored record. `size` is the bytes of data and partition key; `arrival` is in epoch seconds."""
 
     tick: int
     arrival: float
@@ -31,7 +31,7 @@ class Record(msgspec.Struct, gc=False):
 
 
 class Page(NamedTuple):
-    """Some records from a cursor on: their JSON, their size, and where the next page begins."""
+    """Some records from a cursor on: their JSON, their size, and the cursor and sequence number to continue from."""
 
     records: list[bytes]
     size: int
@@ -42,15 +42,15 @@ class Page(NamedTuple):
 class Shard:
     """One shard of a stream.
 
-    A *cursor* is an absolute index into all records the shard ever got; trimming does not move it.
+    A cursor is an index into all records that the shard ever got; trimming does not move it.
 
     Args:
-        index: Position in the stream's sequence of shards; never reused.
-        hash_range: First and last hash key, both inclusive.
-        parents: None, one (split) or two (merge) shard ids.
-        tick: Tick of its creation.
-        at: Time of its creation, epoch seconds.
-        now: Monotonic time, for the rate limits.
+        index: Number of the shard in the stream; never reused.
+        hash_range: First and last hash key, both included.
+        parents: No, one (split) or two (merge) shard ids.
+        tick: Tick of the creation.
+        at: Time of the creation, epoch seconds.
+        now: Monotonic seconds, for the rate limits.
     """
 
     def __init__(
@@ -84,18 +84,18 @@ class Shard:
     # -- writing
 
     def append(self, tick: int, arrival: float, key_json: bytes, size: int, data: bytes) -> str:
-        """Store a record and return its sequence number. Wakes nobody.
+        """Store a record and return its sequence number, without waking listeners.
 
         Args:
-            tick: Higher than any before.
+            tick: A tick higher than any before.
             arrival: Epoch seconds, whole milliseconds.
             key_json: The partition key as a JSON string.
             size: Bytes of data and key.
-            data: Base64.
+            data: The data in base64.
         """
         number = str(self._base + counted(tick))
         if self._records and self._records[-1].arrival > arrival:
-            # Binary search over arrival times relies on their order, also when the clock jumps back.
+            # Arrival times must stay sorted for binary search, even if the clock jumps back.
             arrival = self._records[-1].arrival
         json = (
             b'{"ApproximateArrivalTimestamp":%.3f,"Data":"%b","EncryptionType":"NONE","PartitionKey":%b,"SequenceNumber":"%b"}'
@@ -110,12 +110,12 @@ class Shard:
         return number
 
     def close(self, tick: int, at: float, children: tuple[Shard, ...]) -> None:
-        """End the shard: no more records, and these shards go on where it stopped."""
+        """Close the shard; these child shards take its records from now on."""
         self.closed_tick, self.closed_at, self.children = tick, at, children
         self.wake()
 
     def trim(self, horizon: float) -> None:
-        """Forget records that arrived before ``horizon``."""
+        """Remove records that arrived before `horizon`."""
         records = self._records
         if records and records[0].arrival < horizon:
             gone = bisect_left(records, horizon, key=_arrival)
@@ -131,7 +131,7 @@ class Shard:
 
     @property
     def oldest(self) -> int:
-        """Cursor of the oldest record still there."""
+        """Cursor of the oldest record that has not expired."""
         return self._trimmed
 
     @property
@@ -140,18 +140,18 @@ class Shard:
         return self._trimmed + len(self._records)
 
     def cursor_at(self, number: Parsed, *, after: bool) -> int:
-        """Cursor of the first record at (or after) a sequence number; a trimmed number gives the oldest record."""
+        """Cursor of the first record at (or after) a sequence number; for a trimmed one, the oldest record's."""
         at = bisect_left(self._records, number.tick, key=_tick)
         if at < len(self._records) and self._records[at].tick == number.tick:
             at += after or number.continuation
         return self._trimmed + at
 
     def cursor_at_time(self, at: float) -> int:
-        """Cursor of the first record that arrived at ``at`` (epoch seconds) or later."""
+        """Cursor of the first record that arrived at `at` (epoch seconds) or later."""
         return self._trimmed + bisect_left(self._records, at, key=_arrival)
 
     def page(self, cursor: int, max_records: int, max_bytes: int) -> Page | None:
-        """Records from ``cursor`` on within the limits, but at least one; None when there are none."""
+        """The records from `cursor` on, within the limits but at least one; None if there are none."""
         records = self._records
         start = max(0, cursor - self._trimmed)
         if start >= len(records):
@@ -173,7 +173,7 @@ class Shard:
         )
 
     def behind_millis(self, cursor: int, now: float) -> int:
-        """Milliseconds a reader at ``cursor`` is behind: 0 at the tip, else the age of the next record, at least 1."""
+        """Milliseconds that a reader at `cursor` is behind: 0 at the tip, else the age of the next record, at least 1."""
         at = max(0, cursor - self._trimmed)
         if at >= len(self._records):
             return 0
@@ -182,22 +182,22 @@ class Shard:
     # -- listeners
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` when records arrive or the shard closes."""
+        """Call `listener` when records arrive or the shard closes."""
         self._listeners.add(listener)
 
     def unlisten(self, listener: Callable[[], None]) -> None:
-        """Undo :meth:`listen`."""
+        """Stop calling `listener`."""
         self._listeners.discard(listener)
 
     def wake(self) -> None:
-        """Tell the listeners."""
+        """Call the listeners."""
         for listener in tuple(self._listeners):
             listener()
 
     # -- descriptions
 
     def describe(self) -> dict[str, Any]:
-        """The shard as ListShards shows it."""
+        """The shard as in the response of ListShards."""
         sequence = {"StartingSequenceNumber": self.numbering.record(self.created_tick)}
         if self.closed_tick is not None:
             sequence["EndingSequenceNumber"] = self.numbering.record(self.closed_tick)
@@ -209,7 +209,7 @@ class Shard:
         return shown | dict(zip(("ParentShardId", "AdjacentParentShardId"), self.parents, strict=False))
 
     def describe_children(self) -> list[dict[str, Any]]:
-        """The children as the last event of the shard shows them."""
+        """The child shards as in the last event of the shard."""
         return [
             {"HashKeyRange": child._hash_key_range(), "ParentShards": list(child.parents), "ShardId": child.id}
             for child in self.children

@@ -1,6 +1,6 @@
-"""The state of Kinesis in one account and region: streams, what is due later, and a trace of every call.
+"""The state of Kinesis in one account and region: streams, actions due later, and a trace of every call.
 
-Only the server's thread writes; other threads (tests) may look. Lists and dictionaries that are handed out are copies.
+Only the server's thread may change it; other threads (tests) may read it. Returned lists and dictionaries are copies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_CREATING = 5
 
 
 class Clock(Protocol):
-    """Both clocks the state needs. The module ``time`` is one."""
+    """The two clocks that the state needs. The module `time` is one."""
 
     def time(self) -> float:
         """Epoch seconds."""
@@ -37,9 +37,13 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One API call, as remembered in the trace.
+    """One API call in the trace.
 
-    ``params`` is what was asked, without record data; ``outcome`` is ``"ok"`` or the code of the error.
+    Attributes:
+        time: Epoch seconds.
+        operation: Name of the operation.
+        params: The parameters, without the data of records.
+        outcome: `"ok"` or the error code.
     """
 
     time: float
@@ -53,7 +57,7 @@ class Kinesis:
 
     Args:
         settings: Behaviour.
-        region: In ARNs.
+        region: The region, used in ARNs.
         clock: Source of all times.
         ticks: Source of sequence numbers.
     """
@@ -89,11 +93,11 @@ class Kinesis:
 
     @property
     def trace(self) -> list[Call]:
-        """The latest calls, oldest first (``Settings.trace_length`` of them)."""
+        """The last `Settings.trace_length` calls, oldest first."""
         return list(self._trace)
 
     def calls(self, operation: str, outcome: str | None = None) -> int:
-        """How often an operation was called, or called with that outcome (``"ok"`` or an error code)."""
+        """How often an operation was called, or called with that outcome (`"ok"` or an error code)."""
         return sum(
             count
             for (name, result), count in tuple(self._counts.items())
@@ -112,7 +116,7 @@ class Kinesis:
         return Moment(self._clock.time(), self._clock.monotonic())
 
     def later(self, seconds: float, action: Callable[[Moment], None]) -> None:
-        """Do something once ``seconds`` have passed: at once for 0, else when :meth:`settle` is called after that."""
+        """Carry out an action after `seconds`: at once for 0, otherwise in the first `settle` after that time."""
         now = self.now()
         if seconds <= 0:
             action(now)
@@ -120,7 +124,7 @@ class Kinesis:
             heapq.heappush(self._agenda, (now.monotonic + seconds, next(self._order), action))
 
     def settle(self) -> float | None:
-        """Do what has become due. Returns the monotonic time of the next thing to do, or None."""
+        """Carry out all due actions. Returns the monotonic time of the next action, or None."""
         while self._agenda:
             now = self.now()
             if self._agenda[0][0] > now.monotonic:
@@ -131,10 +135,10 @@ class Kinesis:
     # -- streams
 
     def stream(self, params: Mapping[str, Any]) -> Stream:
-        """The stream that a request names by ``StreamName``, ``StreamARN`` or both; expired records are gone.
+        """The stream that a request names by `StreamName`, `StreamARN` or both, without expired records.
 
         Raises:
-            AwsError: ``ResourceNotFoundException``, or ``InvalidArgumentException`` when neither is given or they disagree.
+            AwsError: `ResourceNotFoundException`, or `InvalidArgumentException` if neither is given or they disagree.
         """
         name, arn = params.get("StreamName"), params.get("StreamARN")
         if arn is not None:
@@ -158,7 +162,7 @@ class Kinesis:
     def create_stream(
         self, name: str, shard_count: int, mode: str, max_record_bytes: int, tags: dict[str, str]
     ) -> Stream:
-        """Create a stream; it is ACTIVE after ``stream_creating_seconds``."""
+        """Create a stream; it becomes ACTIVE after `stream_creating_seconds`."""
         if name in self._streams:
             raise in_use(f"Stream {name} under account {self.account_id} already exists.")
         if sum(stream.status == "CREATING" for stream in self._streams.values()) >= MAX_CREATING:
@@ -176,7 +180,7 @@ class Kinesis:
         return stream
 
     def delete_stream(self, stream: Stream, *, with_consumers: bool) -> None:
-        """Delete a stream; open subscriptions end with ``ResourceNotFoundException``."""
+        """Delete a stream; open subscriptions end with `ResourceNotFoundException`."""
         if stream.consumers and not with_consumers:
             raise in_use(
                 f"Stream {stream.name} under account {self.account_id} has consumers registered with it; "
@@ -195,7 +199,7 @@ class Kinesis:
         self.later(self.settings.stream_creating_seconds, forget)
 
     def reshard(self, stream: Stream, change: Callable[[Moment], None]) -> None:
-        """Change the shards of an ACTIVE stream; it is UPDATING for ``reshard_seconds`` first."""
+        """Change the shards of an ACTIVE stream after `reshard_seconds`, in which it is UPDATING."""
 
         def apply(now: Moment) -> None:
             change(now)
@@ -206,7 +210,7 @@ class Kinesis:
         self.later(self.settings.reshard_seconds, apply)
 
     def check_shard_limit(self, more: int) -> None:
-        """Raise ``LimitExceededException`` when ``more`` open shards would be too many."""
+        """Raise `LimitExceededException` if `more` open shards would be too many."""
         taken = sum(len(stream.open_shards) for stream in self._streams.values())
         if taken + more > self.settings.max_shards:
             raise limit_exceeded(
@@ -217,10 +221,10 @@ class Kinesis:
     # -- consumers
 
     def consumer(self, arn: str) -> Consumer:
-        """The consumer of that ARN.
+        """The consumer with an ARN.
 
         Raises:
-            AwsError: ``ResourceNotFoundException``, ``InvalidArgumentException`` when it is not the ARN of a consumer.
+            AwsError: `ResourceNotFoundException`, or `InvalidArgumentException` if it is not the ARN of a consumer.
         """
         parts = arn.split("/")
         if len(parts) != 4 or parts[2] != "consumer" or not parts[0].endswith(":stream"):
@@ -232,7 +236,7 @@ class Kinesis:
         raise not_found(f"Consumer {arn} not found.")
 
     def consumer_named(self, params: Mapping[str, Any]) -> Consumer:
-        """The consumer that a request names by ``ConsumerARN``, or by ``StreamARN`` and ``ConsumerName``."""
+        """The consumer that a request names by `ConsumerARN`, or by `StreamARN` and `ConsumerName`."""
         arn, stream_arn, name = (params.get(key) for key in ("ConsumerARN", "StreamARN", "ConsumerName"))
         if arn is not None:
             consumer = self.consumer(arn)
@@ -247,7 +251,7 @@ class Kinesis:
         return stream.consumers[name]
 
     def register_consumer(self, stream: Stream, name: str, tags: dict[str, str]) -> Consumer:
-        """Register a consumer; it is ACTIVE after ``consumer_creating_seconds``."""
+        """Register a consumer; it becomes ACTIVE after `consumer_creating_seconds`."""
         if name in stream.consumers:
             raise in_use(f"Consumer {name} under stream {stream.name} already exists for account {self.account_id}.")
         if len(stream.consumers) >= MAX_CONSUMERS:
@@ -255,7 +259,7 @@ class Kinesis:
         if sum(consumer.status == "CREATING" for consumer in stream.consumers.values()) >= MAX_CREATING:
             raise limit_exceeded(f"Only {MAX_CREATING} consumers of a stream can be in the CREATING state at a time")
         at = self.now().wall
-        # Registered twice within a second, a consumer still gets another ARN.
+        # A consumer that is registered again within a second must still get a new ARN.
         stamp = max(int(at), stream.last_consumer_stamp + 1)
         stream.last_consumer_stamp = stamp
         consumer = Consumer(name, f"{stream.arn}/consumer/{name}:{stamp}", stream, at)
@@ -270,7 +274,7 @@ class Kinesis:
         return consumer
 
     def deregister_consumer(self, consumer: Consumer) -> None:
-        """Deregister a consumer; open subscriptions end with ``ResourceNotFoundException``."""
+        """Deregister a consumer; open subscriptions end with `ResourceNotFoundException`."""
         consumer.status = "DELETING"
         consumer.fail_all(not_found(f"Consumer {consumer.arn} not found."))
 
@@ -281,5 +285,5 @@ class Kinesis:
         self.later(self.settings.consumer_deleting_seconds, forget)
 
     def arn(self, resource: str) -> str:
-        """The ARN of a Kinesis resource here."""
+        """The ARN of a Kinesis resource in this account and region."""
         return f"arn:aws:kinesis:{self.region}:{self.account_id}:{resource}"

@@ -1,4 +1,4 @@
-"""A stream: its shards over time, how records find theirs, resharding and retention. Pure state; the caller passes the time."""
+"""A stream: its shards, routing of records, resharding and retention. State without I/O; the caller passes the time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Moment:
 
 
 def even_ranges(count: int) -> list[tuple[int, int]]:
-    """The hash key space cut into ``count`` ranges as CreateStream cuts it."""
+    """Divide the hash keys into `count` ranges, as CreateStream does."""
     width = (MAX_HASH + 1) // count
     return [(i * width, MAX_HASH if i == count - 1 else (i + 1) * width - 1) for i in range(count)]
 
 
 @dataclass(slots=True)
 class Traits:
-    """What can be changed about a stream without touching its shards."""
+    """The properties of a stream that can change without its shards."""
 
     retention_seconds: float
     mode: str = "PROVISIONED"
@@ -44,12 +44,12 @@ class Stream:
     """One stream of an account and region.
 
     Args:
-        name: Its name.
-        arn: Its ARN.
-        shard_count: Shards to begin with.
+        name: Name of the stream.
+        arn: ARN of the stream.
+        shard_count: Number of shards at the beginning.
         traits: Retention, mode and the like.
-        ticks: The account's source of sequence numbers.
-        now: Time of its creation.
+        ticks: The account's source of ticks for sequence numbers.
+        now: Time of the creation.
     """
 
     def __init__(self, name: str, arn: str, shard_count: int, traits: Traits, ticks: Ticks, now: Moment) -> None:
@@ -74,7 +74,7 @@ class Stream:
     # -- records
 
     def shard_for(self, partition_key: str, explicit_hash_key: str | None) -> Shard:
-        """The open shard whose hash range takes a record."""
+        """The open shard for a record."""
         if explicit_hash_key is None:
             number = int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest())
         else:
@@ -87,10 +87,10 @@ class Stream:
         return self._issued_tick
 
     def parse_number(self, text: str, shard: Shard) -> Parsed:
-        """A sequence number from a request for ``shard``.
+        """Parse a sequence number from a request for `shard`.
 
         Raises:
-            AwsError: ``InvalidArgumentException`` when this stream never issued such a number, or issued it for another shard.
+            AwsError: `InvalidArgumentException` if this stream never issued the number, or issued it for another shard.
         """
         parsed = parse(text)
         if parsed is None or not self._created_tick <= parsed.tick <= self._issued_tick:
@@ -106,11 +106,11 @@ class Stream:
         return parsed
 
     def horizon(self, now: float) -> float:
-        """Records that arrived before this time (epoch seconds) have expired."""
+        """The time in epoch seconds before which records have expired."""
         return now - self.traits.retention_seconds
 
     def expire(self, now: float) -> None:
-        """Forget expired records, and closed shards that can hold none any more."""
+        """Remove expired records, and closed shards that cannot hold any more."""
         horizon = self.horizon(now)
         for shard in tuple(self.shards.values()):
             shard.trim(horizon)
@@ -122,14 +122,14 @@ class Stream:
 
     @property
     def open_shards(self) -> list[Shard]:
-        """The shards that take records, by hash range."""
+        """The open shards, in the order of their hash ranges."""
         return list(self._open)
 
     def shard(self, shard_id: str) -> Shard:
-        """The shard of that id.
+        """The shard with an id.
 
         Raises:
-            AwsError: ``ResourceNotFoundException`` when there is none (any more).
+            AwsError: `ResourceNotFoundException` if there is none (any more).
         """
         try:
             return self.shards[shard_id]
@@ -139,14 +139,14 @@ class Stream:
             ) from None
 
     def check_active(self) -> None:
-        """Raise ``ResourceInUseException`` unless the stream is ACTIVE."""
+        """Raise `ResourceInUseException` unless the stream is ACTIVE."""
         if self.status != "ACTIVE":
             raise in_use(
                 f"Stream {self.name} under account {self.arn.split(':')[4]} not ACTIVE, instead in state {self.status}"
             )
 
     def check_split(self, shard_id: str, at: int) -> None:
-        """Raise what SplitShard raises when ``at`` cannot be the start of a new shard."""
+        """Raise the error of SplitShard if `at` cannot be the start of a new shard."""
         shard = self._open_or_invalid(shard_id)
         start, end = shard.hash_range
         if not start < at <= end:
@@ -156,13 +156,13 @@ class Stream:
             )
 
     def split(self, shard_id: str, at: int, now: Moment) -> None:
-        """Close a shard and open two in its place, the second beginning at hash key ``at``."""
+        """Close a shard and open two in its place, the second of which begins at hash key `at`."""
         parent = self.shards[shard_id]
         start, end = parent.hash_range
         self._replace((parent,), [(start, at - 1), (at, end)], now)
 
     def check_merge(self, shard_id: str, adjacent_id: str) -> None:
-        """Raise what MergeShards raises when the two are not neighbours."""
+        """Raise the error of MergeShards if the two shards are not adjacent."""
         first, second = self._open_or_invalid(shard_id), self._open_or_invalid(adjacent_id)
         if first.hash_range[1] + 1 != second.hash_range[0] and second.hash_range[1] + 1 != first.hash_range[0]:
             raise invalid(
@@ -171,13 +171,13 @@ class Stream:
             )
 
     def merge(self, shard_id: str, adjacent_id: str, now: Moment) -> None:
-        """Close two neighbours and open one in their place."""
+        """Close two adjacent shards and open one in their place."""
         first, second = self.shards[shard_id], self.shards[adjacent_id]
         hash_range = (min(first.hash_range[0], second.hash_range[0]), max(first.hash_range[1], second.hash_range[1]))
         self._replace((first, second), [hash_range], now)
 
     def scale(self, target: int, now: Moment) -> None:
-        """Reshard uniformly to ``target`` open shards by splits and merges of neighbours, as UpdateShardCount does."""
+        """Reshard to `target` even shards by splits and merges, as UpdateShardCount does."""
         wanted = {start for start, _ in even_ranges(target)}
         for start in sorted(wanted):
             shard = self._open[bisect_right(self._open_starts, start) - 1]
@@ -202,7 +202,7 @@ class Stream:
     def _replace(self, parents: tuple[Shard, ...], hash_ranges: list[tuple[int, int]], now: Moment) -> None:
         closing = self.next_tick(now.wall)
         children = tuple(self._open_shard(each, tuple(parent.id for parent in parents), now) for each in hash_ranges)
-        # Routing changes before anybody is woken: whoever looks now sees the new shards.
+        # Routing changes before listeners are woken, so that they see the new shards.
         self._open = [shard for shard in self._open if shard not in parents]
         self._open.extend(children)
         self._index_open()

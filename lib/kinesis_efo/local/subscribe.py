@@ -1,4 +1,4 @@
-"""SubscribeToShard: the push loop of one open subscription. Woken by the shard, never polling."""
+"""SubscribeToShard: the loop that pushes the events of one open subscription. The shard wakes it when there is something to push."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from .state import Kinesis
 
 
 class _Cut(Exception):
-    """The connection is gone, or is to be cut; the response cannot be finished."""
+    """The connection was cut, so the response cannot be finished."""
 
 
 class _Finished(Exception):
-    """The response is to be ended cleanly now."""
+    """The response should end cleanly now."""
 
 
 def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:
-    """Check a SubscribeToShard request and make it the shard's subscription, ending the one before it.
+    """Check a SubscribeToShard request and open the subscription; it ends an older one of the same consumer and shard.
 
     Raises:
-        AwsError: as the real service does, before the response begins.
+        AwsError: The request is refused; the client gets the error in place of an event stream.
     """
     settings, now = kinesis.settings, kinesis.now()
     consumer = kinesis.consumer(params["ConsumerARN"])
@@ -45,14 +45,14 @@ def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:
 
 
 class Wire(Protocol):
-    """Where the bytes of one response go."""
+    """The connection that one response is written to."""
 
     async def write(self, data: bytes) -> None:
-        """Send some bytes, waiting while the client does not read."""
+        """Send some bytes; waits while the client does not read."""
         ...
 
     def cut(self, *, reset: bool) -> None:
-        """Break the connection: with a RST, or with a FIN although the response has not ended."""
+        """Cut the connection in the middle of the response: with a RST, or with a FIN."""
         ...
 
 
@@ -61,8 +61,8 @@ class Push:
 
     Args:
         kinesis: State and settings.
-        subscription: From :func:`open_subscription`.
-        faults: Asked about each frame.
+        subscription: From `open_subscription`.
+        faults: Called with each frame.
     """
 
     def __init__(self, kinesis: Kinesis, subscription: Subscription, faults: FaultInjection) -> None:
@@ -90,16 +90,16 @@ class Push:
         """Send the events until the subscription ends.
 
         Returns:
-            Whether the response is to be ended cleanly; else its connection was cut.
+            Whether to end the response cleanly; False if its connection was cut.
 
         Raises:
-            ConnectionError: The client has gone.
-            TimeoutError: The client was not reading when the subscription was over.
+            ConnectionError: The client has disconnected.
+            TimeoutError: The client did not read when the subscription ended.
         """
         subscription = self._subscription
         subscription.shard.listen(subscription.wake)
         try:
-            # At its end the response is cut short, also while the client is not reading.
+            # A subscription ends on time even if the client does not read.
             async with asyncio.timeout(self._kinesis.settings.subscription_seconds + 1):
                 await self._push(to)
         except _Finished:
@@ -207,7 +207,7 @@ class _HttpWire:
             return
         raw = transport.get_extra_info("socket")
         if reset and raw is not None:
-            # Closing with a linger time of zero makes the kernel send RST.
+            # With a linger time of zero, the kernel sends RST on closing.
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
             transport.abort()
         else:

@@ -1,4 +1,4 @@
-"""Opaque tokens for clients (shard iterators, paging): JSON in base64 with a checksum, so that a mangled one is refused."""
+"""Opaque tokens for clients (shard iterators, paging): JSON in base64, with a checksum against mangled ones."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import msgspec
 
 
 def seal(content: dict[str, Any]) -> str:
-    """A token that carries ``content``."""
+    """Encode `content` as a token."""
     raw = msgspec.json.encode(content)
     return base64.urlsafe_b64encode(zlib.crc32(raw).to_bytes(4, "big") + raw).decode()
 
 
 def open_token(token: str) -> dict[str, Any] | None:
-    """What a token carries; None when it is not one of ours."""
+    """Decode a token; None if `seal` did not make it."""
     try:
         raw = base64.urlsafe_b64decode(token)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""The operations on what a stream has besides shards: retention, record size, mode, tags, limits."""
+"""The operations on a stream's retention, record size, mode and tags, and DescribeLimits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def increase_retention(kinesis: Kinesis, params: Params) -> Params:
 
 
 def decrease_retention(kinesis: Kinesis, params: Params) -> Params:
-    """DecreaseStreamRetentionPeriod. What is older than the new period is gone at once."""
+    """DecreaseStreamRetentionPeriod. Records older than the new period expire at once."""
     stream, hours = kinesis.stream(params), params["RetentionPeriodHours"]
     if hours * HOUR > stream.traits.retention_seconds:
         raise invalid(

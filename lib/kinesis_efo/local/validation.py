@@ -1,5 +1,6 @@
-"""Checks a request against the constraints of AWS's own service model, as shipped with botocore: required members, types, lengths,
-ranges, patterns and enumerations. PutRecord(s), the hot path, check themselves (see writing.py).
+"""Checks requests against the constraints in botocore's service model: required members, types, lengths, ranges, patterns, enumerations.
+
+PutRecord and PutRecords, the hot path, have their own checks in writing.py.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def check(operation: str, params: dict[str, Any]) -> None:
     """Check the parameters of an operation.
 
     Raises:
-        AwsError: ``SerializationException`` for a wrong type; ``ValidationException`` that lists everything else that is wrong,
-            as the real service words it.
+        AwsError: `SerializationException` for a wrong type; `ValidationException` for all other faults together, in the real
+            service's words.
     """
     operations, shapes = _model()["operations"], _model()["shapes"]
     if operation not in operations or "input" not in operations[operation]:

@@ -1,6 +1,6 @@
-"""Bytes on the wire: event-stream frames. Encodes only; clients bring the decoder.
+"""Encodes the frames of event streams.
 
-The format is AWS's ``application/vnd.amazon.eventstream``: a prelude of total and header length with its CRC, headers, payload, CRC.
+The format is AWS's `application/vnd.amazon.eventstream`: a prelude of total and header length with its CRC, headers, payload, CRC.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STRING = 7
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:
-    """String headers of a frame."""
+    """Encode the headers of a frame, all of them strings."""
     parts = []
     for name, value in headers.items():
         raw_name, raw_value = name.encode(), value.encode()
@@ -27,7 +27,7 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
 
 
 def encode_frame(headers: bytes, payload: bytes) -> bytes:
-    """One frame from encoded headers and a payload."""
+    """Encode a frame from encoded headers and a payload."""
     prelude = struct.pack("!II", 16 + len(headers) + len(payload), len(headers))
     prelude += struct.pack("!I", zlib.crc32(prelude))
     crc = zlib.crc32(payload, zlib.crc32(headers, zlib.crc32(prelude)))
@@ -46,13 +46,13 @@ INITIAL_RESPONSE = encode_frame(_INITIAL_HEADERS, b"{}")
 def event_payload(
     records: Iterable[bytes], continuation: str | None, behind_millis: int, children: object = None
 ) -> bytes:
-    """The JSON of a SubscribeToShardEvent, fields in the real service's order.
+    """The JSON of a SubscribeToShardEvent, with the fields in the real service's order.
 
     Args:
         records: Records as JSON.
-        continuation: Sequence number to go on from; None at the end of the shard.
+        continuation: Sequence number to continue from; None at the end of the shard.
         behind_millis: Milliseconds behind the tip.
-        children: Child shards as JSON-able objects, only at the end of the shard.
+        children: Child shards as JSON-able objects; only at the end of the shard.
     """
     number = b"null" if continuation is None else b'"%b"' % continuation.encode()
     child_shards = b"" if children is None else b',"ChildShards":' + msgspec.json.encode(children)
@@ -70,6 +70,6 @@ def event_frame(payload: bytes) -> bytes:
 
 
 def exception_frame(error: AwsError) -> bytes:
-    """The frame of an exception inside the stream."""
+    """The frame of an exception inside the event stream."""
     headers = {":exception-type": error.code, ":content-type": "application/json", ":message-type": "exception"}
     return encode_frame(encode_headers(headers), msgspec.json.encode({"message": error.message}))

@@ -1,4 +1,4 @@
-"""PutRecord and PutRecords. The hot path of the server: typed decoding, data kept as the base64 it came in."""
+"""PutRecord and PutRecords, the server's hot path: requests are decoded into structs, and data stays in base64."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_PUT_BYTES = 10 * 1024 * 1024
 
 
 class Entry(msgspec.Struct, gc=False):
-    """A record to put. ``data`` is base64."""
+    """A record to put, its data in base64."""
 
     data: str = msgspec.field(name="Data")
     key: str = msgspec.field(name="PartitionKey")
@@ -50,7 +50,7 @@ def put_record(kinesis: Kinesis, request: PutRecord) -> dict[str, Any]:
 
 
 def put_records(kinesis: Kinesis, request: PutRecords) -> dict[str, Any]:
-    """PutRecords. A record that a shard has no throughput for fails by itself; the others are stored."""
+    """PutRecords. Records that exceed a shard's throughput fail one by one; the others are stored."""
     stream = _writable(kinesis, request.stream_name, request.stream_arn)
     if not 1 <= len(request.records) <= MAX_PUT_RECORDS:
         raise AwsError(
@@ -58,7 +58,7 @@ def put_records(kinesis: Kinesis, request: PutRecords) -> dict[str, Any]:
             f"1 validation error detected: Value at 'records' failed to satisfy constraint: Member must have length between 1 "
             f"and {MAX_PUT_RECORDS}; got {len(request.records)}",
         )
-    # All or nothing where the request itself is wrong: checked before anything is stored.
+    # Before anything is stored: one wrong record refuses the whole request.
     sizes = [_check(stream, entry) for entry in request.records]
     total = sum(sizes)
     if total > MAX_PUT_BYTES:
@@ -76,7 +76,7 @@ def put_records(kinesis: Kinesis, request: PutRecords) -> dict[str, Any]:
         else:
             written.add(shard)
             results.append({"SequenceNumber": number, "ShardId": shard.id})
-    # Woken once per request, not per record: a reader finds all of them.
+    # Once per request, not per record, so that a reader finds all records together.
     for shard in written:
         shard.wake()
     return {"EncryptionType": "NONE", "FailedRecordCount": failed, "Records": results}
@@ -90,10 +90,10 @@ def _writable(kinesis: Kinesis, name: str | None, arn: str | None) -> Stream:
 
 
 def _check(stream: Stream, entry: Entry) -> int:
-    """Bytes of data and key together.
+    """Check a record and return the bytes of its data and key together.
 
     Raises:
-        AwsError: for data that is not base64, a key or hash key out of bounds, or a record that is too large.
+        AwsError: The data is not base64, the key or hash key is out of bounds, or the record is too large.
     """
     if not 1 <= len(entry.key) <= 256:
         raise AwsError(

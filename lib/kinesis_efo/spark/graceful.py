@@ -1,10 +1,10 @@
-"""Stop a query on SIGTERM or SIGINT after its running micro-batch, not in it. Relies on Spark and py4j.
+"""Stops a query at SIGTERM, SIGINT or a stop marker, after the running micro-batch instead of in it.
 
-Nothing is lost or twice however a query ends: the offsets see to that. A graceful end saves the work of a micro-batch that
-would be done again, and releases the leases, so that a restart begins at once.
+No record is lost or read twice however a query ends, thanks to the offsets. A graceful stop saves the work of repeating a
+micro-batch, and releases the leases, so that a restarted query begins at once.
 
-Under `spark-submit` the process that an orchestrator signals is the JVM, and the JVM shuts Spark down at once while Python
-knows nothing of it. The signal is therefore taken in the JVM too, and passed on.
+Under `spark-submit` an orchestrator signals the JVM, which would shut Spark down at once without a word to Python. This module
+therefore handles signals in the JVM, too, and passes them on to Python.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from kinesis_efo.spark.stop_marker import watch_marker
 logger = logging.getLogger(__name__)
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_LOOK_EVERY: Final = 0.05
+_CHECK_EVERY: Final = 0.05
 _KILLED_BY_SIGNAL: Final = re.compile(r"ExitCodeException exitCode=(?:130|143)\b")
-"""What Hadoop says where a program that it ran (`chmod`, `ls`, on file systems of the host) was ended by SIGINT or SIGTERM."""
+"""Hadoop's message when SIGINT or SIGTERM ended a program that it ran (`chmod`, `ls`, on file systems of the host)."""
 _SIGNAL_SECONDS: Final = 2.0
-"""A signal to the process group may fail the query before it has reached this process."""
+"""How long to wait for the signal: one to the process group may fail the query before it reaches this process."""
 
 
 @contextmanager
 def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
-    """An event that is set by SIGTERM or SIGINT, whether it reaches this process or Spark's JVM, or by the job's stop marker.
+    """Set an event at SIGTERM or SIGINT, to this process or to Spark's JVM, or when the job's stop marker appears.
 
-    A second signal to this process has its usual effect. The handlers that were there before come back at the end.
+    A second signal to this process has its usual effect. Leaving the context restores the former handlers. Enter it on the main
+    thread.
 
     Args:
-        spark: A classic session, made by this process or by `spark-submit`. To be used on the main thread.
+        spark: A classic session, made by this process or by `spark-submit`.
 
     ```python
     with stop_signals(spark) as stopping:
@@ -70,19 +71,19 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
 
 def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: float = 600.0) -> bool:
-    """Wait until a query ends by itself or `stopping` is set; then end it at the next boundary of micro-batches.
+    """Wait until a query ends, or `stopping` is set; in this case stop the query between two micro-batches.
 
     Args:
         query: The running query.
-        stopping: As `stop_signals` gives it.
-        patience: Seconds to wait for the running micro-batch before it is cut short; Spark does it again after a restart.
+        stopping: The event of `stop_signals`.
+        patience: Seconds to wait for the end of the running micro-batch before it is cut short; a restart repeats it.
 
     Returns:
-        Whether the query was stopped; False where it came to its end.
+        Whether the query was stopped; False if it ended by itself.
 
     Raises:
-        StreamingQueryException: The query failed, be it while it was being stopped. Where all that failed is a program of
-            Hadoop's which the signal to stop hit as well, the query counts as stopped: Spark does the micro-batch again.
+        StreamingQueryException: The query failed, before or during the stop. A query counts as stopped, not failed, if the
+            same signal only ended a program that Hadoop ran: a restart repeats the micro-batch.
     """
     try:
         while not stopping.is_set():
@@ -95,14 +96,16 @@ def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: fl
     logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience
     running = _batch(query)
-    # Under load a query is hardly ever between micro-batches when one looks: a new number says that it was.
+    # Under load a check hardly ever finds the query between two micro-batches: a new number shows that it was there.
     while query.isActive and not _at_boundary(query) and _batch(query) == running:
         if time.monotonic() > deadline:
-            logger.warning("the micro-batch did not end within %.0f s; it is cut short and done again later", patience)
+            logger.warning(
+                "the micro-batch did not end within %.0f s: cutting it short; a restart repeats it", patience
+            )
             break
-        time.sleep(_LOOK_EVERY)
+        time.sleep(_CHECK_EVERY)
     query.stop()
-    # What went wrong while waiting is the query's end, not the signal.
+    # A query that failed during the wait was not stopped: its failure counts.
     failure = query.exception()
     if failure is not None and not _killed_by_signal(failure):
         raise failure
@@ -114,8 +117,8 @@ def _killed_by_signal(error: Exception) -> bool:
     if not _KILLED_BY_SIGNAL.search(str(error)):
         return False
     logger.warning(
-        "the signal to stop reached a program that Hadoop ran for the micro-batch, and ended it; the micro-batch is cut short "
-        "and done again later"
+        "the signal to stop also ended a program that Hadoop ran for the micro-batch: the micro-batch is cut short; a restart "
+        "repeats it"
     )
     return True
 
@@ -137,11 +140,11 @@ class _JvmHandler:
         self._notify = notify
 
     def handle(self, _signal: Any) -> None:
-        """Called by the JVM, on a thread of py4j."""
+        """Called by the JVM, in a thread of py4j."""
         self._notify()
 
     class Java:
-        """Read by py4j."""
+        """The Java interface, for py4j."""
 
         implements: Final = ["sun.misc.SignalHandler"]
 
@@ -157,8 +160,12 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
         try:
             before.append((named, jvm_signal.handle(named, _JvmHandler(notify))))
         except Py4JJavaError as error:
-            # -Xrs keeps the JVM's hands off signals, and an option of another vendor's may too.
-            logger.warning("the JVM does not let us handle %s: %s", number.name, error.java_exception)
+            # The JVM refuses with -Xrs, and perhaps with options of other vendors.
+            logger.warning(
+                "the JVM does not let this library handle %s: %s; remove -Xrs from its options, or signal the Python process",
+                number.name,
+                error.java_exception,
+            )
 
     def restore() -> None:
         for named, handler in before:

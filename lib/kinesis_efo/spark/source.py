@@ -108,7 +108,7 @@ class KinesisEfoSource(DataSource):
 
 
 class _Session:
-    """AWS for a manifest that lies there; the SDK is imported only then."""
+    """Clients for a manifest in SSM or S3; imports the SDK only when one is needed."""
 
     def __init__(self, settings: AwsSettings) -> None:
         self._settings = settings

@@ -31,7 +31,7 @@ def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
 
 
 class ShiftedClock:
-    """The real clocks, set forward by ``offset`` seconds."""
+    """The real clocks, set forward by `offset` seconds."""
 
     def __init__(self) -> None:
         self.offset = 0.0
@@ -44,7 +44,7 @@ class ShiftedClock:
 
 
 class Bench:
-    """A running local AWS and the calls that tests make most."""
+    """A running local AWS, and shortcuts for frequent calls."""
 
     def __init__(self, aws: LocalAws) -> None:
         self.aws = aws

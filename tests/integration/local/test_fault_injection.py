@@ -1,4 +1,4 @@
-"""The fault seam: what a test makes go wrong is what a client sees."""
+"""Fault injection: clients see the faults that a test injects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = Callable[..., Bench]
 
 
 class Frames(NoFaults):
-    """Does something to the second event."""
+    """Replaces the second event."""
 
     def __init__(self, change: Callable[[bytes], Iterable[Any]]) -> None:
         self.change = change
@@ -32,7 +32,7 @@ class Frames(NoFaults):
 
 
 def read(bench: Bench) -> tuple[list[str], BaseException | None]:
-    """Keys read until the subscription ends, and what ended it."""
+    """The keys that were read until the subscription ended, and the error that ended it."""
     consumer = bench.consumer(bench.stream())
     bench.put(*"abcd")
     seen: list[str] = []
@@ -68,7 +68,7 @@ def test_an_exception_in_the_stream_is_raised(run: Run) -> None:
     assert error.response["Error"] == {"Code": "KMSDisabledException", "Message": "the key is off"}
 
 
-def test_a_pause_holds_the_stream_up(run: Run) -> None:
+def test_a_pause_delays_the_stream(run: Run) -> None:
     start = time.monotonic()
     assert run_with(run, lambda frame: [Pause(0.5), frame]) == (list("abcd"), None)
     assert time.monotonic() - start > 0.5

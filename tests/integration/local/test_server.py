@@ -1,4 +1,4 @@
-"""The endpoint: any client, any service, any nonsense."""
+"""The endpoint: clients, other services, malformed requests, and the command."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_aiobotocore_subscribes_and_puts_unmodified(run: Run) -> None:
     assert asyncio.run(go()) == [b"hello"]
 
 
-def test_the_environment_alone_points_an_sdk_here(run: Run) -> None:
+def test_environment_variables_alone_make_an_sdk_use_the_endpoint(run: Run) -> None:
     bench = run()
     bench.stream()
     code = "import boto3; print(boto3.client('kinesis').list_streams()['StreamNames'], boto3.client('sts').get_caller_identity()['Account'])"
@@ -55,7 +55,7 @@ def test_the_environment_alone_points_an_sdk_here(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_every_other_service_is_moto(run: Run) -> None:
+def test_requests_for_other_services_go_to_moto(run: Run) -> None:
     bench = run()
     s3, dynamodb, ssm = (bench.aws.client(name) for name in ("s3", "dynamodb", "ssm"))
     s3.create_bucket(Bucket="bucket")
@@ -198,7 +198,7 @@ def test_a_client_that_speaks_cbor_is_told_how_to_speak_json(run: Run) -> None:
     assert "AWS_CBOR_DISABLE=true" in text
 
 
-def test_the_trace_tells_what_was_called_in_order(run: Run) -> None:
+def test_the_trace_lists_the_calls_in_order(run: Run) -> None:
     bench = run(trace_length=3)
     bench.stream()
     bench.put("a", "b")

@@ -29,7 +29,7 @@ def open_count(bench: Bench) -> int:
     return len(bench.aws.kinesis.subscriptions)
 
 
-def test_what_is_there_comes_first_then_what_is_put_at_once(run: Run) -> None:
+def test_existing_records_come_first_and_new_ones_at_once(run: Run) -> None:
     bench = run()
     consumer = bench.consumer(bench.stream())
     bench.put("a", "b", data=bytes(range(256)))
@@ -67,7 +67,7 @@ def test_an_idle_subscription_gets_empty_events_whose_continuation_moves_on(run:
 
 
 @pytest.mark.parametrize("kind", ["AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"])
-def test_a_subscription_ends_cleanly_and_goes_on_from_its_continuation(run: Run, kind: str) -> None:
+def test_a_subscription_ends_cleanly_and_the_next_continues_from_its_continuation(run: Run, kind: str) -> None:
     bench = run(subscription_seconds=0.5, max_event_records=2, resubscribe_seconds=0.1)
     consumer = bench.consumer(bench.stream())
     bench.put(*"abc")
@@ -225,7 +225,7 @@ def test_records_that_expire_are_not_delivered_and_the_end_still_comes(run: Run)
     assert [len(event.get("ChildShards", [])) for event in events if not event["Records"]][-1] == 2
 
 
-def test_a_reader_that_goes_away_is_noticed_at_once(run: Run) -> None:
+def test_a_reader_that_disconnects_is_noticed_at_once(run: Run) -> None:
     bench = run(idle_event_seconds=60)
     consumer = bench.consumer(bench.stream())
     answer = bench.client.subscribe_to_shard(

@@ -1,4 +1,4 @@
-"""A local AWS to write to, over real HTTP, and what a reader finds in it."""
+"""A local AWS to write to over real HTTP, and a way to read the records back."""
 
 from __future__ import annotations
 

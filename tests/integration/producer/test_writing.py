@@ -54,7 +54,7 @@ class Scripted(NoFaults):
             raise error
 
 
-def test_what_was_put_is_there_as_it_was_put(target: Start) -> None:
+def test_records_are_stored_as_they_were_put(target: Start) -> None:
     kinesis = target(shards=3)
     with BlockingProducer("orders") as producer:
         producer.put(b"", "empty")
@@ -184,7 +184,7 @@ def test_order_per_key_survives_throttling_and_a_split(target: Start, aggregate:
 
 
 def users(records: list[dict[str, Any]], hash_range: tuple[int, int]) -> list[tuple[str, bytes]]:
-    """What our reader makes of the records."""
+    """The records as this library's reader decodes them."""
     found: list[tuple[str, bytes]] = []
     for record in records:
         inside = deaggregate(record["Data"], hash_range)
@@ -257,7 +257,7 @@ def test_resharding_while_writing_loses_nothing_and_doubles_nothing(target: Star
     assert seen == Counter(range(put))
 
 
-def test_storms_of_faults_pass(target: Start) -> None:
+def test_bursts_of_transient_faults_pass(target: Start) -> None:
     faults = [
         AwsError("InternalFailure", "sorry", 500),
         AwsError("ProvisionedThroughputExceededException", "slow down"),
@@ -319,7 +319,7 @@ def test_an_endpoint_that_is_down_for_a_while(target: Start) -> None:
     assert len(kinesis.records()) == 1
 
 
-def test_a_stream_deleted_in_the_middle_is_an_error_and_claims_nothing_more(target: Start) -> None:
+def test_a_stream_deleted_in_the_middle_is_an_error_and_acknowledges_nothing_more(target: Start) -> None:
     kinesis = target()
     producer = BlockingProducer("orders").open()
     producer.put(b"x", "k")

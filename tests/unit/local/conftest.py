@@ -1,4 +1,4 @@
-"""A clock that stands still until told, and a Kinesis on it."""
+"""A clock that tests move by hand, and a Kinesis that runs on it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FakeClock:
 
 
 class Bench:
-    """A Kinesis with the calls that tests make most."""
+    """A Kinesis, and shortcuts for frequent calls."""
 
     def __init__(self, **settings: Any) -> None:
         self.clock = FakeClock()

@@ -10,7 +10,7 @@ from kinesis_efo.local.limits import Bucket
 
 
 @given(st.lists(st.floats(1, 500), min_size=1, max_size=100))
-def test_over_any_time_no_more_than_the_rate_and_one_burst_gets_through(costs: list[float]) -> None:
+def test_no_more_than_the_rate_and_one_burst_passes_in_any_time(costs: list[float]) -> None:
     bucket, now = Bucket(100, 0), 0.0
     for index, cost in enumerate(costs):
         delay = bucket.delay(cost, now)
@@ -21,7 +21,7 @@ def test_over_any_time_no_more_than_the_rate_and_one_burst_gets_through(costs: l
         assert sum(costs[:index]) + min(cost, 100) <= 100 + 100 * now + 1e-6
 
 
-def test_waiting_fills_it_up_to_one_second_only() -> None:
+def test_waiting_refills_one_second_at_most() -> None:
     bucket = Bucket(100, 0)
     bucket.take(100)
     assert bucket.delay(50, 0) == pytest.approx(0.5)
@@ -30,7 +30,7 @@ def test_waiting_fills_it_up_to_one_second_only() -> None:
     assert bucket.delay(1, 1000) > 0
 
 
-def test_a_clock_that_goes_back_gives_nothing() -> None:
+def test_a_clock_that_jumps_back_refills_nothing() -> None:
     bucket = Bucket(100, 10)
     bucket.take(100)
     assert bucket.delay(1, 5) > 0

@@ -1,4 +1,4 @@
-"""Where reading starts and goes on; which shards are listed."""
+"""Starting positions, shard iterators, and the filters of ListShards."""
 
 from __future__ import annotations
 

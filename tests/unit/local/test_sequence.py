@@ -1,4 +1,4 @@
-"""Sequence numbers look like the real ones, grow, and can be told apart by shard and time."""
+"""Sequence numbers look like the real ones, grow, and hold their shard and time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_numbers_grow_from_parents_to_children(tick: int, index: int, age: int) 
 
 
 @given(ticks, indexes, st.integers(0, 2**35))
-def test_a_number_tells_its_tick_and_its_shard(tick: int, index: int, created: int) -> None:
+def test_a_number_holds_its_tick_and_its_shard(tick: int, index: int, created: int) -> None:
     shard = Numbering(index, created)
     assert parse(shard.record(tick)) == Parsed(tick, index, created, continuation=False)
     assert parse(shard.continuation(tick)) == Parsed(tick, index, created, continuation=True)
@@ -50,5 +50,5 @@ def test_a_number_of_aws_is_understood() -> None:
     assert parse(number) == Parsed(0x67648A17, index=6, created=1_542_776_258, continuation=False)
 
 
-def test_what_is_no_sequence_number_is_not_parsed() -> None:
+def test_other_texts_are_not_parsed() -> None:
     assert [parse(text) for text in ("", "-1", "01", "1e5", "12 ", "٣", "0", "9" * 129, "9" * 130)] == [None] * 9

@@ -1,4 +1,4 @@
-"""Streams and consumers come, change state with time, and go; requests name them in every allowed way."""
+"""Streams and consumers are created, change state with time, and are deleted; requests name them in every allowed way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def refused(code: str, message: str) -> Any:
     return pytest.raises(AwsError, match=f"{code}Exception: .*{message}")
 
 
-def test_a_stream_is_creating_until_its_time_and_takes_no_records_before() -> None:
+def test_a_stream_is_creating_at_first_and_takes_no_records_then() -> None:
     bench = Bench(stream_creating_seconds=10)
     stream = bench.create()
     with refused("ResourceInUse", "CREATING"):
@@ -67,13 +67,13 @@ def test_a_stream_is_found_by_name_and_by_arn(bench: Bench, params: dict[str, st
         ({"StreamARN": "orders"}, "InvalidArgument", "not the ARN of a stream"),
     ],
 )
-def test_a_stream_that_is_not_there_is_named(bench: Bench, params: dict[str, str], code: str, message: str) -> None:
+def test_the_error_names_a_missing_stream(bench: Bench, params: dict[str, str], code: str, message: str) -> None:
     bench.create()
     with refused(code, message):
         bench.call("DescribeStreamSummary", **params)
 
 
-def test_a_stream_with_consumers_is_deleted_only_when_that_is_asked_for(bench: Bench) -> None:
+def test_a_stream_with_consumers_is_deleted_only_if_the_request_says_so(bench: Bench) -> None:
     bench.create()
     bench.register()
     with refused("ResourceInUse", "EnforceConsumerDeletion"):
@@ -163,7 +163,7 @@ def test_subscribing_keeps_the_documented_pace() -> None:
     assert admit(16.0) == "ok"
 
 
-def test_a_consumer_arn_that_is_none_is_refused(bench: Bench) -> None:
+def test_a_malformed_consumer_arn_is_refused(bench: Bench) -> None:
     bench.create()
     consumer = bench.register()
     for arn in ("x", ARN, f"{ARN}/consumer"):
@@ -175,7 +175,7 @@ def test_a_consumer_arn_that_is_none_is_refused(bench: Bench) -> None:
         bench.call("DescribeStreamConsumer", ConsumerName="lake")
 
 
-def test_a_settings_value_that_makes_no_sense_is_named() -> None:
+def test_a_wrong_setting_is_named() -> None:
     with pytest.raises(ValueError, match=r"subscription_seconds must be more than 0; got -1"):
         Settings(subscription_seconds=-1)
     with pytest.raises(ValueError, match=r"resubscribe_seconds must be 0 or more; got -0.5"):

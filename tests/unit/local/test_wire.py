@@ -35,7 +35,7 @@ def test_an_event_has_its_fields_in_the_real_order_and_null_at_the_end_of_a_shar
     }
 
 
-def test_an_exception_frame_says_which() -> None:
+def test_an_exception_frame_names_the_error() -> None:
     buffer = EventStreamBuffer()
     buffer.add_data(wire.exception_frame(AwsError("InternalFailureException", "oh")))
     (event,) = list(buffer)

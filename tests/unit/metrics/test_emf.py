@@ -29,7 +29,7 @@ UNITS = re.compile(
 
 
 def check(line: str) -> dict[str, Any]:
-    """What the specification asks of a document."""
+    """Check a document against the specification."""
     assert "\n" not in line
     document: dict[str, Any] = json.loads(line)
     assert isinstance(document["_aws"]["Timestamp"], int)
@@ -49,7 +49,7 @@ def lines(values: Values, before: Values | None = None) -> list[dict[str, Any]]:
     return [check(line) for line in emf_lines(values, before or {}, 1_700_000_000_000)]
 
 
-def test_a_shard_is_told_but_is_no_dimension() -> None:
+def test_the_shard_is_a_member_but_no_dimension() -> None:
     (line,) = lines({(LAG, SHARD): 250, (RECORDS, SHARD): 7})
     assert line == {
         "_aws": {
@@ -82,18 +82,18 @@ def test_errors_are_counted_by_code_and_in_total() -> None:
     ]
 
 
-def test_what_is_not_known_is_no_dimension() -> None:
+def test_an_unknown_attribute_is_no_dimension() -> None:
     (line,) = lines({(BUFFERED, (("application", "lake"), ("environment", ""))): 1})
     assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["Application"]]
 
 
-def test_counters_tell_their_growth_and_gauges_their_value() -> None:
+def test_lines_have_the_growth_of_counters_and_the_value_of_gauges() -> None:
     before = {(RECORDS, SHARD): 5.0, (LAG, SHARD): 5.0}
     assert [
         (line["RecordsFetched"], line["MillisBehindLatest"])
         for line in lines({(RECORDS, SHARD): 7, (LAG, SHARD): 7}, before)
     ] == [(2, 7)]
-    assert lines({(RECORDS, SHARD): 3}, before)[0]["RecordsFetched"] == 3, "it began anew"
+    assert lines({(RECORDS, SHARD): 3}, before)[0]["RecordsFetched"] == 3, "the counter started anew"
 
 
 @given(
@@ -126,7 +126,7 @@ class Counting:
         return [Sample(RECORDS, self.records, ORDERS)]
 
 
-def test_growth_that_could_not_be_written_comes_later(caplog: pytest.LogCaptureFixture) -> None:
+def test_growth_that_could_not_be_written_comes_with_the_next_lines(caplog: pytest.LogCaptureFixture) -> None:
     written: list[str] = []
     full = True
 
@@ -148,7 +148,7 @@ def test_growth_that_could_not_be_written_comes_later(caplog: pytest.LogCaptureF
     assert [check(line)["RecordsFetched"] for text in written for line in text.splitlines()] == [5]
 
 
-def test_the_end_writes_what_came_since(tmp_path: Path) -> None:
+def test_the_end_writes_the_growth_since_the_last_lines(tmp_path: Path) -> None:
     path, source = tmp_path / "logs" / "emf.log", Counting()
     registry = MetricsRegistry()
     registry.add(source)
@@ -162,7 +162,7 @@ def test_the_end_writes_what_came_since(tmp_path: Path) -> None:
     assert [check(line)["RecordsFetched"] for line in path.read_text().splitlines()] == [4, 5]
 
 
-def test_a_write_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kinesis_efo.metrics.emf._END_SECONDS", 0.05)
     hanging, let_go = threading.Event(), threading.Event()
 
@@ -179,7 +179,7 @@ def test_a_write_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyP
     let_go.set()
 
 
-def test_lines_come_by_themselves(tmp_path: Path) -> None:
+def test_lines_are_written_once_per_interval(tmp_path: Path) -> None:
     path = tmp_path / "emf.log"
     end = report(Counting(), MetricsSettings("emf", emf_to=str(path), emf_interval=0.02))
     wait_until(lambda: path.exists() and path.read_text().count("\n") >= 2, 10)

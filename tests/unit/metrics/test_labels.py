@@ -1,4 +1,4 @@
-"""Who is told apart: never too many, nobody steps back, and whoever leaves makes room."""
+"""Labels: never too many, none moves into `other`, and a thing that is gone makes room for another."""
 
 from __future__ import annotations
 

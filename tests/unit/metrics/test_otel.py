@@ -169,7 +169,7 @@ def test_the_environment_alone_sends_metrics_to_a_collector(
     }
 
 
-def test_an_exporter_that_is_not_installed_is_told_and_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_exporter_is_logged_and_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
     telemetry = Telemetry({"OTEL_METRICS_EXPORTER": "carrier_pigeon"})
     telemetry.registry.add(Counting())
     telemetry.flush()
@@ -191,5 +191,5 @@ def test_an_exporter_that_is_not_installed_is_told_and_harms_nothing(caplog: pyt
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_SDK_DISABLED": "TRUE"}, []),
     ],
 )
-def test_what_the_environment_asks_for(environment: dict[str, str], names: list[str]) -> None:
+def test_the_environment_selects_the_exporters(environment: dict[str, str], names: list[str]) -> None:
     assert exporter_names(environment) == names

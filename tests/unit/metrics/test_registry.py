@@ -1,4 +1,4 @@
-"""Sources together: sums and worst values, and totals that never step back."""
+"""The registry: sums and worst values of several sources, and totals that never drop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Time:
 
 
 class Counting:
-    """A source with one of each kind."""
+    """A source with one metric of each kind."""
 
     def __init__(self, records: int, lag: int, buffered: int) -> None:
         self.records, self.lag, self.buffered = records, lag, buffered
@@ -42,7 +42,7 @@ def test_counters_and_amounts_add_up_and_the_worst_lag_counts() -> None:
     assert registry.values() == {(RECORDS, ORDERS): 7, (LAG, ORDERS): 40, (BUFFERED, ()): 300}
 
 
-def test_what_a_source_counted_stays_when_it_goes() -> None:
+def test_the_counters_of_a_removed_source_stay() -> None:
     time = Time()
     registry = MetricsRegistry(time)
     first, second = Counting(3, 40, 100), Counting(4, 10, 200)

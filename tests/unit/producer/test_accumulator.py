@@ -105,7 +105,7 @@ class Interleaving:
             return
         request = self.in_flight.pop(self.data.draw(st.integers(0, len(self.in_flight) - 1)))
         if self.data.draw(st.booleans()):
-            # Carried out, and the answer lost: what is written is written.
+            # Carried out, but the answer is lost: the records are stored all the same.
             self.answers_lost = True
             for parcel in request.parcels:
                 self.stream.store(parcel)
@@ -136,14 +136,14 @@ class Interleaving:
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), ordered=st.booleans(), aggregate=st.booleans())
-def test_whatever_happens_everything_is_acknowledged_once_and_really_there(
+def test_any_interleaving_stores_every_record_and_acknowledges_it_once(
     data: st.DataObject, ordered: bool, aggregate: bool
 ) -> None:
     run = Interleaving(data, ordered, aggregate)
     for _ in range(data.draw(st.integers(0, 60))):
         run.step()
         seen = {made.position for made in run.stream.seen}
-        assert set(run.acknowledged) <= seen, "claimed, and not there"
+        assert set(run.acknowledged) <= seen, "acknowledged, but not stored"
     run.drain()
     assert run.acknowledged == Counter(range(len(run.put)))
     seen_order = [made.position for made in run.stream.seen]
@@ -194,7 +194,7 @@ def test_a_request_waits_for_others_until_the_linger_is_over_or_it_is_full() -> 
     assert accumulator.next_request(6.0, eager=False) is not None
 
 
-def test_a_hot_shard_rests_and_the_others_go_on() -> None:
+def test_a_throttled_shard_backs_off_and_the_others_continue() -> None:
     stream = ModelStream(even_shards(2))
     accumulator = accumulator_of(stream, backoff_base=1.0, backoff_max=1.0)
     hot, cold = (shard.id for shard in stream.ranges)
@@ -226,7 +226,7 @@ def test_only_what_was_refused_is_sent_again_and_in_order() -> None:
     assert [made.position for made in send(accumulator, 10.0).records] == [0, 2, 4, 6]
 
 
-def test_a_throttled_shard_is_offered_about_what_it_took_and_more_when_it_takes_all() -> None:
+def test_the_window_of_a_throttled_shard_follows_what_the_shard_takes() -> None:
     stream = ModelStream(even_shards(1))
     accumulator = accumulator_of(stream)
     for number in range(2_000):
@@ -271,10 +271,10 @@ def test_requests_that_fail_together_count_as_one_fault() -> None:
         accumulator.settle(request, [Answer(code=THROTTLE)] * 500, 0.001)
     due = accumulator.due_at(eager=True)
     assert due is not None
-    assert due <= 0.001 + 0.1, "eight answers to one burst made it wait as after eight faults"
+    assert due <= 0.001 + 0.1, "eight answers to one burst counted as eight faults"
 
 
-def test_a_fault_of_the_whole_request_pauses_all_shards_and_is_borne() -> None:
+def test_a_fault_of_the_whole_request_pauses_all_shards_and_is_retried() -> None:
     accumulator = accumulator_of(ModelStream(even_shards(2)), backoff_base=1.0, backoff_max=1.0)
     accumulator.add([record(0, hash_key=0)])
     settled = accumulator.fault(send(accumulator), judge(refused("", "", 503)), 0.0)
@@ -296,7 +296,7 @@ def test_a_fault_of_the_whole_request_pauses_all_shards_and_is_borne() -> None:
         ("KMSAccessDeniedException", KeyUnusableError, "kms:GenerateDataKey"),
     ],
 )
-def test_what_cannot_heal_fails_at_once(code: str, kind: type[Exception], words: str) -> None:
+def test_permanent_faults_fail_at_once(code: str, kind: type[Exception], words: str) -> None:
     for whole in (True, False):
         accumulator = accumulator_of(ModelStream(even_shards(1)))
         accumulator.add([record(0, data=b"secret")])
@@ -379,7 +379,7 @@ def test_a_shard_with_progress_is_never_given_up() -> None:
         assert accumulator.settle(request, answers, now).failure is None
 
 
-def test_progress_between_failures_starts_the_patience_again() -> None:
+def test_progress_between_failures_restarts_the_retry_timeout() -> None:
     accumulator = accumulator_of(ModelStream(even_shards(1)), retry_timeout=60)
     now = 0.0
     for number in range(10):
@@ -391,7 +391,7 @@ def test_progress_between_failures_starts_the_patience_again() -> None:
         assert accumulator.settle(send(accumulator, now), [Answer(shard="shardId-000000000000")], now).acknowledged
 
 
-def test_one_poisoned_record_is_given_up_by_itself() -> None:
+def test_one_record_that_keeps_failing_is_given_up_alone() -> None:
     accumulator = accumulator_of(ModelStream(even_shards(1)), retry_timeout=60)
     accumulator.add([record(0, "poison")])
     now = 0.0
@@ -418,7 +418,7 @@ def test_one_poisoned_record_is_given_up_by_itself() -> None:
     assert "InternalFailure" in str(error)
 
 
-def test_an_aggregate_in_a_shard_that_readers_drop_it_from_is_not_claimed() -> None:
+def test_an_aggregate_that_readers_would_drop_is_not_acknowledged() -> None:
     stream = ModelStream(even_shards(1))
     accumulator = accumulator_of(stream, aggregate=True)
     for number, place in enumerate((0, (1 << 128) - 1)):

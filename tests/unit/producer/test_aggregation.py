@@ -1,4 +1,4 @@
-"""Aggregates as others read them: AWS's own Python library, and our reader."""
+"""Aggregates as readers decode them: AWS's own Python library, and this library's reader."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_everyone_reads_back_what_was_put_in_order(users: list[tuple[bytes, str,
     assert isinstance(aggregate, Aggregate)
     expected = [(data, key, None if place is None else str(place)) for data, key, place in users]
     assert [(data, key) for data, key, _ in read_by_aws(aggregate)] == [(data, key) for data, key, _ in expected]
-    # The AWS library shows the first hash key for records that have none of their own: compared where all have one.
+    # The AWS library returns the first hash key for records without one: comparable only if all have one.
     if all(place is not None for *_, place in users):
         assert read_by_aws(aggregate) == expected
     ours = deaggregate(aggregate.data, RING)
@@ -81,7 +81,7 @@ def test_one_record_stays_as_it_is() -> None:
     assert packer.seal() is only
 
 
-def test_an_aggregate_travels_to_its_first_records_place() -> None:
+def test_an_aggregate_has_the_key_and_hash_of_its_first_record() -> None:
     packer = Packer(1_000)
     first = record(b"a", "first")
     assert packer.add(first)

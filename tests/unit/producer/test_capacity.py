@@ -1,4 +1,4 @@
-"""The bound on what is outstanding: never exceeded, fair between shards, nobody forgotten."""
+"""The capacity: never exceeded, fair between shards, no waiter forgotten."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clock:
 
 
 class Driver:
-    """Acquires and releases, and keeps its own books."""
+    """Acquires and releases capacity, and keeps track of records and waiters by itself."""
 
     def __init__(self, capacity: Capacity) -> None:
         self.capacity = capacity
@@ -38,7 +38,7 @@ class Driver:
 
     def acquire(self, shard: str, size: int) -> bool:
         if self.capacity.try_acquire(shard, size):
-            assert not self.waiting[shard], "went past one that waits"
+            assert not self.waiting[shard], "passed a waiter of the same shard"
             self.inside[shard].append(size)
             return True
         waiters = self.waiting[shard]
@@ -61,7 +61,9 @@ class Driver:
 
 
 @given(st.data(), st.integers(1, 12), st.integers(20, 200))
-def test_the_bounds_hold_and_everybody_gets_in_at_last(data: st.DataObject, most: int, most_bytes: int) -> None:
+def test_the_bounds_hold_and_every_waiter_is_admitted_in_the_end(
+    data: st.DataObject, most: int, most_bytes: int
+) -> None:
     driver = Driver(Capacity(most, most_bytes, len(SHARDS)))
     for _ in range(data.draw(st.integers(0, 60))):
         shard = data.draw(st.sampled_from(SHARDS))
@@ -87,7 +89,7 @@ def test_the_bounds_hold_and_everybody_gets_in_at_last(data: st.DataObject, most
     st.lists(st.tuples(st.sampled_from(SHARDS), st.integers(0, 30)), max_size=30),
     st.lists(st.tuples(st.sampled_from(SHARDS), st.integers(0, 30)), max_size=12),
 )
-def test_many_get_in_together_exactly_where_they_would_one_after_the_other(
+def test_many_are_admitted_together_exactly_when_they_would_be_one_by_one(
     inside: list[tuple[str, int]], many: list[tuple[str, int]]
 ) -> None:
     together, apart = Capacity(20, 200, len(SHARDS)), Capacity(20, 200, len(SHARDS))
@@ -104,7 +106,7 @@ def test_many_get_in_together_exactly_where_they_would_one_after_the_other(
     assert (together.records, together.bytes) == ((apart.records, apart.bytes) if fits else before)
 
 
-def test_a_hot_shard_leaves_room_for_the_others() -> None:
+def test_a_hot_shard_leaves_capacity_for_the_others() -> None:
     driver = Driver(Capacity(100, 10_000, 2))
     while driver.acquire("hot", 1):
         pass
@@ -128,7 +130,7 @@ def test_a_large_record_is_not_starved_by_small_ones() -> None:
     assert [waiter.size for waiter in driver.woken][:1] == [50]
 
 
-def test_one_that_gives_up_waiting_lets_the_next_in() -> None:
+def test_a_cancelled_waiter_lets_the_next_in() -> None:
     capacity, woken = Capacity(1, 100, 1), []
     assert capacity.try_acquire("a", 1)
     first = capacity.acquire("a", 1, woken.append)
@@ -141,7 +143,7 @@ def test_one_that_gives_up_waiting_lets_the_next_in() -> None:
     assert capacity.records == 0
 
 
-def test_closing_wakes_all_and_lets_nobody_in() -> None:
+def test_closing_wakes_all_waiters_and_admits_none() -> None:
     capacity, woken = Capacity(1, 100, 1), []
     assert capacity.try_acquire("a", 1)
     waiters = [capacity.acquire("a", 1, woken.append) for _ in range(3)]
@@ -154,7 +156,7 @@ def test_closing_wakes_all_and_lets_nobody_in() -> None:
     assert not late.admitted
 
 
-def test_waits_and_the_time_they_took_are_counted_also_while_they_last() -> None:
+def test_waits_and_their_seconds_are_counted_even_while_they_last() -> None:
     clock = Clock()
     capacity = Capacity(1, 100, 1, clock)
     assert capacity.try_acquire("a", 1)
@@ -168,7 +170,7 @@ def test_waits_and_the_time_they_took_are_counted_also_while_they_last() -> None
 
 
 @pytest.mark.parametrize("threads", [4])
-def test_threads_share_a_room_without_losing_count(threads: int) -> None:
+def test_threads_share_a_capacity_without_losing_count(threads: int) -> None:
     capacity = Capacity(8, 1_000, 2)
 
     def work(shard: str) -> None:

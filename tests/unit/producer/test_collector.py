@@ -1,4 +1,4 @@
-"""What a producer counts, as samples and as lines."""
+"""A producer's metrics, as samples and as EMF lines."""
 
 from __future__ import annotations
 

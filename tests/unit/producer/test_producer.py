@@ -1,4 +1,4 @@
-"""The producers against a modelled stream: waiting, waking, flushing, failing, ending."""
+"""The producers against a modelled stream: waiting, waking, flushing, failing, closing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def carried_out(parcels: Sequence[Parcel]) -> None:
 
 
 class Opened:
-    """How a producer gets at the model; knows whether it was closed."""
+    """Connects a producer to the model, and records whether the connection was closed."""
 
     def __init__(self, shards: int = 1, max_bytes: int = 1 << 20) -> None:
         self.stream = ModelStream(even_shards(shards))
@@ -75,7 +75,7 @@ def run(scenario: Callable[[Producer, Opened], Awaitable[Any]], shards: int = 1,
     return asyncio.run(main())
 
 
-def test_put_waits_for_room_and_wakes_when_there_is_some() -> None:
+def test_put_waits_for_capacity_and_wakes_when_there_is_some() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.gate.clear()
         for number in range(10):
@@ -112,7 +112,7 @@ def test_bytes_are_bounded_as_well() -> None:
     run(scenario, max_outstanding_bytes=5_000)
 
 
-def test_a_record_goes_out_after_the_linger_without_anybody_asking() -> None:
+def test_a_record_is_sent_after_the_linger_without_a_flush() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         await producer.put(b"x", "k")
         assert not opened.service.requests
@@ -140,7 +140,7 @@ def test_flush_does_not_linger_and_waits_only_for_what_was_put_before() -> None:
     run(scenario, linger=60)
 
 
-def test_no_more_requests_are_under_way_than_allowed() -> None:
+def test_no_more_requests_are_in_flight_than_allowed() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.gate.clear()
         for number in range(5_000):
@@ -222,7 +222,7 @@ def test_a_refused_record_leaves_the_others_alone() -> None:
     run(scenario)
 
 
-def test_many_at_once_are_what_one_after_the_other_is_also_where_room_is_scarce() -> None:
+def test_put_many_equals_single_puts_even_when_capacity_is_scarce() -> None:
     outstanding = [0]
 
     async def scenario(producer: Producer, opened: Opened) -> None:
@@ -241,7 +241,7 @@ def test_many_at_once_are_what_one_after_the_other_is_also_where_room_is_scarce(
     run(scenario, shards=3, max_outstanding_records=37)
 
 
-def test_of_many_large_records_few_are_taken_ahead_of_room() -> None:
+def test_put_many_reads_few_large_records_ahead_of_capacity() -> None:
     taken = [0]
 
     def given() -> Iterator[tuple[bytes, str]]:
@@ -264,7 +264,7 @@ def test_of_many_large_records_few_are_taken_ahead_of_room() -> None:
     run(scenario, max_outstanding_bytes=300_000)
 
 
-def test_many_at_once_keep_the_order_of_a_key() -> None:
+def test_put_many_keeps_the_order_of_a_key() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         await producer.put_many((str(number), f"k{number % 3}") for number in range(600))
         await producer.flush()
@@ -275,7 +275,7 @@ def test_many_at_once_keep_the_order_of_a_key() -> None:
     run(scenario, shards=2, ordered=True, max_outstanding_records=50)
 
 
-def test_of_many_those_before_a_refused_one_are_written_and_none_after_it() -> None:
+def test_put_many_writes_the_records_before_a_refused_one_and_none_after_it() -> None:
     def given() -> Iterator[tuple[bytes, str]]:
         for number in range(5):
             yield b"good", f"k{number}"
@@ -291,7 +291,7 @@ def test_of_many_those_before_a_refused_one_are_written_and_none_after_it() -> N
     run(scenario)
 
 
-def test_where_the_givens_themselves_fail_that_is_the_error_and_what_came_before_is_written() -> None:
+def test_put_many_raises_the_error_of_its_iterable_and_writes_the_records_before_it() -> None:
     def given() -> Iterator[tuple[bytes, str]]:
         yield b"x", "k"
         raise ZeroDivisionError
@@ -305,7 +305,7 @@ def test_where_the_givens_themselves_fail_that_is_the_error_and_what_came_before
     run(scenario)
 
 
-def test_of_many_the_refused_are_left_out_where_fail_on_error_is_off() -> None:
+def test_put_many_skips_refused_records_with_fail_on_error_off() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         await producer.put_many([("a", "k"), ("b", ""), ("c", "k")])
         await producer.flush()
@@ -351,7 +351,7 @@ def test_a_limit_of_the_settings_is_not_blamed_on_the_stream() -> None:
     run(scenario, max_outstanding_bytes=8_000)
 
 
-def test_leaving_the_context_writes_everything_also_after_an_error() -> None:
+def test_leaving_the_context_writes_everything_even_after_an_error() -> None:
     opened = Opened()
 
     async def main() -> None:
@@ -365,7 +365,7 @@ def test_leaving_the_context_writes_everything_also_after_an_error() -> None:
     assert opened.closed
 
 
-def test_cancellation_ends_at_once_and_claims_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_cancellation_ends_at_once_and_acknowledges_nothing(caplog: pytest.LogCaptureFixture) -> None:
     opened = Opened()
 
     async def main() -> None:
@@ -387,7 +387,7 @@ def test_cancellation_ends_at_once_and_claims_nothing(caplog: pytest.LogCaptureF
     assert any("closed with 1 records (2 bytes) that were put and not acknowledged" in text for text in caplog.messages)
 
 
-def test_a_cancelled_put_gives_its_place_back() -> None:
+def test_a_cancelled_put_gives_its_capacity_back() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.gate.clear()
         await producer.put(b"first", "k")
@@ -403,7 +403,7 @@ def test_a_cancelled_put_gives_its_place_back() -> None:
     run(scenario, max_outstanding_records=1)
 
 
-def test_a_cancelled_flush_does_not_lose_what_it_waited_for() -> None:
+def test_a_flush_after_a_cancelled_one_waits_for_its_records_too() -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         opened.service.gate.clear()
         await producer.put(b"x", "k")
@@ -501,7 +501,7 @@ def test_one_warning_per_stall_and_one_when_it_ends(caplog: pytest.LogCaptureFix
     assert len(caplog.messages) == 2
 
 
-def test_backpressure_that_moves_on_is_no_stall(caplog: pytest.LogCaptureFixture) -> None:
+def test_backpressure_with_progress_is_no_stall(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(producer: Producer, opened: Opened) -> None:
         async def slow() -> None:
             for _ in range(30):
@@ -520,7 +520,7 @@ def test_backpressure_that_moves_on_is_no_stall(caplog: pytest.LogCaptureFixture
 
 
 class TestBlocking:
-    def test_threads_put_and_everything_is_there(self) -> None:
+    def test_records_of_several_threads_are_all_stored(self) -> None:
         opened = Opened(shards=4)
         with BlockingProducer(
             "orders", connect=opened, settings=ProducerSettings(max_outstanding_records=50)
@@ -565,7 +565,7 @@ class TestBlocking:
 
         opened.service.script = fail
         producer.put(b"x", "k")
-        # The second one waits for capacity, and the failure is what it gets; or it comes after it.
+        # The second put waits for capacity when the failure arrives, or comes after it.
         with pytest.raises(StreamNotFoundError):
             producer.put(b"x", "k")
         with pytest.raises(StreamNotFoundError):
@@ -577,7 +577,7 @@ class TestBlocking:
         with pytest.raises(StreamNotFoundError):
             producer.put(b"x", "k")
 
-    def test_what_keeps_it_from_opening_is_raised_and_leaves_no_thread(self) -> None:
+    def test_a_failure_to_open_is_raised_and_leaves_no_thread(self) -> None:
         @asynccontextmanager
         async def broken() -> AsyncIterator[Service]:
             service = ModelService(ModelStream(even_shards(1)))

@@ -1,4 +1,4 @@
-"""What may be put, where it goes, and what is said about what may not."""
+"""Which records may be put, the shards that they go to, and the messages for those that may not."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MIB = 1 << 20
         ),
     ],
 )
-def test_what_can_never_be_written_is_refused_with_its_reason(
+def test_a_record_that_can_never_be_written_is_refused_with_the_reason(
     data: bytes, key: str, hash_key: str | int | None, message: str
 ) -> None:
     with pytest.raises(RecordRefusedError) as caught:
@@ -72,7 +72,7 @@ def test_the_partition_key_counts_in_bytes_and_its_length_in_characters() -> Non
     assert make_record(b"", "k", 0, SizeLimit(MIB), 0).hash == 0
 
 
-def test_a_record_goes_where_the_md5_of_its_key_or_its_hash_key_says() -> None:
+def test_the_md5_of_the_key_or_the_explicit_hash_key_selects_the_shard() -> None:
     shards = ShardMap(even_shards(2))
     upper = next(key for key in map(str, range(100)) if md5(key.encode()).digest()[0] >= 0x80)
     assert shards.shard_of(make_record(b"", upper, None, SizeLimit(MIB), 0).hash) == "shardId-000000000001"
@@ -126,11 +126,11 @@ def test_all_wrong_settings_are_named_together() -> None:
         (ZeroDivisionError("a bug"), Retry.NO),
     ],
 )
-def test_faults_are_judged_by_what_helps(error: Exception, retry: Retry) -> None:
+def test_faults_are_classified_by_whether_a_retry_helps(error: Exception, retry: Retry) -> None:
     assert judge(error).retry is retry
 
 
-def test_where_to_write_is_checked_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_and_region_are_checked_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
     assert region_of(arn, AwsSettings()) == "eu-west-1"
     with pytest.raises(ConfigurationError, match="in region 'eu-west-1', but the region given is 'us-east-1'"):

@@ -1,4 +1,4 @@
-"""Where a query is stopped, on a query that is driven by hand."""
+"""When a query is stopped, shown on a fake query."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kinesis_efo.spark.graceful import await_stop
 
 
 class Query:
-    """A query in a state that the test says, changed when it is looked at.
+    """A fake query whose state changes when its status is read.
 
     Args:
-        script: What happens at each look at the status; the last one stays.
+        script: Changes of the state, one per reading of the status.
     """
 
     runId = "run"
@@ -83,13 +83,13 @@ def test_it_is_stopped_between_micro_batches(message: str) -> None:
     assert query.looks == 3
 
 
-def test_under_load_a_new_number_is_the_boundary() -> None:
+def test_under_load_a_new_batch_number_marks_the_boundary() -> None:
     query = Query(_nothing, lambda query: setattr(query, "batch", 8))
     assert await_stop(query, _asked()) is True  # type: ignore[arg-type]
     assert query.stopped_at == (8, "Processing new data")
 
 
-def test_patience_ends() -> None:
+def test_a_micro_batch_is_cut_short_when_patience_ends() -> None:
     query = Query()
     assert await_stop(query, _asked(), patience=0.1) is True  # type: ignore[arg-type]
     assert query.stopped_at == (7, "Processing new data")
@@ -103,7 +103,7 @@ def test_a_failure_while_stopping_is_not_hidden() -> None:
         await_stop(Query(_nothing, fail), _asked())  # type: ignore[arg-type]
 
 
-def test_a_program_of_hadoops_that_the_signal_hit_is_no_failure() -> None:
+def test_a_program_of_hadoop_ended_by_the_same_signal_is_no_failure() -> None:
     def hit(query: Query) -> None:
         query.isActive = False
         query.failure = RuntimeError("Query terminated with exception: ExitCodeException exitCode=143: ")

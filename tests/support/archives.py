@@ -1,4 +1,4 @@
-"""Unpacks archives on every Python that is supported."""
+"""Unpacks archives on every supported Python."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from pathlib import Path
 def unpack(archive: Path, directory: Path) -> None:
     """Unpack a `.tar.gz` into a directory."""
     with tarfile.open(archive) as tar:
-        # Before 3.11.4 there are no filters, and from 3.12 on a warning where none is chosen.
+        # Python has filters from 3.11.4 on, and from 3.12 on warns if none is chosen.
         tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
         tar.extractall(directory)

@@ -1,7 +1,7 @@
-"""An archive of Spark's classes, from which a JVM starts three times as fast (class data sharing).
+"""An archive of Spark's classes, with which a JVM starts three times as fast (class data sharing).
 
-`python -m tests.support.class_archive` writes it beside the Python that runs it: a small query loads what most queries load. A JVM
-for which the archive does not fit, because Java or Spark has changed, starts without it.
+`python -m tests.support.class_archive` runs a small query, and writes the classes that it loads beside the Python that runs it. If
+the archive does not fit because Java or Spark has changed, a JVM starts without it.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import Final
 
 QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""The JVMs of tests live too short for the optimizing compiler to pay: without it a test takes half the CPU."""
+"""The JVMs of tests run too briefly for the optimizing compiler to pay off: without it, a test takes half the CPU time."""
 
 
 def path() -> Path:
-    """Where the archive lies; it may not be there."""
+    """The path of the archive, which may not exist."""
     return Path(sys.prefix) / "spark-classes.jsa"
 
 
 def jvm_options() -> str:
     """Options for every JVM of the tests."""
-    # What does not fit is not worth a warning in the output of each JVM.
+    # No logs: a JVM would warn about an archive that does not fit.
     return f"{QUICK_JVM} -XX:SharedArchiveFile={path()} -Xlog:disable" if path().exists() else QUICK_JVM
 
 
 def write() -> None:
-    """Run a query that loads what the tests' queries load, in a JVM that archives its classes when it ends."""
+    """Run a query like the tests' queries, in a JVM that archives its classes when it ends."""
     path().unlink(missing_ok=True)
     os.environ["JAVA_TOOL_OPTIONS"] = f"{QUICK_JVM} -XX:ArchiveClassesAtExit={path()} -Xlog:disable"
     os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)

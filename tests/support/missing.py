@@ -1,4 +1,4 @@
-"""Programs that tests need and `make test` does not bring: without one its tests are not run, and the end of the run says so."""
+"""Programs that tests need and `make test` does not install: without one, its tests are skipped, and the end of the run says so."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 EVERYTHING = "KINESIS_EFO_TEST_EVERYTHING"
-"""Where this variable is set, a missing program is a failure: somewhere every test must be run."""
+"""If this variable is set, a missing program is a failure: the workflow on GitHub runs every test."""
 _PREFIX = "Skipped: "
 
 
 def needed(program: str, remedy: str) -> str:
-    """The path of a program; without it the test is not run.
+    """Find a program; skips the test if it is missing.
 
     Args:
-        program: Its name, looked for on the PATH, or its path.
-        remedy: How to get it.
+        program: Its name, to find on the PATH, or its path.
+        remedy: How to install it.
     """
     if found := shutil.which(program):
         return found
@@ -31,17 +31,17 @@ def needed(program: str, remedy: str) -> str:
 
 
 def terraform() -> str:
-    """Terraform."""
+    """The path of Terraform."""
     return needed("terraform", "install Terraform 1.10 or newer, and put it on the PATH")
 
 
 def make() -> str:
-    """GNU Make."""
+    """The path of GNU Make."""
     return needed("make", "apt-get install make")
 
 
 def not_run(skipped: Iterable[pytest.TestReport]) -> list[str]:
-    """One line for each reason for which tests were not run."""
+    """One line for each reason why tests were skipped."""
     reasons: Counter[str] = Counter()
     for report in skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -50,7 +50,7 @@ def not_run(skipped: Iterable[pytest.TestReport]) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say at the end what was not run, and why."""
+    """Say at the end which tests were skipped, and why."""
     if lines := not_run(terminalreporter.stats.get("skipped", [])):
         terminalreporter.section("not run")
         for line in lines:

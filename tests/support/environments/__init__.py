@@ -1,4 +1,4 @@
-"""Environment files for tests, which read none of `infra/environments`: those are for whoever deploys to change."""
+"""Environment files for tests. The tests read none of `infra/environments`, which users change."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 import infra
 
 DIRECTORY = Path(__file__).parent
-"""Holds an environment that is small, and one that is protected and comes after it."""
+"""Holds a small environment, and a protected one that is deployed after it."""
 EXAMPLE = Path(infra.__file__).with_name("example.yaml")
-"""The file that shows every setting there is."""
+"""The file that shows every setting."""

@@ -110,7 +110,9 @@ class Store:
             raise self._platform_error("write", key, error) from error
 
     def _platform_error(self, action: str, key: str, error: Exception) -> PlatformError:
-        return PlatformError(f"cannot {action} {self.uri(key)}: {error}")
+        return PlatformError(
+            f"cannot {action} {self.uri(key)}: {error}; check the bucket, and allow s3:GetObject and s3:PutObject on it"
+        )
 
 
 def split_uri(uri: str) -> tuple[str, str]:

@@ -33,10 +33,13 @@ def consumer_faults(manifest: Manifest, kinesis: Any) -> Iterator[str]:
                     f"{manifest.source} names it: deploy the environment"
                 )
             else:
-                yield f"consumer {stream.consumer_arn} cannot be looked at: {error}"
+                yield (
+                    f"consumer {stream.consumer_arn} cannot be looked at: {error}; "
+                    "the caller needs kinesis:DescribeStreamConsumer"
+                )
             continue
         except BotoCoreError as error:
-            yield f"consumer {stream.consumer_arn} cannot be looked at: {error}"
+            yield f"consumer {stream.consumer_arn} cannot be looked at: {error}; check region and network"
             continue
         status = answer["ConsumerDescription"]["ConsumerStatus"]
         if status != "ACTIVE":

@@ -31,10 +31,10 @@ class Clusters(Platform):
         with self.refusals("look at the cluster"):
             cluster = self._client.describe_cluster(ClusterId=self.target.id)["Cluster"]
         state = cluster["Status"]["State"]
-        faults = [] if state in _READY else [f"cluster {self.target.id} is {state}"]
+        faults = [] if state in _READY else [f"cluster {self.target.id} is {state}: start one, and give it as --target"]
         versions = {each["Name"]: each.get("Version", "") for each in cluster.get("Applications", [])}
         if versions and "Spark" not in versions:
-            faults.append(f"cluster {self.target.id} has {', '.join(versions)}, but not Spark")
+            faults.append(f"cluster {self.target.id} has {', '.join(versions)}, but not Spark: create it with Spark")
         return Site(
             cluster.get("ReleaseLabel", ""),
             spark=versions.get("Spark", ""),

@@ -23,7 +23,9 @@ class Containers(Platform):
         with self.refusals("look at the virtual cluster"):
             cluster = self._client.describe_virtual_cluster(id=self.target.id)["virtualCluster"]
         state = cluster["state"]
-        return Site("", faults=[] if state == "RUNNING" else [f"virtual cluster {self.target.id} is {state}"])
+        if state == "RUNNING":
+            return Site("")
+        return Site("", faults=[f"virtual cluster {self.target.id} is {state}: give a running one as --target"])
 
     def request(self, job: Job) -> dict[str, Any]:
         """See `Platform`."""

@@ -22,9 +22,12 @@ class Serverless(Platform):
             application = self._client.get_application(applicationId=self.target.id)["application"]
         faults = []
         if application["state"] in ("STOPPING", "TERMINATED"):
-            faults.append(f"EMR Serverless application {self.target.id} is {application['state']}")
+            remedy = "try again once it has stopped" if application["state"] == "STOPPING" else "deploy the environment"
+            faults.append(f"EMR Serverless application {self.target.id} is {application['state']}: {remedy}")
         if application["type"].upper() != "SPARK":
-            faults.append(f"EMR Serverless application {self.target.id} runs {application['type']}, not Spark")
+            faults.append(
+                f"EMR Serverless application {self.target.id} runs {application['type']}, not Spark: give one of Spark as --target"
+            )
         architecture = application.get("architecture", "X86_64").lower()
         return Site(application["releaseLabel"], architecture=architecture, faults=faults)
 

@@ -273,7 +273,7 @@ async def reported(
             MetricDataQueries=queries, StartTime=end - window, EndTime=end, ScanBy="TimestampDescending"
         )
     except (ClientError, BotoCoreError, OSError) as error:
-        return {}, [f"CloudWatch was not asked: {describe(error)}"]
+        return {}, [f"CloudWatch cannot be read: {describe(error)}; the caller needs cloudwatch:GetMetricData"]
     found = {result["Id"]: result["Values"] for result in answer["MetricDataResults"]}
     return {name: round(values[0]) for number, name in enumerate(names) if (values := found.get(f"q{number}"))}, []
 

@@ -290,7 +290,7 @@ def test_what_is_wrong_is_said_in_one_line(cli: Cli) -> None:
 def test_what_a_job_cannot_do_without_is_asked_for(cli: Cli) -> None:
     for changes, said in (
         (["--execution-role", ""], "--execution-role is missing: a job on serverless runs with a role of its own"),
-        (["--artifacts", ""], "--artifacts is missing: s3://bucket"),
+        (["--artifacts", ""], "--artifacts is missing: give s3://bucket"),
         (["--artifacts", "artifacts"], "--artifacts must be s3://bucket or s3://bucket/prefix; got 'artifacts'"),
         (["--artifacts", "s3://gone"], "cannot write s3://gone/environments/.*NoSuchBucket"),
     ):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from kinesis_efo.metrics import metric_table
+from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
 from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink_options import SINK_OPTIONS
@@ -29,10 +29,22 @@ def reference(title: str, options: Iterable[Option]) -> str:
     return "\n".join([f"| {title} | value | default | |", "|---|---|---|---|", *rows])
 
 
+def metrics() -> str:
+    """The metrics as a Markdown table."""
+    rows = [
+        f"| `{metric.name}` | `{metric.cloudwatch}` | {metric.kind.value} | {metric.unit} | "
+        f"{', '.join(f'`{name}`' for name in metric.attributes) or '-'} | {metric.meaning} |"
+        for metric in METRICS
+    ]
+    return "\n".join(
+        ["| OpenTelemetry | CloudWatch | kind | unit | attributes | |", "|---|---|---|---|---|---|", *rows]
+    )
+
+
 TABLES: Final = {
     "README.md": (summary("option", SOURCE_OPTIONS), summary("sink option", SINK_OPTIONS)),
     "docs/options.md": (reference("option", SOURCE_OPTIONS), reference("sink option", SINK_OPTIONS)),
-    "docs/metrics.md": (metric_table(),),
+    "docs/metrics.md": (metrics(),),
 }
 """The tables of each page."""
 

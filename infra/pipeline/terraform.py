@@ -42,14 +42,13 @@ class Terraform:
 
     Args:
         directory: Holds the stack's `cdk.tf.json`.
-        binary: The binary; default the one on the PATH.
 
     Raises:
-        PipelineError: There is no binary.
+        PipelineError: There is no terraform on the PATH.
     """
 
-    def __init__(self, directory: Path, binary: str | None = None) -> None:
-        found = binary or shutil.which("terraform")
+    def __init__(self, directory: Path) -> None:
+        found = shutil.which("terraform")
         if found is None:
             raise PipelineError("there is no terraform on the PATH: install Terraform 1.10 or later")
         self._binary, self._directory = found, directory
@@ -127,11 +126,6 @@ class Terraform:
         )
         if ran.returncode:
             raise PipelineError("terraform apply failed, or was declined; its message is above")
-
-    def outputs(self) -> dict[str, Any]:
-        """The stack's outputs, by name."""
-        answer: dict[str, Any] = json.loads(self._run("output", "-json"))
-        return {name: output["value"] for name, output in answer.items()}
 
     def _run(self, *arguments: str) -> str:
         return self._execute(arguments, ok=(0,)).stdout

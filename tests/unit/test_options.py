@@ -116,9 +116,7 @@ def test_everything_at_once() -> None:
     ],
 )
 def test_starting_positions(text: str, start: Start) -> None:
-    options = SourceOptions.parse({"manifest": "m", "startingPosition": text})
-    assert options.start == start
-    assert options.start.latest == (text == "LATEST")
+    assert SourceOptions.parse({"manifest": "m", "startingPosition": text}).start == start
 
 
 def test_all_faults_are_reported_together() -> None:

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import Annotated, Any, TextIO, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -41,11 +41,10 @@ class ExitCode(IntEnum):
 JsonFlag: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of a table.")]
 
 
-def terminal(file: TextIO | None = None) -> Console:
-    """A console on a file, standard output by default, without markup: parts of ARNs look like it."""
-    file = sys.stdout if file is None else file
-    width = None if file.isatty() else WIDE
-    return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
+def terminal() -> Console:
+    """A console on standard output, without markup: parts of ARNs look like it."""
+    width = None if sys.stdout.isatty() else WIDE
+    return Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
 
 
 def answer(as_json: bool, data: Any, view: Callable[[], RenderableType]) -> None:

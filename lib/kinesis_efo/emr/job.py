@@ -37,7 +37,6 @@ class Job:
 
     Attributes:
         name: See `job_name`.
-        archive: S3 URI of the environment archive.
         program: S3 URI of the program.
         arguments: Arguments of the program.
         spark: Spark settings.
@@ -50,7 +49,6 @@ class Job:
     """
 
     name: str
-    archive: str
     program: str
     arguments: Sequence[str]
     spark: Mapping[str, str]

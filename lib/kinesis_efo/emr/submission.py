@@ -99,7 +99,6 @@ def plan(request: JobRequest, kind: Kind, store: Store, previous: Sequence[Run])
         settings[MARKER_SETTING] = store.uri(f"stops/{request.name}/{token}")
     return Job(
         name=request.name,
-        archive=archive,
         program=store.uri(request.program.key),
         arguments=arguments,
         spark=settings,

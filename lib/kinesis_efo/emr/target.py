@@ -34,16 +34,16 @@ class Target:
     id: str
 
     @classmethod
-    def parse(cls, text: str, source: str = "--target") -> Target:
+    def parse(cls, text: str) -> Target:
         """Parse `cluster:j-...`, `serverless:...` or `eks:...`.
 
         Raises:
-            ConfigurationError: The text has another form; the message names `source`.
+            ConfigurationError: The text has another form.
         """
         kind, _, identifier = text.partition(":")
         if kind not in _IDS or not re.fullmatch(_IDS[kind], identifier):
             raise ConfigurationError(
-                f"{source} must be cluster:j-<id>, serverless:<application id> or eks:<virtual cluster id>; got {text!r}"
+                f"--target must be cluster:j-<id>, serverless:<application id> or eks:<virtual cluster id>; got {text!r}"
             )
         return cls(Kind(kind), identifier)
 

@@ -16,7 +16,7 @@ from functools import partial
 from random import Random
 
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError, TableUnavailableError
+from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseTableError, TableUnavailableError
 from kinesis_efo.leases.cleanup import finished_parents, passed_parents
 from kinesis_efo.leases.election import Plan, Worker, plan
 from kinesis_efo.leases.expiry import Observer, Sighting
@@ -174,20 +174,10 @@ class LeaseLoop:
         known = lease is not None and lease.checkpoint is not None and position.reaches(lease.checkpoint)
         return lease.read_until if lease is not None and known else None
 
-    def assert_held(self, key: str) -> None:
-        """Raise `LeaseLostError` unless a lease is ours at this moment."""
-        if not self.is_held(key):
-            raise LeaseLostError(f"worker {self._me.id} does not hold lease {key} of {self._subject} (any more)")
-
     @property
     def failure(self) -> LeaseError | None:
         """The error that ended the loop, if one did."""
         return self._failure
-
-    @property
-    def rival(self) -> Sighting | None:
-        """A lease we want that another run holds, as seen last."""
-        return self._plan.rival
 
     async def wait_held(self, keys: Collection[str], at_most: float | None = None) -> None:
         """Wait until all these leases are held by this worker or, where the run has several, by another of them.

@@ -21,17 +21,13 @@ class Subscription:
         shard: The shard that it reads.
         cursor: Cursor of the next record to send.
         starting_position: The position in the request.
-        at: Epoch seconds of the request.
     """
 
-    def __init__(
-        self, consumer: Consumer, shard: Shard, cursor: int, starting_position: dict[str, Any], at: float
-    ) -> None:
+    def __init__(self, consumer: Consumer, shard: Shard, cursor: int, starting_position: dict[str, Any]) -> None:
         self.consumer = consumer
         self.shard = shard
         self.cursor = cursor
         self.starting_position = starting_position
-        self.opened_at = at
         self.continuation: str | None = None
         self.events = 0
         self.records = 0

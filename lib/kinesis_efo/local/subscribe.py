@@ -39,7 +39,7 @@ def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:
     consumer.admit(shard, now.monotonic, settings.resubscribe_seconds, settings.subscribe_interval_seconds)
     if params.get("DryRun"):
         raise AwsError("DryRunOperationException", "Request would have succeeded, but DryRun flag is set.")
-    subscription = Subscription(consumer, shard, cursor, position, now.wall)
+    subscription = Subscription(consumer, shard, cursor, position)
     consumer.open(subscription, now.monotonic)
     return subscription
 

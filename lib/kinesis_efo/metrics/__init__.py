@@ -6,7 +6,7 @@ metrics cost nothing per record.
 
 from __future__ import annotations
 
-from kinesis_efo.metrics.catalog import METRICS, Kind, Metric, metric_table
+from kinesis_efo.metrics.catalog import METRICS, Kind, Metric
 from kinesis_efo.metrics.labels import Labels
 from kinesis_efo.metrics.registry import Attributes, MetricsRegistry, Sample, Source
 from kinesis_efo.metrics.report import report
@@ -22,6 +22,5 @@ __all__ = [
     "MetricsSettings",
     "Sample",
     "Source",
-    "metric_table",
     "report",
 ]

@@ -158,15 +158,3 @@ METRICS: Final = (
     REFUSED, OUTSTANDING, OUTSTANDING_BYTES, PUT_WAITS, LATENCY,
 )  # fmt: skip
 """All metrics, in the order of the table."""
-
-
-def metric_table() -> str:
-    """The metrics as a Markdown table, for docs/metrics.md."""
-    rows = [
-        f"| `{metric.name}` | `{metric.cloudwatch}` | {metric.kind.value} | {metric.unit} | "
-        f"{', '.join(f'`{name}`' for name in metric.attributes) or '-'} | {metric.meaning} |"
-        for metric in METRICS
-    ]
-    return "\n".join(
-        ["| OpenTelemetry | CloudWatch | kind | unit | attributes | |", "|---|---|---|---|---|---|", *rows]
-    )

@@ -19,11 +19,6 @@ class Start:
     position: Position | None = None
     from_leases: bool = False
 
-    @property
-    def latest(self) -> bool:
-        """Whether the query starts with the records that arrive from now on."""
-        return self.position is None and not self.from_leases
-
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:

@@ -1,15 +1,5 @@
 """Writes to Kinesis: bounds outstanding data, applies back-pressure, and reports as written only what Kinesis acknowledged."""
 
-from kinesis_efo.errors import (
-    AccessRefusedError,
-    KeyUnusableError,
-    ProducerClosedError,
-    RecordRefusedError,
-    RetriesExhaustedError,
-    StreamError,
-    StreamNotFoundError,
-    WriteError,
-)
 from kinesis_efo.producer.blocking import BlockingProducer
 from kinesis_efo.producer.metrics import ProducerMetrics
 from kinesis_efo.producer.producer import Producer
@@ -17,17 +7,9 @@ from kinesis_efo.producer.record import Given
 from kinesis_efo.producer.settings import ProducerSettings
 
 __all__ = [
-    "AccessRefusedError",
     "BlockingProducer",
     "Given",
-    "KeyUnusableError",
     "Producer",
-    "ProducerClosedError",
     "ProducerMetrics",
     "ProducerSettings",
-    "RecordRefusedError",
-    "RetriesExhaustedError",
-    "StreamError",
-    "StreamNotFoundError",
-    "WriteError",
 ]

@@ -99,11 +99,6 @@ class RecordAccumulator:
         """The newest shard map."""
         return self._next_map or self._map
 
-    @property
-    def pending(self) -> int:
-        """Records that wait to be sent."""
-        return sum(len(queue.records) for queue in self._queues.values())
-
     def add(self, records: Iterable[Record]) -> None:
         """Add records to their shards' queues."""
         by_shard: dict[str, list[Record]] = defaultdict(list)

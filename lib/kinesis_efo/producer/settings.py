@@ -14,9 +14,6 @@ MAX_REQUEST_RECORDS = 500
 MAX_REQUEST_BYTES = 10 << 20
 """Bytes in one PutRecords request, including partition keys (PutRecords API reference)."""
 
-MAX_RECORD_BYTES = 10 << 20
-"""The largest record that a stream can be configured to accept, including its partition key (MaxRecordSizeInKiB)."""
-
 BOUNDS: Final[Mapping[str, tuple[float, float, str]]] = {
     "max_outstanding_records": (1, 10**8, "records"),
     "max_outstanding_bytes": (1 << 10, 1 << 40, "bytes"),

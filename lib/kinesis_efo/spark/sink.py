@@ -19,8 +19,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.producer import BlockingProducer, Given, ProducerMetrics, RecordRefusedError
+from kinesis_efo.errors import ConfigurationError, RecordRefusedError
+from kinesis_efo.producer import BlockingProducer, Given, ProducerMetrics
 from kinesis_efo.spark.sink_options import SinkOptions
 from kinesis_efo.spark.targets import Targets
 
@@ -130,11 +130,6 @@ class ProducerPool:
         while len(self._kept) >= self._most:
             self._kept.pop(next(iter(self._kept)))[0].abort()
         self._kept[target, options] = producer, opened
-
-    def clear(self) -> None:
-        """Close all producers."""
-        while self._kept:
-            self._kept.popitem()[1][0].abort()
 
 
 _pool = ProducerPool()

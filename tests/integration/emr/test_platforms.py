@@ -20,7 +20,6 @@ from tests.support.emr import APPLICATION, CLUSTER, VIRTUAL_CLUSTER, FakeEmr
 
 JOB = Job(
     name="kinesis-efo-dev-lake",
-    archive="s3://b/environments/0a/environment.tar.gz",
     program="s3://b/programs/0b/archive.py",
     arguments=["--manifest", "ssm:///m", "--trigger", "1 minute"],
     spark={

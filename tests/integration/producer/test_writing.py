@@ -19,17 +19,11 @@ from typing import Any
 import pytest
 from aws_kinesis_agg.deaggregator import deaggregate_records
 
+from kinesis_efo.errors import AccessRefusedError, RecordRefusedError, StreamNotFoundError
 from kinesis_efo.kinesis.aggregation import deaggregate
 from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer import (
-    AccessRefusedError,
-    BlockingProducer,
-    Producer,
-    ProducerSettings,
-    RecordRefusedError,
-    StreamNotFoundError,
-)
+from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
 from tests.support.cutting_proxy import CuttingProxy
 
 Start = Callable[..., Any]

@@ -17,9 +17,8 @@ import pytest
 from pyspark.sql import SparkSession, functions
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError
+from kinesis_efo.errors import ConfigurationError, ManifestError, OptionsError, RecordRefusedError, StreamNotFoundError
 from kinesis_efo.local import LocalAws, Settings
-from kinesis_efo.producer import RecordRefusedError, StreamNotFoundError
 from kinesis_efo.spark.facade import register
 from kinesis_efo.spark.sink import KinesisBatchWriter, ProducerPool, Written
 from tests.support.world import World
@@ -205,7 +204,8 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
         monkeypatch.setattr("kinesis_efo.spark.sink._pool", pool)
         running.client("kinesis").create_stream(StreamName="orders", ShardCount=1)
         yield running
-        pool.clear()
+        for producer, _ in pool._kept.values():
+            producer.abort()
 
 
 def task(schema: StructType = DATA, **options: str) -> KinesisBatchWriter:

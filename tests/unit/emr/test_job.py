@@ -107,7 +107,7 @@ def test_a_lease_timeout_is_the_jobs_or_the_usual_one() -> None:
 
 def test_settings_are_read_back_as_they_were_passed() -> None:
     job = Job(
-        name="n", archive=ARCHIVE, program="s3://p", arguments=[], spark=settings(), role_arn=None, release_label="", logs=None,
+        name="n", program="s3://p", arguments=[], spark=settings(), role_arn=None, release_label="", logs=None,
         logs_key_arn=None, fingerprint="f", token="t",
     )  # fmt: skip
     assert read_settings(["spark-submit", *job.spark_submit(), "s3://p"]) == settings()

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError, TableUnavailableError
+from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseTableError, TableUnavailableError
 from kinesis_efo.leases import LeaseInfo, LeaseListener, LeaseLoop, SilentListener, Timing, Worker, worker_id
 from kinesis_efo.leases.loop import LeaseStats
 from kinesis_efo.leases.row import Lease
@@ -299,9 +299,7 @@ async def test_a_lease_taken_by_another_is_lost_with_its_name_and_gets_no_checkp
     loop.checkpoint("p", Position.after(9))
     await until(lambda: ("a", "p", "thief") in f.events, TIMEOUT / 2)
     assert not loop.is_held("p")
-    with pytest.raises(LeaseLostError, match="worker a does not hold lease p of application lake"):
-        loop.assert_held("p")
-    loop.assert_held("q")
+    assert loop.is_held("q")
     await asyncio.sleep(TIMEOUT / 2)
     assert f.store.lease("p").checkpoint == TRIM_HORIZON
     assert loop.stats == LeaseStats(taken=2, lost_to_others=1)
@@ -360,8 +358,6 @@ async def test_a_process_that_was_stopped_knows_before_it_does_anything(f: Fixtu
     asyncio.get_running_loop().now += 60  # type: ignore[attr-defined]
     assert not loop.is_held("p")
     assert loop.held == set()
-    with pytest.raises(LeaseLostError):
-        loop.assert_held("p")
     await until(lambda: bool(written_before_loss), 0.2)
     assert written_before_loss == [0]
     await until(lambda: loop.is_held("p"), 2)

@@ -119,7 +119,7 @@ class Interleaving:
 
     def drain(self) -> None:
         for _ in range(10_000):
-            if not self.in_flight and not self.accumulator.pending:
+            if not self.in_flight and self.accumulator.due_at(eager=True) is None:
                 return
             request = self.accumulator.next_request(self.now, eager=True)
             if request is not None:

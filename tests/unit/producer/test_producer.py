@@ -13,16 +13,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from kinesis_efo.producer import (
-    BlockingProducer,
-    Producer,
-    ProducerClosedError,
-    ProducerMetrics,
-    ProducerSettings,
-    RecordRefusedError,
-    StreamNotFoundError,
-    WriteError,
-)
+from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, StreamNotFoundError, WriteError
+from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics, ProducerSettings
 from kinesis_efo.producer.record import Parcel
 from kinesis_efo.producer.service import Service
 from tests.support.write_model import Answer, ModelService, ModelStream, even_shards

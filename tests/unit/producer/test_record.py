@@ -11,9 +11,9 @@ from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.errors import ConfigurationError, KinesisEfoError, OptionsError
+from kinesis_efo.errors import ConfigurationError, KinesisEfoError, OptionsError, RecordRefusedError, WriteError
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.producer import ProducerSettings, RecordRefusedError, WriteError
+from kinesis_efo.producer import ProducerSettings
 from kinesis_efo.producer.faults import Retry, judge
 from kinesis_efo.producer.metrics import Latency
 from kinesis_efo.producer.record import SizeLimit, make_record

@@ -6,6 +6,7 @@ Source of metrics and dimensions: Amazon Kinesis Data Streams developer guide, "
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from infra import names
 from infra.cdk import (
@@ -23,6 +24,31 @@ LAG = "SubscribeToShardEvent.MillisBehindLatest"
 RATE_EXCEEDED = "SubscribeToShard.RateExceeded"
 WRITES_THROTTLED = "WriteProvisionedThroughputExceeded"
 TAKEOVERS = 5  # in five minutes; the library gives up after as many
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """When an alarm on a metric of Kinesis goes off.
+
+    Attributes:
+        metric: Name of the metric.
+        statistic: What is computed of it in each period.
+        threshold: The alarm is for values above this.
+        dimensions: Stream, and consumer if there is one.
+        periods: How many periods are looked at.
+        datapoints: In how many of them the value must be above the threshold.
+        period: Length of a period in seconds.
+        missing: What a period without data counts as.
+    """
+
+    metric: str
+    statistic: str
+    threshold: float
+    dimensions: Mapping[str, str]
+    periods: int
+    datapoints: int
+    period: int = 60
+    missing: str = "notBreaching"
 
 
 class Alarms(Construct):
@@ -109,27 +135,25 @@ class Alarms(Construct):
             name=self._name(reader, f"{name}/lag"),
             description=f"{reader} is more than {settings.lag_threshold_seconds} s behind on {name}"
             + (", or reads nothing at all." if always_subscribed else "."),
-            metric=LAG,
-            statistic="Maximum",
-            threshold=settings.lag_threshold_seconds * 1000,
-            periods=5,
-            datapoints=5,
-            # An open subscription gets events even when nobody writes: no data means that nobody reads.
-            missing="breaching" if always_subscribed else "notBreaching",
-            dimensions=dimensions,
+            rule=_Rule(
+                LAG,
+                "Maximum",
+                threshold=settings.lag_threshold_seconds * 1000,
+                dimensions=dimensions,
+                periods=5,
+                datapoints=5,
+                # An open subscription gets events even when nobody writes: no data means that nobody reads.
+                missing="breaching" if always_subscribed else "notBreaching",
+            ),
         )
         self._lag_arns.append(lag.arn)
         self._alarm(
             place.join("rate"),
             name=self._name(reader, f"{name}/subscribe-refused"),
             description=f"Subscriptions of {reader} on {name} keep being refused: is something else using its consumer?",
-            metric=RATE_EXCEEDED,
-            statistic="Sum",
-            threshold=TAKEOVERS,
-            period=300,
-            periods=1,
-            datapoints=1,
-            dimensions=dimensions,
+            rule=_Rule(
+                RATE_EXCEEDED, "Sum", threshold=TAKEOVERS, dimensions=dimensions, periods=1, datapoints=1, period=300
+            ),
         )
 
     def _writes_throttled(self, place: names.Place, key: str, stream: FanOutStream) -> None:
@@ -138,44 +162,27 @@ class Alarms(Construct):
             place.join("writes"),
             name=self._name(name, "writes-throttled"),
             description=f"Producers of {name} are throttled: too few shards, or one hot partition key.",
-            metric=WRITES_THROTTLED,
-            statistic="Sum",
-            threshold=0,
-            periods=5,
-            datapoints=3,
-            dimensions={"StreamName": stream.name},
+            rule=_Rule(
+                WRITES_THROTTLED, "Sum", threshold=0, dimensions={"StreamName": stream.name}, periods=5, datapoints=3
+            ),
         )
 
-    def _alarm(
-        self,
-        place: names.Place,
-        *,
-        name: str,
-        description: str,
-        metric: str,
-        statistic: str,
-        threshold: float,
-        periods: int,
-        datapoints: int,
-        dimensions: Mapping[str, str],
-        period: int = 60,
-        missing: str = "notBreaching",
-    ) -> CloudwatchMetricAlarm:
+    def _alarm(self, place: names.Place, *, name: str, description: str, rule: _Rule) -> CloudwatchMetricAlarm:
         alarm = CloudwatchMetricAlarm(
             self,
             f"alarm-{place.now}",
             alarm_name=name,
             alarm_description=_described(description, name.rpartition("/")[2]),
             namespace="AWS/Kinesis",
-            metric_name=metric,
-            dimensions=dimensions,
-            statistic=statistic,
-            period=period,
-            evaluation_periods=periods,
-            datapoints_to_alarm=datapoints,
+            metric_name=rule.metric,
+            dimensions=rule.dimensions,
+            statistic=rule.statistic,
+            period=rule.period,
+            evaluation_periods=rule.periods,
+            datapoints_to_alarm=rule.datapoints,
             comparison_operator="GreaterThanThreshold",
-            threshold=threshold,
-            treat_missing_data=missing,
+            threshold=rule.threshold,
+            treat_missing_data=rule.missing,
             actions_enabled=True,
             alarm_actions=self._topics,
             ok_actions=self._topics,

@@ -111,9 +111,9 @@ def test_a_second_query_is_refused_and_the_first_goes_on(world: MakeWorld, queri
     w.put(numbered(10))
     rows, other = Rows(), Rows()
     other.__name__ = "other"  # type: ignore[misc]
-    first = queries.start(queries.load(w), rows)
+    first = queries.start(queries.load(w, leaseTimeout="2s"), rows)
     rows.wait_for(first, 10)
-    second = queries.start(queries.load(w), other)
+    second = queries.start(queries.load(w, leaseTimeout="2s"), other)
     wait_until(lambda: second.exception() is not None, 60)
     message = str(second.exception())
     assert "AlreadyRunningError: application lake is already read by" in message

@@ -23,7 +23,7 @@ def test_a_new_query_reads_what_is_there_and_what_comes(
         spark,
         manifest=str(w.manifest),
         endpointUrl=w.aws.endpoint_url,
-        leaseTimeout="2s",
+        leaseTimeout="10s",
         startingPosition="TRIM_HORIZON",
     )
     query = df.writeStream.format("memory").queryName("both").option("checkpointLocation", str(tmp_path / "cp")).start()

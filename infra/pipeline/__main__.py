@@ -154,7 +154,9 @@ def _commit(options: argparse.Namespace) -> str:
     try:
         ran = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     except OSError as error:
-        raise PipelineError(f"--commit is missing, and git, which would say it, cannot be run: {error}") from None
+        raise PipelineError(
+            f"--commit is missing, and git cannot be asked: {error}; say --commit, or install git"
+        ) from None
     if ran.returncode:
         raise PipelineError(f"--commit is missing, and git does not tell it: {ran.stderr.strip()}; say --commit")
     return ran.stdout.strip()

@@ -76,10 +76,19 @@ class Commands:
     """Runs the `kinesis-efo` that is installed beside this Python."""
 
     def __call__(self, *arguments: str) -> Answer:
-        """Run a command with `--json`; its standard error goes to the log."""
+        """Run a command with `--json`; its standard error goes to the log.
+
+        Raises:
+            PipelineError: It is not installed beside this Python.
+        """
         command = [str(Path(sys.executable).with_name("kinesis-efo")), *arguments, "--json"]
         logger.info("$ kinesis-efo %s", " ".join(arguments))
-        ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, stdin=subprocess.DEVNULL)
+        try:
+            ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            raise PipelineError(
+                f"kinesis-efo cannot be run: {error}; install this project for {sys.executable}: pip install '.[emr,infra]'"
+            ) from None
         try:
             data = json.loads(ran.stdout)
         except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra.errors import PipelineError, UnhealthyError
-from infra.pipeline.jobs import Answer, keep_running
+from infra.pipeline.jobs import Answer, Commands, keep_running
 from infra.settings import Environment
 
 BEHIND = 4
@@ -143,3 +144,9 @@ def test_without_jobs_nothing_is_run(load: Callable[..., Environment]) -> None:
     emr = FakeEmr()
     keep_running(load(), Path(), emr, FakeTime(), 600)
     assert emr.ran == []
+
+
+def test_without_the_library_beside_this_python_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(PipelineError, match=r"kinesis-efo cannot be run: .*: pip install '\.\[emr,infra\]'"):
+        Commands()("lag")

@@ -111,3 +111,14 @@ def test_an_error_is_one_message_and_exit_code_1(
     monkeypatch.chdir(tmp_path)
     assert main(["--directory", str(tmp_path), "github-fetch", "test"]) == 1
     assert "GITHUB_REPOSITORY is not set" in caplog.text
+
+
+def test_without_git_the_commit_must_be_said(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("GITHUB_REPOSITORY", "acme/lake")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    write(pipeline=PIPELINE)
+    assert main(["--directory", str(tmp_path), "github-fetch", "test"]) == 1
+    assert "git cannot be asked" in caplog.text
+    assert "say --commit" in caplog.text

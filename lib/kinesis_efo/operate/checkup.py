@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -25,12 +26,8 @@ async def stream(clients: Clients, ref: StreamRef) -> Finding:
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
-        try:
+        with _existing(f"{ref.stream_arn} does not exist", "deploy it, to this account and region"):
             answer = await kinesis.describe_stream_summary(StreamARN=ref.stream_arn)
-        except ClientError as error:
-            raise _if_missing(
-                error, f"{ref.stream_arn} does not exist", "deploy it, to this account and region"
-            ) from error
         found = answer["StreamDescriptionSummary"]
         status = found["StreamStatus"]
         if status not in ("ACTIVE", "UPDATING"):
@@ -48,14 +45,11 @@ async def consumer(clients: Clients, ref: StreamRef) -> Finding:
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
-        try:
+        with _existing(
+            f"{ref.consumer_arn} does not exist (any more)",
+            "deploy again, so that the manifest names the existing consumer, and restart the query",
+        ):
             answer = await kinesis.describe_stream_consumer(ConsumerARN=ref.consumer_arn)
-        except ClientError as error:
-            raise _if_missing(
-                error,
-                f"{ref.consumer_arn} does not exist (any more)",
-                "deploy again, so that the manifest names the existing consumer, and restart the query",
-            ) from error
         status = answer["ConsumerDescription"]["ConsumerStatus"]
         if status != "ACTIVE":
             raise CheckFailed(
@@ -71,12 +65,8 @@ async def shards(clients: Clients, ref: StreamRef) -> Finding:
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
-        try:
+        with _existing(f"{ref.stream_arn} does not exist", "deploy it, to this account and region"):
             answer = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
-        except ClientError as error:
-            raise _if_missing(
-                error, f"{ref.stream_arn} does not exist", "deploy it, to this account and region"
-            ) from error
         if not answer["Shards"]:
             raise CheckFailed(
                 "the stream has no shards", "look at the stream: it was just created, or is being deleted"
@@ -130,7 +120,8 @@ def _dry_run(error: ClientError, ref: StreamRef) -> str:
         return "allowed (dry run)"
     if cause_of(error) is Cause.IN_USE:
         raise CheckUnknown(describe(error), "somebody reads with this consumer just now") from error
-    raise _if_missing(error, f"{ref.consumer_arn} does not exist (any more)", "deploy again, and restart the query")
+    with _existing(f"{ref.consumer_arn} does not exist (any more)", "deploy again, and restart the query"):
+        raise error
 
 
 async def polling(clients: Clients, ref: StreamRef) -> Finding:
@@ -138,15 +129,13 @@ async def polling(clients: Clients, ref: StreamRef) -> Finding:
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
-        try:
+        with _existing(f"{ref.stream_arn} does not exist", "deploy it"):
             listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
             shard = listed["Shards"][0]["ShardId"]
             answer = await kinesis.get_shard_iterator(
                 StreamARN=ref.stream_arn, ShardId=shard, ShardIteratorType="TRIM_HORIZON"
             )
             await kinesis.get_records(StreamARN=ref.stream_arn, ShardIterator=answer["ShardIterator"], Limit=1)
-        except ClientError as error:
-            raise _if_missing(error, f"{ref.stream_arn} does not exist", "deploy it") from error
         return "GetRecords answers"
 
     return await finding(f"polling {ref.name}", look(), action="kinesis:GetShardIterator and kinesis:GetRecords")
@@ -160,10 +149,8 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
         names: list[str] = []
         request: dict[str, Any] = {"StreamARN": ref.stream_arn, "MaxResults": 100}
         while True:
-            try:
+            with _existing(f"{ref.stream_arn} does not exist", "deploy it"):
                 page = await kinesis.list_stream_consumers(**request)
-            except ClientError as error:
-                raise _if_missing(error, f"{ref.stream_arn} does not exist", "deploy it") from error
             names += [each["ConsumerName"] for each in page["Consumers"]]
             if not (token := page.get("NextToken")):
                 break
@@ -224,9 +211,15 @@ def consumer_name(ref: StreamRef) -> str:
     return (ref.consumer_arn or "").rpartition("/")[2].partition(":")[0]
 
 
-def _if_missing(error: ClientError, detail: str, fix: str) -> Exception:
-    """The exception to raise for an error: `CheckFailed` if the resource does not exist, else the error itself."""
-    return CheckFailed(detail, fix) if cause_of(error) is Cause.MISSING else error
+@contextmanager
+def _existing(detail: str, fix: str) -> Iterator[None]:
+    """Raise `CheckFailed` with these words if AWS says that something does not exist."""
+    try:
+        yield
+    except ClientError as error:
+        if cause_of(error) is not Cause.MISSING:
+            raise
+        raise CheckFailed(detail, fix) from error
 
 
 def _encryption(summary: dict[str, Any]) -> str:

@@ -87,7 +87,7 @@ def test_check_names_what_is_gone_and_the_fix(run: Run, world: Callable[..., Wor
     found = run("manifest", "check", "--manifest", here.manifest, "--json")
     assert (found.code, found.data["passed"], found.data["failed"]) == (1, 1, 4)
     fixes = {each["subject"]: each["fix"] for each in found.data["findings"]}
-    assert fixes["consumer of orders"].startswith("deploy again, so that the manifest names the consumer there is")
+    assert fixes["consumer of orders"].startswith("deploy again, so that the manifest names the existing consumer")
     assert fixes["stream clicks"].startswith("deploy it")
     shown = run("manifest", "check", "--manifest", here.manifest)
     assert f"lease table {here.lease_table} in us-east-1 does not exist" in shown.out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import shutil
@@ -14,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import PipelineError, StalePlanError
-
-logger = logging.getLogger(__name__)
 
 _DECORATION = re.compile(r"\x1b\[[0-9;]*m|[\u2502\u2575\u2577] ?")
 LOCK_FILE = ".terraform.lock.hcl"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
 from kinesis_efo.errors import ManifestError
 
 if TYPE_CHECKING:
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 """The only version of the manifest that this library reads."""
-
-_ARN = re.compile(
-    r"arn:(?P<partition>[\w-]+):kinesis:(?P<region>[\w-]+):(?P<account>\d{12}):stream/(?P<name>[a-zA-Z0-9_.-]{1,128})"
-)
-_CONSUMER = re.compile(r"(?P<stream>arn:.+:stream/[^/]+)/consumer/(?P<name>[a-zA-Z0-9_.-]{1,128}):\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +195,8 @@ class _Reader:
 def arn_faults(ref: StreamRef, region: str) -> list[str]:
     """Contradictions between a stream's name and ARNs, one sentence each."""
     faults = []
-    stream = _ARN.fullmatch(ref.stream_arn)
-    consumer = _CONSUMER.fullmatch(ref.consumer_arn or "")
+    stream = STREAM_ARN.fullmatch(ref.stream_arn)
+    consumer = CONSUMER_ARN.fullmatch(ref.consumer_arn or "")
     if not stream:
         faults.append(f"streamArn {ref.stream_arn!r} is not the ARN of a Kinesis stream")
     else:
@@ -283,8 +278,8 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
 def _given(options: SourceOptions) -> Manifest:
     """The manifest that the options give directly."""
     assert options.stream_arn and options.lease_table, "checked by SourceOptions.parse"
-    stream = _ARN.fullmatch(options.stream_arn)
-    consumer = _CONSUMER.fullmatch(options.consumer_arn or "")
+    stream = STREAM_ARN.fullmatch(options.stream_arn)
+    consumer = CONSUMER_ARN.fullmatch(options.consumer_arn or "")
     assert stream and (consumer or options.read_mode == "polling"), "checked by SourceOptions.parse"
     name = stream["name"]
     return Manifest(

@@ -23,7 +23,7 @@ ROLE = "arn:aws:iam::123456789012:role/reader"
 WRONG = {
     "manifest": ["", "  "],
     "streamArn": ["orders", "arn:aws:sqs:eu-west-1:123456789012:stream/x", STREAM + "/x", STREAM.replace("123456789012", "1")],
-    "consumerArn": [STREAM, CONSUMER.removesuffix(":1700000000"), "lake"],
+    "consumerArn": [STREAM, CONSUMER.removesuffix(":1700000000"), "lake", CONSUMER.replace("lake", "l" * 129)],
     "leaseTable": [""],
     "streams": ["", "orders,", "orders,,clicks", "orders,orders", ","],
     "readMode": ["poll", "push", ""],

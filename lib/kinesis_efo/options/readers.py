@@ -68,21 +68,8 @@ def bounded(parse: Callable[[str], Number], least: float, most: float = float("i
     return read
 
 
-def url(text: str) -> str:
-    """An HTTP or HTTPS URL."""
-    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", text.strip()):
-        raise ValueError(text)
-    return text.strip()
-
-
-def arn(service: str, resource: str) -> Callable[[str], str]:
-    """A reader of ARNs.
-
-    Args:
-        service: Name of the service in the ARN.
-        resource: Regular expression for the part after the account.
-    """
-    pattern = re.compile(rf"arn:[\w-]+:{service}:[\w-]*:\d{{12}}:{resource}")
+def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
+    """A text that matches a pattern."""
 
     def read(text: str) -> str:
         if not pattern.fullmatch(text.strip()):
@@ -90,3 +77,7 @@ def arn(service: str, resource: str) -> Callable[[str], str]:
         return text.strip()
 
     return read
+
+
+url = matching(re.compile(r"https?://[^\s/]+(/\S*)?"))
+"""A URL with http or https."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kinesis_efo.arns import ROLE_ARN
 from kinesis_efo.metrics.settings import EXPORTS
 from kinesis_efo.options import readers as read
 from kinesis_efo.options.table import Option
@@ -12,7 +13,7 @@ AWS_OPTIONS: Final = (
     Option("region", read.text, "an AWS region", "the manifest's", "AWS region", "aws.region"),
     Option("endpointUrl", read.url, "a URL such as http://127.0.0.1:4566", "the environment's `AWS_ENDPOINT_URL*`",
            "one endpoint for every AWS service", "aws.endpoint_url"),
-    Option("roleArn", read.arn("iam", r"role/\S+"), "the ARN of a role", "-", "role to assume", "aws.role_arn"),
+    Option("roleArn", read.matching(ROLE_ARN), "the ARN of a role", "-", "role to assume", "aws.role_arn"),
     Option("externalId", read.text, "the external id of the role's trust policy", "-", "goes with `roleArn`",
            "aws.external_id", needs="roleArn"),
     Option("roleSessionName", read.text, "a name", "`kinesis-efo`", "goes with `roleArn`",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
 from kinesis_efo.metrics.settings import MetricsSettings
 from kinesis_efo.options import readers as read
 from kinesis_efo.options.settings import AwsSettings, RetrySettings, Start
@@ -95,13 +96,11 @@ def _fetchers(text: str) -> str:
     raise ValueError(text)
 
 
-_STREAM = r"stream/[a-zA-Z0-9_.-]{1,128}"
-
 SOURCE_OPTIONS: Final = (
     Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
            "the application's manifest; or `streamArn`, `consumerArn` and `leaseTable`", "manifest"),
-    Option("streamArn", read.arn("kinesis", _STREAM), "the ARN of a stream", "-", "instead of a manifest", "stream_arn"),
-    Option("consumerArn", read.arn("kinesis", _STREAM + r"/consumer/[\w.-]+:\d+"), "the ARN of a stream consumer", "-",
+    Option("streamArn", read.matching(STREAM_ARN), "the ARN of a stream", "-", "instead of a manifest", "stream_arn"),
+    Option("consumerArn", read.matching(CONSUMER_ARN), "the ARN of a stream consumer", "-",
            "instead of a manifest; not needed with `readMode=polling`", "consumer_arn"),
     Option("leaseTable", read.text, "the name of a DynamoDB table", "-", "instead of a manifest", "lease_table"),
     Option("streams", read.names, "logical stream names separated by commas, each once", "all in the manifest",

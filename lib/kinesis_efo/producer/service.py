@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from aiobotocore.config import AioConfig
 from pybase64 import b64encode
 
 from kinesis_efo import __version__
+from kinesis_efo.arns import STREAM_ARN, STREAM_NAME
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.aws_errors import Cause, cause_of, describe
 from kinesis_efo.errors import ConfigurationError
@@ -27,8 +27,6 @@ from kinesis_efo.raw_bodies import RAW_BODY, keep_answers, send_as_is
 logger = logging.getLogger(__name__)
 
 DEFAULT_RECORD_BYTES = 1 << 20
-_STREAM_ARN = re.compile(r"arn:[\w-]+:kinesis:(?P<region>[\w-]+):\d{12}:stream/[a-zA-Z0-9_.-]{1,128}")
-_STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _SMALL = 400
 """Bytes below which msgspec's base64 is faster than pybase64, which has four times the speed but costs a call per record."""
 
@@ -161,8 +159,8 @@ def region_of(stream: str, aws: AwsSettings) -> str:
     Raises:
         ConfigurationError: The stream's name or ARN is not one, or no region is known.
     """
-    arn = _STREAM_ARN.fullmatch(stream)
-    if not arn and not _STREAM_NAME.fullmatch(stream):
+    arn = STREAM_ARN.fullmatch(stream)
+    if not arn and not STREAM_NAME.fullmatch(stream):
         raise ConfigurationError(
             f"the stream must be a name or an ARN such as arn:aws:kinesis:eu-west-1:123456789012:stream/orders; got {stream!r}"
         )

@@ -59,5 +59,5 @@ def test_a_directory_that_is_not_the_demo_s_is_left_alone(tmp_path: Path) -> Non
     command = [sys.executable, "-m", "demo", "--directory", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "holds something that is not the demo's" in done.stdout
+    assert "holds files that are not the demo's" in done.stdout
     assert (tmp_path / "precious").exists()

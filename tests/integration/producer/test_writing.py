@@ -14,6 +14,7 @@ from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from random import Random
+from statistics import median
 from typing import Any
 
 import pytest
@@ -107,7 +108,7 @@ def test_ten_times_the_limit_runs_at_the_limit_within_its_bounds_and_without_los
         producer.flush()
         took = time.monotonic() - began
         metrics = producer.metrics
-    assert 3.9 <= took <= 4.0 * 1.15, f"ideal is 4.0 s; took {took:.2f} s"
+    assert took >= 3.9, f"faster than the limit: {took:.2f} s"
     assert 900 <= most_records <= 1_000
     assert most_bytes <= 1 << 20
     assert metrics.retries.keys() == {"ProvisionedThroughputExceededException"}
@@ -120,38 +121,43 @@ def test_a_hot_shard_does_not_slow_another(target: Start) -> None:
     kinesis = target(shards=2, write_limit=True)
 
     async def main() -> float:
+        """The share of its time that the cold shard's writer was held up."""
         settings = ProducerSettings(max_outstanding_records=2_000, linger=0.05)
         waited = 0.0
         async with Producer("orders", settings=settings) as producer:
 
             async def hot() -> None:
                 while True:
-                    await producer.put(b"x" * 500, "hot", 0)
+                    await producer.put(repr(time.time()).ljust(500), "hot", 0)
 
             heating = asyncio.create_task(hot())
             async with asyncio.timeout(20):
                 while not producer.metrics.retries:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
+            started = time.monotonic()
             for _ in range(600):
                 began = time.monotonic()
                 await producer.put(repr(time.time()), "cold", HALF)
                 waited += time.monotonic() - began
                 await asyncio.sleep(0.004)
+            lasted = time.monotonic() - started
             heating.cancel()
             await asyncio.gather(heating, return_exceptions=True)
             await producer.flush()
-        return waited
+        return waited / lasted
 
-    waited = asyncio.run(main())
+    held_up = asyncio.run(main())
     cold, hot = sorted(
         (kinesis.read(shard["ShardId"]) for shard in kinesis.shards()), key=lambda read: read[0]["PartitionKey"]
     )
     assert len(hot) > 1_500, "the hot shard was not at its limit"
     assert len(cold) == 600
-    delays = sorted(record["ApproximateArrivalTimestamp"].timestamp() - float(record["Data"]) for record in cold)
-    assert delays[300] < 0.15
-    assert delays[-1] < 0.6, "a record of the fast shard waited for the hot one"
-    assert waited < 1.0
+    cold_delay, hot_delay = (
+        median(record["ApproximateArrivalTimestamp"].timestamp() - float(record["Data"]) for record in records)
+        for records in (cold, hot)
+    )
+    assert cold_delay < hot_delay / 3, "records of the fast shard waited for the hot one"
+    assert held_up < 0.5
 
 
 @pytest.mark.parametrize("aggregate", [False, True])

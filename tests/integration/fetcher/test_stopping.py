@@ -55,7 +55,7 @@ def test_nothing_is_left_of_a_fetcher(world: MakeWorld, end: Callable[[World, Re
     def once() -> None:
         w = world({"orders": 3})
         w.put([(f"k{n}", b"%08d" % n) for n in range(100)])
-        with reading(w) as r:
+        with reading(w, leaseTimeout="60s") as r:
             location = urlsplit(r.runtime.location)
             r.until(100)
             end(w, r)

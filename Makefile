@@ -11,8 +11,8 @@ VENV := .venv
 VENV40 := .venv-spark40
 LOCK := pyproject.toml uv.lock scripts/setup
 PYTHON := $(VENV)/bin/python
-# One more than two cores: some tests wait for a server more than they compute.
-TEST_PROCESSES := 3
+# As many as two cores bear: with more, tests that wait for leases and servers starve each other.
+TEST_PROCESSES := 2
 TEST = -m pytest -n $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
 # Java is looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"

@@ -90,9 +90,9 @@ def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: fl
             if query.awaitTermination(1):
                 return False
     except StreamingQueryException as error:
-        if _killed_by_signal(error) and stopping.wait(_SIGNAL_SECONDS):
-            return True
-        raise
+        if not (_killed_by_signal(error) and stopping.wait(_SIGNAL_SECONDS)):
+            raise
+        return _cut_short(query)
     logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience
     running = _batch(query)
@@ -107,18 +107,23 @@ def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: fl
     query.stop()
     # A query that failed during the wait was not stopped: its failure counts.
     failure = query.exception()
-    if failure is not None and not _killed_by_signal(failure):
-        raise failure
+    if failure is not None:
+        if not _killed_by_signal(failure):
+            raise failure
+        return _cut_short(query)
     logger.info("query %s stopped", query.runId)
     return True
 
 
 def _killed_by_signal(error: Exception) -> bool:
-    if not _KILLED_BY_SIGNAL.search(str(error)):
-        return False
+    return _KILLED_BY_SIGNAL.search(str(error)) is not None
+
+
+def _cut_short(query: StreamingQuery) -> bool:
     logger.warning(
-        "the signal to stop also ended a program that Hadoop ran for the micro-batch: the micro-batch is cut short; a restart "
-        "repeats it"
+        "query %s stopped: the signal also ended a program that Hadoop ran for the micro-batch, which is cut short; a restart "
+        "repeats it",
+        query.runId,
     )
     return True
 

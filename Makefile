@@ -13,7 +13,7 @@ LOCK := pyproject.toml uv.lock scripts/setup
 PYTHON := $(VENV)/bin/python
 # As many as two cores bear: with more, tests that wait for leases and servers starve each other.
 TEST_PROCESSES := 2
-TEST = -m pytest -n $(TEST_PROCESSES) --dist loadgroup $(PYTEST_ARGS)
+TEST = -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 # Java is looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
@@ -50,7 +50,7 @@ demo: $(VENV)/.demo java
 # Tests marked spark run on both versions; what does not depend on the version runs on one of them.
 test: $(VENV)/.classes $(VENV40)/.classes
 	$(RUN) $(PYTHON) $(TEST) -m "not spark40"
-	$(RUN) $(VENV40)/bin/python $(TEST) -m "spark or spark40"
+	$(RUN) $(VENV40)/bin/python $(TEST) -m "spark or spark40" $$(grep -rlE --include='*.py' 'mark\.spark(40)?\b' tests)
 
 lint: $(VENV)/.full
 	$(VENV)/bin/ruff check .

@@ -5,6 +5,7 @@ Hypothesis' examples are never timed, since the machines are noisy; in CI they a
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -18,25 +19,35 @@ settings.register_profile("kinesis-efo", settings.get_profile("ci" if "CI" in os
 settings.load_profile("kinesis-efo")
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", jvm_options())
+# NumPy's threads would spin on the two cores without anything to compute.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # A shell without job control ignores SIGINT for what it starts in the background, and programs that tests interrupt inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share the tests out: slow ones first and each by itself, those of the Spark session in one process, others by file.
+    """Share the tests out by file, those of the Spark session in one process.
 
-    What is long and comes last keeps one process busy while the others have nothing to do; a session is a JVM.
+    A session is a JVM, and files have fixtures that take long. What is long comes first: coming last, it would keep one process
+    busy while the others have nothing to do. This runs before pytest-xdist's own hook, which reads the groups.
     """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
     order = {}
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            order[item], group = 1, "the Spark session"
-        elif item.get_closest_marker("slow"):
-            order[item] = 0
-            continue
-        else:
-            order[item], group = 2, str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+        in_session = "spark" in getattr(item, "fixturenames", ())
+        order[item] = 0 if in_session else 1 if item.path in slow else 2
+        item.add_marker(pytest.mark.xdist_group("the Spark session" if in_session else str(item.path)))
     items.sort(key=order.__getitem__)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Check that the groups count, and keep the garbage collector off what lives as long as the process."""
+    if "PYTEST_XDIST_WORKER" in os.environ and not all("@" in item.nodeid for item in session.items):
+        raise pytest.UsageError(
+            "pytest-xdist ignores the groups of tests: every process would start a Spark of its own"
+        )
+    gc.collect()
+    gc.freeze()

@@ -99,22 +99,21 @@ PLANTED = {
 }
 
 
-def scan_stacks(synthesized: Path) -> Result:
-    """Scan every stack that CDKTF's manifest lists.
+def scan_stacks(*synthesized: Path) -> Result:
+    """Scan every stack that CDKTF's manifests list, all in one run of checkov.
 
     Args:
-        synthesized: The output directory of a synthesis.
+        synthesized: The output directories of syntheses.
 
     Raises:
         GateError: There is nothing to scan, or the scan cannot be trusted.
     """
-    try:
-        stacks = json.loads((synthesized / "manifest.json").read_text(encoding="utf-8"))["stacks"]
-        documents = {name: _scannable(synthesized / stack["synthesizedStackPath"]) for name, stack in stacks.items()}
-    except (OSError, ValueError, KeyError) as error:
-        raise GateError(
-            f"{synthesized} holds no synthesized stacks: {type(error).__name__}: {error}; run `make synth`"
-        ) from None
+    documents: dict[str, dict[str, Any]] = {}
+    for directory in synthesized:
+        for name, document in _stacks(directory).items():
+            if name in documents:
+                raise GateError(f"{directory} has a second stack {name}: synthesize each environment once")
+            documents[name] = document
     with TemporaryDirectory(prefix="kinesis-efo-gate-") as scratch:
         for name, document in {**documents, CANARY: canary()}.items():
             (Path(scratch) / name).mkdir()
@@ -123,18 +122,14 @@ def scan_stacks(synthesized: Path) -> Result:
         return _judge(report, list(documents), PLANTED)
 
 
-def scan_all(synthesized: Sequence[Path]) -> Result:
-    """Scan the stacks of several syntheses.
-
-    Raises:
-        GateError: As `scan_stacks`.
-    """
-    results = [scan_stacks(each) for each in synthesized]
-    return Result(
-        [failure for result in results for failure in result.failed],
-        {name: count for result in results for name, count in result.passed.items()},
-        [failure for result in results for failure in result.excused],
-    )
+def _stacks(synthesized: Path) -> dict[str, dict[str, Any]]:
+    try:
+        stacks = json.loads((synthesized / "manifest.json").read_text(encoding="utf-8"))["stacks"]
+        return {name: _scannable(synthesized / stack["synthesizedStackPath"]) for name, stack in stacks.items()}
+    except (OSError, ValueError, KeyError) as error:
+        raise GateError(
+            f"{synthesized} holds no synthesized stacks: {type(error).__name__}: {error}; run `make synth`"
+        ) from None
 
 
 def scan_plans(plans: Sequence[Path]) -> Result:
@@ -279,7 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        result = scan_plans(options.plan) if options.plan else scan_all(options.synthesized)
+        result = scan_plans(options.plan) if options.plan else scan_stacks(*options.synthesized)
     except InfraError as error:
         logger.error("error: %s", error)
         return 1

@@ -83,6 +83,15 @@ def test_a_stack_that_declares_nothing_is_an_error(tmp_path: Path) -> None:
         scan_stacks(tmp_path)
 
 
+def test_two_stacks_of_one_name_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"stacks": {"dev": {"synthesizedStackPath": "dev.json"}}}), encoding="utf-8"
+    )
+    (tmp_path / "dev.json").write_text(json.dumps({"terraform": {}, "resource": {"a": {}}}), encoding="utf-8")
+    with pytest.raises(GateError, match="has a second stack dev: synthesize each environment once"):
+        scan_stacks(tmp_path, tmp_path)
+
+
 @pytest.mark.parametrize(("failed", "code"), [([], 0), ([Failure("CKV_AWS_43", "Ensure", "orders", "dev")], 1)])
 def test_the_exit_code_says_whether_something_failed(
     failed: list[Failure], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

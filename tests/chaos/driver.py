@@ -78,7 +78,9 @@ def main(config: dict[str, Any]) -> None:
     df = spark.readStream.format("kinesis-efo").options(**config["options"]).load()
     if in_task or stall:
         df = df.mapInArrow(meddle, df.schema)
-    writer = df.writeStream.foreachBatch(write).option("checkpointLocation", config["checkpoint"])
+    # One micro-batch right after the other would take the processor from the driver that starts meanwhile.
+    writer = df.writeStream.foreachBatch(write).trigger(processingTime="500 milliseconds")
+    writer = writer.option("checkpointLocation", config["checkpoint"])
     query = writer.start()
     print("STARTED", flush=True)  # noqa: T201
     query.awaitTermination()

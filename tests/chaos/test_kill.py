@@ -1,4 +1,9 @@
-"""SIGKILL of a whole driver, at the points that hurt and at random ones; the output equals the input."""
+"""SIGKILL of a driver, at the points that hurt and at random ones, of all its processes and of some: the output equals the input,
+and no process, port or subscription is left.
+
+What ends by itself is tested with the process that Spark keeps (integration/spark/test_lifecycle.py) and without Spark
+(test_workers.py).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pyspark
 import pytest
 
+from kinesis_efo.local import LocalAws
+from kinesis_efo.spark.compat import SPARK_VERSION
 from tests.chaos.conftest import Driver
 from tests.support.world import World, wait_until
 
@@ -21,8 +30,9 @@ MakeWorld = Callable[..., World]
 MakeDriver = Callable[..., Driver]
 Output = Callable[[], list[int]]
 
-KILLS = 10 if os.environ.get("KINESIS_EFO_FULL") == "1" else 5
-"""On each of the two versions of Spark, at points of their own."""
+FULL = os.environ.get("KINESIS_EFO_FULL") == "1"
+KILLS = 10 if FULL else 3
+"""At random times, on Spark 4.0: on 4.3, the soak and the demo kill a driver at random times."""
 
 
 def numbered(count: int, first: int = 0, size: int = 0) -> list[tuple[str, bytes]]:
@@ -30,9 +40,9 @@ def numbered(count: int, first: int = 0, size: int = 0) -> list[tuple[str, bytes
 
 
 @contextmanager
-def arriving(world: World, every: float = 0.1, count: int = 20) -> Iterator[list[int]]:
-    """Records that keep coming; yields what was put so far, as one number."""
-    put, stop = [0], threading.Event()
+def arriving(world: World, first: int, every: float = 0.1, count: int = 20) -> Iterator[list[int]]:
+    """Records that keep coming, `first` and its successors; yields how many there are so far, as one number."""
+    put, stop = [first], threading.Event()
 
     def run() -> None:
         while not stop.wait(every):
@@ -47,55 +57,119 @@ def arriving(world: World, every: float = 0.1, count: int = 20) -> Iterator[list
         thread.join()
 
 
-def test_killed_in_a_task_and_after_the_sinks_commit(
-    world: MakeWorld, driver: MakeDriver, output: Output, tmp_path: Path
-) -> None:
-    w = world({"orders": 2})
-    w.put(numbered(400))
-    options = {"maxRecordsPerTrigger": "100"}
-    first = driver(w, options=options, killInTask=30)
-    first.go()
-    second = driver(w, options=options, killAfterSink=2)
-    first.wait_killed()
-    assert _logged(tmp_path, "offsets") > _logged(tmp_path, "commits"), "killed between offset log and task end"
-    second.go()
-    third = driver(w, options=options)
-    second.wait_killed()
-    written = len(list((tmp_path / "output").glob("batch=*")))
-    assert written > _logged(tmp_path, "commits"), "killed after the sink's commit and before Spark's"
-    w.put(numbered(100, first=400))
-    third.go()
-    wait_until(lambda: len(output()) >= 500, 120, f"500 rows; {third.log}")
-    third.kill()
-    assert output() == list(range(500))
+def family(driver: Driver) -> list[psutil.Process]:
+    """The driver and all it started."""
+    root = psutil.Process(driver.process.pid)
+    return [root, *root.children(recursive=True)]
+
+
+def running(processes: list[psutil.Process], word: str) -> list[psutil.Process]:
+    found = []
+    for process in processes:
+        try:
+            if word in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def listening(processes: list[psutil.Process]) -> set[int]:
+    ports = set()
+    for process in processes:
+        try:
+            connections = process.net_connections("tcp")
+        except psutil.Error:
+            continue
+        ports |= {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
+    return ports
 
 
 @pytest.mark.timeout(600)
-def test_killed_at_random_time_and_again(world: MakeWorld, driver: MakeDriver, output: Output, tmp_path: Path) -> None:
+def test_a_driver_killed_again_and_again_loses_nothing_and_leaves_nothing(
+    local_aws: LocalAws, world: MakeWorld, driver: MakeDriver, output: Output, tmp_path: Path
+) -> None:
     w = world({"orders": 3})
+    put = w.put(numbered(400))
+    limit = {"maxRecordsPerTrigger": "100"}
+    at_random = FULL or SPARK_VERSION < (4, 1)
+
+    # In a task, with the offset logged.
+    current = driver(w, options=limit, killInTask=30)
+    current.go()
+    # Each driver starts its Spark while the one before still runs.
+    standby = driver(w, options=limit, killAfterSink=2)
+    current.wait_killed()
+    assert _logged(tmp_path, "offsets") > _logged(tmp_path, "commits"), "killed between offset log and task end"
+
+    # After the sink's commit and before Spark's.
+    current, standby = standby, driver(w)
+    current.go()
+    current.wait_killed()
+    written = len(list((tmp_path / "output").glob("batch=*")))
+    assert written > _logged(tmp_path, "commits"), "killed after the sink's commit and before Spark's"
+
+    # At random times.
     points = random.Random(f"{pyspark.__version__} 20131")
-    batches = []
-    with arriving(w) as put:
-        standby = driver(w)
-        for kill in range(KILLS):
-            running, standby = standby, None
-            running.go()
-            standby = driver(w)
-            running.wait_for("STARTED")
-            before = _logged(tmp_path, "commits")
+    batches = [_logged(tmp_path, "commits")]
+    with arriving(w, first=put) as count:
+        for kill in range(KILLS if at_random else 0):
+            current, standby = standby, driver(w, master="local[2,4]")
+            current.go()
+            current.wait_for("STARTED")
             if kill % 2:
-                # From an uncommitted micro-batch or the beginning to somewhere in a later one.
-                wait_until(lambda before=before: _logged(tmp_path, "commits") > before, 90, f"progress; {running.log}")  # type: ignore[misc]
-                time.sleep(points.uniform(0, 0.5))
-            else:
                 time.sleep(points.uniform(0, 3))
-            running.kill()
+            else:
+                # From an uncommitted micro-batch or the beginning to somewhere in a later one.
+                wait_until(lambda: _logged(tmp_path, "commits") > batches[-1], 90, f"progress; {current.log}")
+                time.sleep(points.uniform(0, 0.5))
+            current.kill()
             batches.append(_logged(tmp_path, "commits"))
-        standby.go()
-    wait_until(lambda: len(output()) >= put[0], 120, f"{put[0]} rows; {standby.log}")
+        current = standby
+        current.go()
+    put = count[0]
+    wait_until(lambda: len(output()) >= put, 120, f"{put} rows; {current.log}")
+    assert output() == list(range(put))
+    if not at_random:
+        current.kill()
+        return
+    assert batches[-1] - batches[0] >= KILLS // 2, f"the runs got nowhere: {batches}"
+
+    # The workers alone: the tasks are tried again.
+    workers = running(family(current), "pyspark.daemon")
+    assert workers
+    for process in workers:
+        process.kill()
+    put += w.put(numbered(300, first=put))
+    standby = driver(w)
+    wait_until(lambda: len(output()) >= put, 120, f"{put} rows; {current.log}")
+    assert current.process.poll() is None
+
+    # The JVM alone: the rest ends by itself.
+    everything = family(current)
+    (reader,) = running(everything, "python_streaming_source_runner")
+    ports = listening([reader])
+    assert len(ports) == 1
+    names = w.streams.values()
+
+    def subscriptions() -> list[Any]:
+        return [each for each in local_aws.kinesis.subscriptions if each.consumer.stream.name in names]
+
+    assert len(subscriptions()) == 3
+    # What it is just starting still carries its command line.
+    jvm = min(running(everything, "org.apache.spark.deploy.SparkSubmit"), key=psutil.Process.create_time)
+    jvm.kill()
+    current.process.wait(60)
+    _, alive = psutil.wait_procs(everything, 60)
+    assert not alive, "processes outlive the driver"
+    wait_until(lambda: not subscriptions(), 10, "subscriptions end")
+    assert not ports & {each.laddr.port for each in psutil.net_connections("tcp") if each.laddr}
+
+    put += w.put(numbered(300, first=put))
+    standby.go()
+    wait_until(lambda: len(output()) >= put, 120, f"{put} rows; {standby.log}")
     standby.kill()
-    assert output() == list(range(put[0]))
-    assert batches[-1] >= KILLS // 2, f"the runs got nowhere: {batches}"
+    assert output() == list(range(put))
 
 
 def _logged(directory: Path, log: str) -> int:

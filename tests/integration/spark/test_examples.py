@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from demo.output import committed
 from tests.support.world import World
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.spark40
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 Run = Callable[[str, Mapping[str, object], Callable[[], bool]], dict[str, Any]]
 

@@ -19,7 +19,6 @@ from kinesis_efo.spark.compat import SPARK_VERSION
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows, wait_until
 
-pytestmark = pytest.mark.spark
 MakeWorld = Callable[..., World]
 
 
@@ -64,6 +63,7 @@ def end_offset(query: StreamingQuery) -> Offset:
     return Offset.from_json(query.lastProgress["sources"][0]["endOffset"].replace("'", '"'))  # type: ignore[index]
 
 
+@pytest.mark.spark
 def test_a_task_that_fails_half_way_is_done_again_and_nothing_is_twice(
     spark: SparkSession, world: MakeWorld, queries: Queries, tmp_path: Path
 ) -> None:
@@ -89,6 +89,7 @@ def test_a_task_that_fails_half_way_is_done_again_and_nothing_is_twice(
     assert sorted(numbers(spark.table("failing0").collect())) == list(range(15_000))
 
 
+@pytest.mark.spark40
 def test_every_action_on_a_micro_batch_sees_the_same_rows(world: MakeWorld, queries: Queries) -> None:
     w = world({"orders": 2})
     w.put(numbered(500))
@@ -106,6 +107,7 @@ def test_every_action_on_a_micro_batch_sees_the_same_rows(world: MakeWorld, quer
     assert all(some == [n for n in rows if n % 7] for _, rows, some in seen)
 
 
+@pytest.mark.spark40
 def test_a_second_query_is_refused_and_the_first_goes_on(world: MakeWorld, queries: Queries) -> None:
     w = world()
     w.put(numbered(10))
@@ -123,6 +125,7 @@ def test_a_second_query_is_refused_and_the_first_goes_on(world: MakeWorld, queri
     assert other.all == []
 
 
+@pytest.mark.spark
 def test_order_per_key_across_a_split_a_restart_and_a_merge(world: MakeWorld, queries: Queries) -> None:
     w = world()
     name, rows = w.streams["orders"], Rows()
@@ -157,6 +160,7 @@ def test_order_per_key_across_a_split_a_restart_and_a_merge(world: MakeWorld, qu
         assert shards <= {"0"} or shards <= {"1", "2"} or shards <= {"3"}, "parents and children in one micro-batch"
 
 
+@pytest.mark.spark43
 def test_after_a_while_without_records_the_next_one_comes(world: MakeWorld, queries: Queries) -> None:
     w, rows = world(), Rows()
     query = queries.start(queries.load(w, startingPosition="LATEST", idleCheckpointInterval="1s"), rows)
@@ -168,6 +172,7 @@ def test_after_a_while_without_records_the_next_one_comes(world: MakeWorld, quer
     assert all(position.value > 0 for position in before.values())
 
 
+@pytest.mark.spark40
 def test_one_busy_and_63_idle_shards_from_latest(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 64}), Rows()
     w.put(numbered(640, keys=640))
@@ -198,6 +203,7 @@ def test_one_busy_and_63_idle_shards_from_latest(world: MakeWorld, queries: Quer
     assert len(end_offset(query)) == 64
 
 
+@pytest.mark.spark
 def test_what_exceeds_a_trigger_comes_with_the_next(world: MakeWorld, queries: Queries) -> None:
     by_records, by_bytes = Rows(), Rows()
     by_bytes.__name__ = "by_bytes"  # type: ignore[misc]
@@ -218,6 +224,7 @@ def test_what_exceeds_a_trigger_comes_with_the_next(world: MakeWorld, queries: Q
     assert max(map(len, by_bytes.batches.values())) == 20
 
 
+@pytest.mark.spark
 def test_everything_available_now_and_nothing_else(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 2}), Rows()
     w.put(numbered(400))
@@ -235,6 +242,7 @@ def test_everything_available_now_and_nothing_else(world: MakeWorld, queries: Qu
             w.put(numbered(100, first=400))
 
 
+@pytest.mark.spark
 def test_stopping_is_prompt_and_releases_the_leases(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 4}), Rows()
     w.put(numbered(40))
@@ -249,6 +257,7 @@ def test_stopping_is_prompt_and_releases_the_leases(world: MakeWorld, queries: Q
     assert sorted(numbers(rows.wait_for(again, 50, seconds=50))) == list(range(50))
 
 
+@pytest.mark.spark43
 def test_a_query_moves_between_polling_and_subscribing_on_one_checkpoint(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 2}), Rows()
     w.put(numbered(200, keys=20))

@@ -47,7 +47,7 @@ def options_of(world: World, **more: str) -> dict[str, str]:
     return {"manifest": str(world.manifest), "endpointUrl": world.aws.endpoint_url, **more}
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 def test_a_batch_goes_to_the_streams_its_rows_name(spark: SparkSession, world: MakeWorld) -> None:
     made = world({"orders": 2, "clicks": 1})
     register(spark)
@@ -97,7 +97,7 @@ def test_a_streaming_query_writes_each_row_once_and_goes_on_after_a_restart(
     assert Counter(int(record["Data"]) for record in written_to(made, "orders")) == Counter(range(1_000))
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 def test_the_documented_recipe_leaves_each_record_once(spark: SparkSession, world: MakeWorld, tmp_path: Path) -> None:
     recipe: dict[str, Any] = {}
     text = (Path(__file__).resolve().parents[3] / "docs" / "writing.md").read_text()

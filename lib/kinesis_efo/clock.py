@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -58,13 +59,18 @@ async def within(
     taken = False
     try:
         await asyncio.wait((task, alarm), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            return None
-        taken = True
-        return task.result()
+        # Nothing is awaited once the result is taken: the caller could be cancelled there, and the result would be lost.
+        taken = task.done()
     finally:
-        for pending in (task, alarm):
-            pending.cancel()
-        await asyncio.gather(task, alarm, return_exceptions=True)
-        if not taken and discard and not task.cancelled() and task.exception() is None:
-            discard(task.result())
+        alarm.cancel()
+        if not taken:
+            if discard is not None:
+                task.add_done_callback(partial(_discard_result, discard))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    return task.result() if taken else None
+
+
+def _discard_result(discard: Callable[[T], None], task: asyncio.Future[T]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        discard(task.result())

@@ -25,6 +25,7 @@ def test_a_result_in_time() -> None:
     async def main() -> None:
         assert await within(CLOCK, 5, later(4)) == "done"
         assert CLOCK.monotonic() == 1004
+        await asyncio.sleep(0)
         assert not others()
 
     run(main())
@@ -68,6 +69,30 @@ def test_a_result_that_nobody_takes_is_discarded() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert discarded == ["late", "done"]
+        assert not others()
+
+    run(main())
+
+
+@pytest.mark.parametrize("turns", range(1, 12))
+def test_a_caller_that_is_cancelled_at_any_moment_loses_no_result(turns: int) -> None:
+    made: list[str] = []
+    discarded: list[str] = []
+
+    async def open_something() -> str:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        made.append("open")
+        return "open"
+
+    async def main() -> None:
+        caller = asyncio.ensure_future(within(CLOCK, 5, open_something(), discard=discarded.append))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        caller.cancel()
+        (result,) = await asyncio.gather(caller, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert [result] == made if isinstance(result, str) else discarded == made
         assert not others()
 
     run(main())

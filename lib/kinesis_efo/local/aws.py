@@ -7,6 +7,7 @@ import concurrent.futures
 import socket
 import threading
 import time
+from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +19,17 @@ from .settings import Settings
 from .state import Clock, Kinesis
 
 ACCESS_KEY, SECRET_KEY = "AKIALOCALKINESISEFO0", "local-secret"
+
+
+_making = threading.Lock()
+
+
+@cache
+def _session() -> Any:
+    # One for all servers of the process: each new one spends a third of a second on reading the SDK's models and endpoints.
+    import boto3
+
+    return boto3.session.Session(aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY)
 
 
 class LocalAws:
@@ -59,8 +71,6 @@ class LocalAws:
         self._server: Server | None = None
         self._port = 0
         self._clients: list[Any] = []
-        self._session: Any = None
-        self._making = threading.Lock()
 
     def start(self) -> LocalAws:
         """Start the server; return once it answers requests.
@@ -132,15 +142,10 @@ class LocalAws:
             service: For example `"kinesis"` or `"dynamodb"`.
             options: Passed to `Session.client`; `region_name` is `settings.region` by default.
         """
-        import boto3
-
         region = options.pop("region_name", self.settings.region)
-        with self._making:
-            # One session for all: each new one spends a third of a second on reading the SDK's models and endpoints.
-            if self._session is None:
-                self._session = boto3.session.Session(aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY)
-            client = self._session.client(service, region_name=region, endpoint_url=self.endpoint_url, **options)
-            self._clients.append(client)
+        with _making:
+            client = _session().client(service, region_name=region, endpoint_url=self.endpoint_url, **options)
+        self._clients.append(client)
         return client
 
     def __enter__(self) -> LocalAws:

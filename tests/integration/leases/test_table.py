@@ -10,6 +10,7 @@ from typing import Any
 import aiobotocore.session
 import pytest
 
+from kinesis_efo.aws import with_shared_loader
 from kinesis_efo.errors import LeaseTableError
 from kinesis_efo.leases import Lease, LeaseInfo, LeaseStore, LeaseTable, client_config
 from kinesis_efo.leases.row import Item
@@ -29,7 +30,7 @@ def moto() -> Iterator[str]:
 
 
 def dynamodb(url: str) -> Any:
-    return aiobotocore.session.get_session().create_client(
+    return with_shared_loader(aiobotocore.session.get_session()).create_client(
         "dynamodb",
         region_name=REGION,
         endpoint_url=url,

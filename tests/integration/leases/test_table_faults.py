@@ -14,6 +14,7 @@ import pytest
 from aiohttp import ClientSession, web
 from moto.server import ThreadedMotoServer
 
+from kinesis_efo.aws import with_shared_loader
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.leases import (
@@ -114,7 +115,7 @@ def with_table(
             site = web.TCPSite(runner, "127.0.0.1", 0)
             await site.start()
             host, port = runner.addresses[0][:2]
-            session = aiobotocore.session.get_session()
+            session = with_shared_loader(aiobotocore.session.get_session())
             async with (
                 ClientSession() as proxy.session,
                 session.create_client(
@@ -209,7 +210,7 @@ def test_a_table_that_refuses_connections_may_come_back() -> None:
         # Bound, and not listening: nobody else gets the port meanwhile.
         with socket.socket() as deaf:
             deaf.bind(("127.0.0.1", 0))
-            async with aiobotocore.session.get_session().create_client(
+            async with with_shared_loader(aiobotocore.session.get_session()).create_client(
                 "dynamodb",
                 region_name="eu-west-1",
                 endpoint_url=f"http://127.0.0.1:{deaf.getsockname()[1]}",

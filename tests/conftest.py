@@ -45,7 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Check that the groups count, and keep the garbage collector off what lives as long as the process."""
-    if "PYTEST_XDIST_WORKER" in os.environ and not all("@" in item.nodeid for item in session.items):
+    grouping = getattr(session.config.option, "loadgroup", False)
+    if grouping and not all("@" in item.nodeid for item in session.items):
         raise pytest.UsageError(
             "pytest-xdist ignores the groups of tests: every process would start a Spark of its own"
         )

@@ -94,6 +94,8 @@ class ShardFeed:
         """
         task, self._task = self._task, None
         buffer, self.buffer = self.buffer, None
+        # It would keep the buffer, and the payloads in it, for as long as the feed lives.
+        self._subscription = None
         self.millis_behind = None
         if task is not None:
             task.cancel()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from math import inf
 from typing import TypeVar
 
 from kinesis_efo.clock import Clock
@@ -18,7 +17,7 @@ from kinesis_efo.kinesis.faults import Verdict, classify, fatal, replaced
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention, predates
-from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription, SubscriptionStats
+from kinesis_efo.kinesis.subscription import EventSink, ShardHistory, ShardSubscription, SubscriptionStats
 from kinesis_efo.kinesis.topology import ShardLister, explained, starting_positions
 from kinesis_efo.kinesis.transport import Transport
 from kinesis_efo.manifest import StreamRef
@@ -70,8 +69,7 @@ class Stream:
         self._retention = Retention(ref, lister, clock, fail=fail_on_data_loss, shortest=limits.shortest_retention)
         self._lost: set[str] = set()
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
-        self._last: dict[str, ShardSubscription] = {}
-        self._not_before: dict[str, float] = {}
+        self._histories: dict[str, ShardHistory] = {}
 
     async def refresh(self) -> None:
         """List the stream's shards anew.
@@ -188,10 +186,8 @@ class Stream:
             sink,
             retention=self._retention,
             read_until=read_until,
-            before=self._last.get(shard_id),
-            not_before=self._next_call(shard_id),
+            history=self._history(shard_id),
         )
-        self._last[shard_id] = subscription
         self.stats[shard_id] = subscription.stats
         return subscription
 
@@ -206,8 +202,9 @@ class Stream:
             StreamError: It cannot be subscribed to.
         """
         backoff = Backoff(self._context.retry, self._context.random)
+        history = self._history(shard_id)
         while True:
-            await self._clock.sleep(max(0.0, self._next_call(shard_id) - self._clock.monotonic()))
+            await self._clock.sleep(max(0.0, history.next_call - self._clock.monotonic()))
             try:
                 tip = await self._context.transport.latest_tip(self._ref, shard_id, position)
             except Exception as error:
@@ -218,12 +215,13 @@ class Stream:
                     raise fatal(fault, self._ref, shard_id, self._source, backoff.first) from error
                 await self._clock.sleep(delay)
             else:
-                self._not_before[shard_id] = self._clock.monotonic() + self._context.limits.after_success
+                history.next_call = self._clock.monotonic() + self._context.limits.after_success
                 return tip
 
-    def _next_call(self, shard_id: str) -> float:
-        last = self._last.get(shard_id)
-        return max(last.next_call if last else -inf, self._not_before.get(shard_id, -inf))
+    def _history(self, shard_id: str) -> ShardHistory:
+        if shard_id not in self._histories:
+            self._histories[shard_id] = ShardHistory(self._context, shard_id)
+        return self._histories[shard_id]
 
     async def _listed(self, listing: Awaitable[T]) -> T:
         return await explained(listing, self._ref, self._source)

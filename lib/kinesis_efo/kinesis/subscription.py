@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import Final, Protocol
 
 from kinesis_efo.aws_errors import describe
@@ -79,6 +80,29 @@ class SubscriptionStats:
     last_event: float | None = None
 
 
+class ShardHistory:
+    """What outlives each subscription of a shard: the pace that Kinesis asks for, the failures in a row, and the statistics.
+
+    It holds no sink, and so no records: a shard that is closed keeps nothing else.
+
+    Args:
+        context: How the stream is read.
+        shard_id: The shard.
+
+    Attributes:
+        recovery: Decides what to do after each error.
+        stats: What happened so far.
+        next_call: When Kinesis allows the next call for this shard, seconds on the monotonic clock.
+    """
+
+    __slots__ = ("next_call", "recovery", "stats")
+
+    def __init__(self, context: ReadContext, shard_id: str) -> None:
+        self.recovery = Recovery(context, shard_id)
+        self.stats = SubscriptionStats()
+        self.next_call = -inf
+
+
 class ShardSubscription:
     """Reads one shard from a position on.
 
@@ -89,15 +113,12 @@ class ShardSubscription:
         sink: Receives the events.
         retention: Tells whether records behind a position may be gone; None: not checked.
         read_until: What arrived before this time lies at or before `start`, epoch seconds, where that is known.
-        before: The shard's former subscription, which has ended. Its failures still count, its statistics go on, and so does
-            the pace that Kinesis asks for.
-        not_before: When the first call may be made, seconds on the monotonic clock, besides what `before` says.
+        history: What is left of the shard's former subscriptions, which have ended; None: there were none.
 
     Attributes:
         position: Behind the last event that the sink admitted.
         read_until: What arrived before this time lies at or before `position`, epoch seconds; None where that is not known.
-        stats: What happened so far.
-        next_call: When Kinesis allows the next call for this shard, seconds on the monotonic clock.
+        stats: What happened so far, also in former subscriptions.
     """
 
     def __init__(
@@ -109,12 +130,12 @@ class ShardSubscription:
         *,
         retention: Retention | None = None,
         read_until: float | None = None,
-        before: ShardSubscription | None = None,
-        not_before: float = float("-inf"),
+        history: ShardHistory | None = None,
     ) -> None:
+        self._history = history or ShardHistory(context, shard_id)
         self.position = start
         self.read_until = read_until
-        self.stats: SubscriptionStats = before.stats if before else SubscriptionStats()
+        self.stats: SubscriptionStats = self._history.stats
         self._stream = context.stream
         self._shard_id = shard_id
         self._sink = sink
@@ -123,8 +144,7 @@ class ShardSubscription:
         self._at_horizon = start == TRIM_HORIZON
         self._limits = context.limits
         self._clock = context.clock
-        self._recovery: Recovery = before._recovery if before else Recovery(context, shard_id)
-        self.next_call: float = max(not_before, before.next_call) if before else not_before
+        self._recovery: Recovery = self._history.recovery
         self._last_sign = self._clock.monotonic()
         self._deadline = 0.0
         self._if_overdue = State.CLOSED
@@ -172,7 +192,7 @@ class ShardSubscription:
     # -- one subscription
 
     async def _wait_for_turn(self) -> None:
-        delay = self.next_call - self._clock.monotonic()
+        delay = self._history.next_call - self._clock.monotonic()
         if delay > 0:
             self.stats.state = State.WAITING
             await self._clock.sleep(delay)
@@ -184,7 +204,7 @@ class ShardSubscription:
         self.stats.state = State.OPENING
         try:
             start = TRIM_HORIZON if await self._is_passed() else self.position
-            self.next_call = self._clock.monotonic() + self._limits.between_calls
+            self._history.next_call = self._clock.monotonic() + self._limits.between_calls
             subscribe = self._transport.subscribe(self._stream, self._shard_id, start)
             stream = await within(self._clock, self._limits.opening, subscribe, discard=_close)
             if stream is None:
@@ -194,7 +214,7 @@ class ShardSubscription:
         except Exception as error:
             return error
         opened = self._clock.monotonic()
-        self.next_call = opened + self._limits.after_success
+        self._history.next_call = opened + self._limits.after_success
         self._recovery.opened()
         self.stats.opened += 1
         self.stats.state = State.STREAMING

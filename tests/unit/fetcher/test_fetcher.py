@@ -7,6 +7,7 @@ when nobody can go on, so a deadlock cannot pass unseen.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from random import Random
@@ -222,6 +223,24 @@ async def test_an_ended_parent_leaves_the_offset_and_its_lease_is_finished() -> 
         assert parent.checkpoint == SHARD_END
         assert parent.owner is None
         assert parent.children == {"shardId-000000000001", "shardId-000000000002"}
+
+
+@scenario
+async def test_a_shard_that_has_ended_holds_no_records() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[300] * 20)
+    async with Query(stream) as query:
+        offset = await until_read(query, horizon(stream), 20)
+        (feed,) = query.fetcher.feeds
+        assert feed.buffer is not None
+        buffer = weakref.ref(feed.buffer)
+        del feed
+        stream.split(0)
+        while ShardKey("orders", "shardId-000000000000") in offset:
+            offset = await query.poll(offset)
+            await query.commit(offset)
+        await asyncio.sleep(0.1)  # its task ends
+        assert buffer() is None
 
 
 @scenario

@@ -28,7 +28,7 @@ from kinesis_efo.errors import (
 from kinesis_efo.kinesis.events import ChildShard, Event
 from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
-from kinesis_efo.kinesis.subscription import ShardSubscription, State
+from kinesis_efo.kinesis.subscription import ShardHistory, ShardSubscription, State
 from kinesis_efo.local.sequence import Numbering
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -460,17 +460,19 @@ async def test_a_success_resets_the_time_of_refusals() -> None:
 async def test_a_call_made_elsewhere_is_waited_out() -> None:
     world = ScriptedWorld([END])
     begin = world.clock.monotonic()
-    subscription = world.subscribe(not_before=begin + 3)
-    await subscription.run()
+    history = ShardHistory(world.context, SHARD)
+    history.next_call = begin + 3
+    await world.subscribe(history=history).run()
     assert world.transport.calls == [(begin + 3, "TRIM_HORIZON")]
-    assert subscription.next_call == begin + 3 + 5
+    assert history.next_call == begin + 3 + 5
 
 
 @virtual
 async def test_failures_of_the_former_subscription_still_count() -> None:
     """A feed that is started again and again, by readers or lost leases, must not make a failing shard look healthy."""
     world = ScriptedWorld(*[refused("InternalFailure", status=500)] * 20)
-    subscription, calls = world.subscription, 0
+    history, calls = ShardHistory(world.context, SHARD), 0
+    subscription = world.subscribe(history=history)
     for _ in range(5):
         running = asyncio.ensure_future(subscription.run())
         while len(world.transport.calls) < calls + 2:  # noqa: ASYNC110
@@ -478,7 +480,7 @@ async def test_failures_of_the_former_subscription_still_count() -> None:
         calls += 2
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        subscription = world.subscribe(before=subscription)
+        subscription = world.subscribe(history=history)
     with pytest.raises(RetriesExhaustedError):
         await subscription.run()
     assert len(world.transport.calls) == 11
@@ -488,12 +490,13 @@ async def test_failures_of_the_former_subscription_still_count() -> None:
 @virtual
 async def test_the_time_of_refusals_begins_anew_after_a_pause() -> None:
     world = ScriptedWorld(TOO_SOON, TOO_SOON, TOO_SOON, [END])
-    running = asyncio.ensure_future(world.subscription.run())
+    history = ShardHistory(world.context, SHARD)
+    running = asyncio.ensure_future(world.subscribe(history=history).run())
     await asyncio.sleep(1)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await asyncio.sleep(600)
-    world.subscription = world.subscribe(before=world.subscription)
+    world.subscription = world.subscribe(history=history)
     await world.ends()
 
 

@@ -56,6 +56,8 @@ class KinesisStreamReader(StreamReaderBase):
         self._asked_to_end = threading.Event()
         self._initial: Offset | None = None
         self._planned: Offset | None = None
+        self._running: Offset | None = None
+        self._committed: Offset | None = None
         self._targets: Offset | None = None
         self._wants_targets = self._options.catch_up
         self._available_now = False
@@ -84,11 +86,15 @@ class KinesisStreamReader(StreamReaderBase):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The end of the next micro-batch; `start` itself where there is nothing to read.
 
+        That Spark asks tells that the micro-batch before is done: it has written its commit log.
+
         Args:
             start: The offset that the query has reached; Spark 4.0 passes none.
             limit: Spark's limit for this trigger; 4.0 passes none, and the limits of the options apply.
         """
         position = Offset.from_dict(start) if start else self._planned or self._initial_offset()
+        if position == self._running:
+            self._done(position)
         if self._wants_targets:
             self._wants_targets = False
             self._targets = self._tips(position)
@@ -108,6 +114,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._planned = Offset.from_dict(end)
         if start == end:
             return []
+        self._running = self._planned
         runtime = self._started()
         if SPARK_VERSION < (4, 2):
             self._lag_notes.write(self._planned, self._millis_behind)
@@ -121,12 +128,12 @@ class KinesisStreamReader(StreamReaderBase):
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take note that everything up to `end` is processed. Spark calls this when it plans the next micro-batch."""
-        try:
-            self._fetcher().commit(Offset.from_dict(end))
-        except FetcherUnreachableError:
-            if not self._asked_to_end.is_set():
-                raise
+        """Take note that everything up to `end` is processed.
+
+        Spark calls this when it has planned the next micro-batch, which may be much later: where no more records come, never.
+        Therefore asking for the next offset counts as well, see `latestOffset`.
+        """
+        self._done(Offset.from_dict(end))
 
     def stop(self) -> None:
         """Stop fetching and release the leases."""
@@ -168,6 +175,16 @@ class KinesisStreamReader(StreamReaderBase):
                 )
 
     # -- inside
+
+    def _done(self, end: Offset) -> None:
+        if end == self._committed:
+            return
+        try:
+            self._fetcher().commit(end)
+        except FetcherUnreachableError:
+            if not self._asked_to_end.is_set():
+                raise
+        self._committed = end
 
     def _started(self) -> FetcherRuntime:
         if self._runtime is None:

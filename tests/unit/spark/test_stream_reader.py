@@ -110,6 +110,31 @@ def test_spark_4_0_shows_the_end_of_an_uncommitted_batch_first() -> None:
     assert reader.initial_offsets == 0, "a restarted query does not start anew"
 
 
+def test_asking_for_the_next_offset_says_that_the_micro_batch_before_is_done() -> None:
+    """Spark's own commit comes with the next plan: where nothing more arrives, never."""
+    reader = Reader({key(0): START})
+    reader.fetcher.there = {key(0): (after(10), 3)}
+    begin, end = offset(s0=START), offset(s0=after(10))
+    assert reader.latestOffset(begin) == end
+    reader.partitions(begin, end)
+    assert reader.fetcher.commits == []
+    for _ in range(3):
+        assert reader.latestOffset(end) == end
+    reader.commit(end)
+    assert reader.fetcher.commits == [Offset({key(0): after(10)})], "said once"
+
+
+def test_an_end_that_was_only_shown_is_not_done() -> None:
+    reader = Reader({})
+    begin, end = offset(s0=after(10)), offset(s0=after(20))
+    reader.partitions(end, end)
+    reader.latestOffset()
+    assert reader.fetcher.commits == []
+    reader.partitions(begin, end)
+    reader.latestOffset()
+    assert reader.fetcher.commits == [Offset({key(0): after(20)})]
+
+
 def test_spark_4_3_says_where_the_query_is() -> None:
     reader = Reader({key(0): START})
     assert reader.initialOffset() == offset(s0=START)

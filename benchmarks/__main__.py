@@ -24,6 +24,7 @@ from benchmarks.machine import CREDENTIALS
 BENCHMARKS: Final = {
     "decoding": ("benchmarks.decoded", "Frames to Arrow batches"),
     "fetching": ("benchmarks.fetching", "Loopback HTTP to the fetcher's buffer"),
+    "memory": ("benchmarks.memory", "The memory of a fetcher whose reader stands still"),
     "idle": ("benchmarks.idle", "A trigger with no data"),
     "reading": ("benchmarks.reading", "Kinesis to Spark's noop sink, local[2]"),
     "latency": ("benchmarks.latency", "PutRecords to foreachBatch, 1,000 records/s"),

@@ -124,11 +124,14 @@ class AsyncClients:
             ConfigurationError: There are no credentials to assume the role with.
         """
         session = await self._ready()
+        given = config or AioConfig()
+        merged = AioConfig(**CONTROL_CONFIG).merge(given)
+        merged.connector_args = given.connector_args  # `merge` leaves them out
         client: AbstractAsyncContextManager[Any] = session.create_client(
             service,
             region_name=self._region,
             endpoint_url=self._settings.endpoint_url,
-            config=AioConfig(**CONTROL_CONFIG).merge(config or AioConfig()),
+            config=merged,
         )
         return client
 

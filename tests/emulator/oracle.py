@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError, EventStreamError
 from kinesis_efo import errors
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.events import Event
-from kinesis_efo.kinesis.transport import EventStream, Transport
+from kinesis_efo.kinesis.transport import EventStream, NoRoom, Room, Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position
 
@@ -190,11 +190,11 @@ class WatchedTransport:
         self._inner = inner
         self._oracle = oracle
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> WatchedEvents:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> WatchedEvents:
         self._oracle.called(shard_id)
         asked = self._oracle.now()
         try:
-            events = await self._inner.subscribe(stream, shard_id, position)
+            events = await self._inner.subscribe(stream, shard_id, position, room)
         except asyncio.CancelledError:
             if self._oracle.now() - asked >= OPENING - EPSILON:
                 self._oracle.silent(shard_id)
@@ -240,6 +240,8 @@ class WatchedEvents:
         except StopAsyncIteration:
             self._ended(None)
             raise
+        except NoRoom:
+            raise  # neither Kinesis' fault nor an end
         except Exception as error:
             self._ended(error)
             raise

@@ -13,6 +13,7 @@ from random import Random
 from typing import NamedTuple
 
 from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.messages import CommitRequest, PollRequest
 from kinesis_efo.fetcher.start import start_offset
@@ -128,8 +129,9 @@ class Query:
         self.leases = LeaseLoop(
             self.network, worker, Timing(LEASE_TIMEOUT), application.clock, Random(name), application="lake"
         )
-        settings = FetcherSettings(application.buffer_bytes, application.fail_on_data_loss, LEASE_TIMEOUT)
-        self.fetcher = WatchedFetcher(self.streams, self.leases, self.keys, settings, application.clock)
+        settings = FetcherSettings(application.fail_on_data_loss, LEASE_TIMEOUT)
+        budget = Budget(application.buffer_bytes, now=application.clock.monotonic)
+        self.fetcher = WatchedFetcher(self.streams, self.leases, self.keys, budget, settings, application.clock)
         self.fetcher.oracle = self.oracle
         self.most_used = 0
 
@@ -160,10 +162,10 @@ class Query:
 
     async def batch(self, offset: Offset) -> Offset:
         """Run one micro-batch; returns the offset at its end, which is the same if there was nothing to read."""
+        # The batch before is done when Spark asks for the next one's end.
+        await self.fetcher.commit(CommitRequest(offset.to_dict()))
         end = await self.poll(offset)
         if end != offset:
-            # Spark commits a batch when it plans the next one.
-            await self.fetcher.commit(CommitRequest(offset.to_dict()))
             self.application.offsets.append((offset, end))
             await self.run_batch(offset, end, again=False)
         return end

@@ -72,10 +72,10 @@ class Reading:
         return rows
 
     def batch(self, commit: bool = True, **limits: Any) -> list[Row]:
-        """Run one micro-batch as Spark does: plan it, commit the one before, and read it; returns its rows."""
-        end = self.poll(**limits)
+        """Run one micro-batch as Spark does: commit the one before, plan it, and read it; returns its rows."""
         if commit and self.batches:
             self.client.commit(self.offset)
+        end = self.poll(**limits)
         rows = [row for wanted in self.offset.ranges_to(end) for row in self.read(wanted)]
         self.batches.append((self.offset, end))
         self.offset = end

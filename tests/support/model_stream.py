@@ -10,6 +10,7 @@ from itertools import count
 
 from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.kinesis.transport import Room
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
 
@@ -107,7 +108,7 @@ class ModelStream:
 
     # -- Transport
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> ModelEvents:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> ModelEvents:
         assert not self.open.get(shard_id), f"two subscriptions to {shard_id} at a time"
         self.subscribed.append((shard_id, str(position)))
         self.open[shard_id] = 1

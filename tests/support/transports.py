@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError, EventStreamError
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.kinesis.transport import Room, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position
 
@@ -62,11 +63,18 @@ class Trickle:
     seconds: int
 
 
+@dataclass(frozen=True)
+class Large:
+    """An event that is read once there is room for it."""
+
+    payload: bytes
+
+
 class Silence:
     """Sends nothing any more, and does not end."""
 
 
-Step = bytes | Wait | Trickle | Silence | Exception
+Step = bytes | Large | Wait | Trickle | Silence | Exception
 Script = Sequence[Step]
 
 
@@ -76,6 +84,13 @@ class Opening:
 
     seconds: float
     script: Script = ()
+
+
+class OpenSink(Unlimited):
+    """Has room for everything; implements `EventSink` but for what becomes of the events."""
+
+    def release(self) -> None:
+        pass
 
 
 class ScriptedTransport:
@@ -97,7 +112,7 @@ class ScriptedTransport:
         self.calls: list[tuple[float, str]] = []
         self.streams: list[ScriptedStream] = []
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> ScriptedStream:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> ScriptedStream:
         assert all(stream.closed for stream in self.streams), "two subscriptions to one shard at a time"
         self.calls.append((self._clock.monotonic(), str(position)))
         script = self._scripts.pop(0) if self._scripts else [Silence()]
@@ -106,7 +121,7 @@ class ScriptedTransport:
             script = script.script
         if isinstance(script, Exception):
             raise script
-        self.streams.append(ScriptedStream(self._clock, script))
+        self.streams.append(ScriptedStream(self._clock, script, room))
         return self.streams[-1]
 
     async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
@@ -127,8 +142,9 @@ class ScriptedTransport:
 class ScriptedStream:
     """A stream that plays a script; implements `kinesis_efo.kinesis.transport.EventStream`."""
 
-    def __init__(self, clock: Clock, script: Script) -> None:
+    def __init__(self, clock: Clock, script: Script, room: Room) -> None:
         self._clock = clock
+        self._room = room
         self._steps = list(script)
         self._closing = asyncio.Event()
         self.received = 0
@@ -152,6 +168,10 @@ class ScriptedStream:
                     self.received += len(step)
                     self.read += 1
                     return Event(step, read_head(step))
+                case Large(content):
+                    if not self._room.take(len(content)):
+                        await self._room.wait(len(content))
+                    self._steps.insert(0, content)
                 case Wait(seconds):
                     await self._sleep(seconds)
                 case Trickle(seconds):

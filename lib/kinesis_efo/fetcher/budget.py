@@ -1,6 +1,7 @@
-"""One budget of bytes for all shards of a fetcher, with a guaranteed minimum for each of them.
+"""One budget of bytes for all shards of a fetcher: what they hold, and what is on its way to them.
 
-Lives in the fetcher's event loop and is not thread-safe; its counts may be read from any thread.
+A shard takes room before its bytes are read, one event at a time, and waits its turn where there is none. Lives in the fetcher's
+event loop and is not thread-safe; its counts may be read from any thread.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Final
 
 from kinesis_efo.positions import ShardKey
 
-GUARANTEED_BYTES: Final = 2 << 20
-"""Bytes that every shard may hold whatever the others do: more than the largest usual event (1 MB, in base64)."""
+SHARE_BYTES: Final = 256 << 10
+"""Bytes that every shard may hold at any time, however full the budget is, where shards are few."""
 
 
 class Signal:
@@ -35,81 +37,187 @@ class Signal:
 class Budget:
     """Bytes shared by all shards of a fetcher.
 
-    The sum stays within `limit`. Each shard's guarantee is an even share of it, at most the configured minimum, and is
-    reserved even while the shard does not use it: a slow or huge shard never starves a quiet one.
+    Who finds no room waits in line, and each shard asks for one event at a time: a busy shard stands behind every other one that
+    waits. What is small does not wait in line: up to a quarter of the limit is kept free for shards that hold little (`share`), so
+    that a quiet shard does not wait for the busy ones.
+
+    The sum stays within `limit`, with two exceptions that keep a query from standing still for ever: one event at a time that is
+    larger than all the room that the line can get, and one event for each task that waits for it while the budget is full.
 
     Args:
         limit: Bytes for all shards together.
-        guarantee: Bytes that each shard may hold in any case.
         now: Monotonic seconds, to measure how long shards wait.
 
-    >>> budget = Budget(limit=100, guarantee=10)
-    >>> busy, quiet = ShardKey("s", "busy"), ShardKey("s", "quiet")
-    >>> budget.join(busy); budget.join(quiet)
-    >>> budget.fits(busy, 90), budget.fits(busy, 91)
-    (True, False)
+    >>> budget = Budget(limit=4000)
+    >>> busy, quiet = budget.join(ShardKey("s", "busy")), budget.join(ShardKey("s", "quiet"))
+    >>> budget.share, busy.take(3001), busy.take(3000), quiet.take(500)
+    (500, False, True, True)
     """
 
-    def __init__(
-        self, limit: int, guarantee: int = GUARANTEED_BYTES, now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, limit: int, now: Callable[[], float] = time.monotonic) -> None:
         self.limit = limit
-        self.room = Signal()
-        self._most_guaranteed = guarantee
-        self._held: dict[ShardKey, int] = {}
-        self._used = 0
+        self.used = 0
         self._now = now
+        self._shards = 0
+        self._line: dict[Account, _Request] = {}
+        self._too_large: Account | None = None
         self._waited: dict[ShardKey, float] = {}
         self._waiting: dict[ShardKey, float] = {}
 
     @property
-    def used(self) -> int:
-        """Bytes held by all shards."""
-        return self._used
+    def share(self) -> int:
+        """Bytes that a shard may hold without waiting in line."""
+        return min(SHARE_BYTES, self.limit // (4 * max(1, self._shards)))
 
-    @property
-    def guarantee(self) -> int:
-        """Bytes that each shard may hold whatever the others do."""
-        return min(self._most_guaranteed, self.limit // max(1, len(self._held)))
-
-    def join(self, key: ShardKey) -> None:
-        """Count a shard in."""
-        self._held[key] = 0
-
-    def leave(self, key: ShardKey) -> None:
-        """Count a shard out and free what it held."""
-        self._used -= self._held.pop(key)
-        self.room.notify()
-
-    def fits(self, key: ShardKey, size: int) -> bool:
-        """Whether the shard may take `size` more bytes without touching what others are guaranteed."""
-        guarantee = self.guarantee
-        if self._held[key] + size <= guarantee:
-            return True
-        reserved = sum(max(0, guarantee - held) for other, held in self._held.items() if other != key)
-        return self._used + size + reserved <= self.limit
-
-    async def wait(self, key: ShardKey) -> None:
-        """Let a shard wait until bytes were freed. The caller checks whether it fits now."""
-        began = self._waiting[key] = self._now()
-        try:
-            await self.room.wait()
-        finally:
-            self._waited[key] = self._waited.get(key, 0.0) + self._now() - began
-            self._waiting.pop(key, None)
+    def join(self, key: ShardKey) -> Account:
+        """Count a shard in. A shard that begins anew leaves first."""
+        self._shards += 1
+        return Account(self, key)
 
     def waited(self, key: ShardKey) -> float:
         """Seconds that a shard has waited for room, in total and up to now."""
         since = self._waiting.get(key)
         return self._waited.get(key, 0.0) + (0.0 if since is None else self._now() - since)
 
-    def take(self, key: ShardKey, size: int) -> None:
-        """Charge bytes to a shard, whether they fit or not."""
-        self._held[key] += size
-        self._used += size
+    @property
+    def _for_the_line(self) -> int:
+        return self.limit - self.share * self._shards
 
-    def give_back(self, key: ShardKey, size: int) -> None:
-        """Free bytes of a shard and wake the shards that wait."""
-        self._held[key] -= size
-        self._used -= size
-        self.room.notify()
+    def _fits(self, size: int) -> bool:
+        return self.used + size <= self._for_the_line
+
+    def _serve(self) -> None:
+        while self._line:
+            account, request = next(iter(self._line.items()))
+            if request.size > self._for_the_line and self._too_large is None:
+                self._too_large = account  # it would wait for ever
+            elif not self._fits(request.size):
+                break
+            self._grant(account)
+
+    def _grant(self, account: Account) -> None:
+        request = self._line.pop(account)
+        if not request.granted.done():
+            account._charge(request.size)
+            request.granted.set_result(None)
+        elif account is self._too_large:  # its task was cancelled just now
+            self._too_large = None
+
+
+@dataclass(slots=True)
+class _Request:
+    """A shard that waits for room.
+
+    Attributes:
+        size: Bytes.
+        granted: Done once they were taken.
+    """
+
+    size: int
+    granted: asyncio.Future[None]
+
+
+class Account:
+    """The part of one shard in a budget, for as long as it is fetched in one go.
+
+    Attributes:
+        key: The shard.
+        held: Bytes.
+    """
+
+    __slots__ = ("_budget", "_left", "held", "key")
+
+    def __init__(self, budget: Budget, key: ShardKey) -> None:
+        self.key = key
+        self.held = 0
+        self._budget = budget
+        self._left = False
+
+    def take(self, size: int) -> bool:
+        """Take room, if there is some and nobody has waited for it.
+
+        Args:
+            size: Bytes.
+        """
+        budget = self._budget
+        if not self._left and (self._is_small(size) or (not budget._line and budget._fits(size))):
+            self._charge(size)
+            return True
+        return False
+
+    def wait(self, size: int) -> Coroutine[None, None, None]:
+        """Stand in line for room from this call on (not from its first await), and take it.
+
+        Args:
+            size: Bytes.
+
+        Raises:
+            asyncio.CancelledError: The task was cancelled, or the shard has left the budget. Nothing was taken.
+        """
+        budget = self._budget
+        request = _Request(size, asyncio.get_running_loop().create_future())
+        if self._left:
+            request.granted.cancel()
+        else:
+            budget._line[self] = request
+            budget._serve()
+        return self._granted(request)
+
+    async def _granted(self, request: _Request) -> None:
+        budget = self._budget
+        since = budget._waiting[self.key] = budget._now()
+        try:
+            await request.granted
+        except asyncio.CancelledError:
+            if budget._line.get(self) is request:
+                del budget._line[self]
+            elif not request.granted.cancelled():
+                self.give_back(request.size)
+            budget._serve()
+            raise
+        finally:
+            budget._waited[self.key] = budget._waited.get(self.key, 0.0) + budget._now() - since
+            budget._waiting.pop(self.key, None)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the shard waits for room."""
+        return self in self._budget._line
+
+    def exceed(self) -> None:
+        """Take the room that the shard waits for at once, whether it is there or not: a task waits for it."""
+        if self.waits:
+            self._budget._grant(self)
+
+    def give_back(self, size: int) -> None:
+        """Free bytes."""
+        budget = self._budget
+        if self._left:
+            return
+        self.held -= size
+        budget.used -= size
+        if budget._too_large is not None and (budget.used <= budget.limit or not budget._too_large.held):
+            budget._too_large = None
+        request = budget._line.get(self)
+        if request is not None and self._is_small(request.size):
+            budget._grant(self)
+        budget._serve()
+
+    def leave(self) -> None:
+        """Free everything, for good. A wait for room ends, without any."""
+        budget = self._budget
+        if self._left:
+            return
+        if (request := budget._line.pop(self, None)) is not None:
+            request.granted.cancel()
+        self.give_back(self.held)
+        self._left = True
+        budget._shards -= 1
+        budget._serve()
+
+    def _is_small(self, size: int) -> bool:
+        return self.held + size <= self._budget.share and self._budget.used + size <= self._budget.limit
+
+    def _charge(self, size: int) -> None:
+        self.held += size
+        self._budget.used += size

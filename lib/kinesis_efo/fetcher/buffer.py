@@ -1,7 +1,7 @@
 """Buffers the events of one shard that were fetched and not yet committed, in order and without gaps.
 
-Lives in the fetcher's event loop and is not thread-safe. `admit` is the back-pressure: while it waits for the budget,
-the shard's socket is not read. What is dropped here can always be read from Kinesis again.
+Lives in the fetcher's event loop and is not thread-safe. `reserve` is the back-pressure: while it waits for the budget, the
+shard's socket is not read. What is dropped here can always be read from Kinesis again.
 """
 
 from __future__ import annotations
@@ -59,6 +59,9 @@ class ShardBuffer:
         self.end = start
         self.waiting_since: float | None = None
         self._budget = budget
+        self._account = budget.join(key)
+        self._reserved = 0
+        self._exceeded = False
         self._arrived = arrived
         # Parallel columns, bisected by planning and reading. Evictions do not reset the sums; their first element is the
         # sum before the first event.
@@ -68,11 +71,9 @@ class ShardBuffer:
         self._bytes_through = [0]
         self._records_through = [0]
         self._gone = 0
-        self._wanted = start
         self._cursors: set[Cursor] = set()
         self._quiet = 0
         self._closed = False
-        budget.join(key)
 
     def __len__(self) -> int:
         return len(self._ends) - self._gone
@@ -89,11 +90,48 @@ class ShardBuffer:
 
     # -- filling
 
-    async def admit(self, event: Event, now: float) -> None:
-        """Add the subscription's next event, once the budget has room for it.
+    @property
+    def share(self) -> int:
+        """Bytes that may be in hand without room: the budget keeps so much free for each shard."""
+        return self._budget.share
 
-        Where all readers of this shard wait for this very event, everything before it is dropped, and the event is added
-        whatever its size: one event per shard is always admitted.
+    def take(self, size: int) -> bool:
+        """Take room for the next event before it is read, if there is some.
+
+        Args:
+            size: Bytes of its payload, at most.
+        """
+        missing = size + EVENT_OVERHEAD - self._reserved
+        if self._closed or missing <= 0:
+            return True
+        if self._account.take(missing):
+            self._reserved += missing
+            return True
+        return False
+
+    async def wait(self, size: int) -> None:
+        """Wait in line for the room that `take` did not find.
+
+        Where all readers of this shard wait for this very event, everything before it is dropped, and it gets its room whatever
+        its size.
+
+        Args:
+            size: Bytes of its payload, at most.
+        """
+        # Who waits holds nothing: two that wait for each other's part would wait for ever.
+        self.release()
+        waiting = self._account.wait(size + EVENT_OVERHEAD)
+        self._exceed_if_starving()
+        await waiting
+        self._reserved = size + EVENT_OVERHEAD
+
+    def release(self) -> None:
+        """Give back the room of an event that will not come."""
+        self._account.give_back(self._reserved)
+        self._reserved = 0
+
+    async def admit(self, event: Event, now: float) -> None:
+        """Add the subscription's next event. It uses the room that was reserved for it; a small one reserves it here.
 
         Args:
             event: The next event.
@@ -101,16 +139,16 @@ class ShardBuffer:
         """
         if event.head.still:
             self._quiet = 0 if event.head.millis_behind else self._quiet + 1
+            self.release()
             return
         # An event without records needs no room, and must not wait for any: it keeps the offsets of idle shards moving.
         idle = not event.head.records and event.head.continuation is not None
         size = 0 if idle else EVENT_OVERHEAD + (len(event.payload) if event.head.records else 0)
-        while size and not self._closed and not self._budget.fits(self.key, size):
-            if self._starving():
-                self._evict(len(self._ends))
-                break
-            await self._budget.wait(self.key)
+        if size > self._reserved and not self.take(len(event.payload)):
+            await self.wait(len(event.payload))
         if not self._closed:
+            self._account.give_back(self._reserved - size)
+            self._reserved = 0
             self._append(event, size, now)
 
     def _append(self, event: Event, size: int, now: float) -> None:
@@ -123,7 +161,6 @@ class ShardBuffer:
             # An idle shard sends an event without records every few seconds: one entry holds the newest position.
             self._ends[-1] = end
         else:
-            self._budget.take(self.key, size)
             self._ends.append(end)
             self._payloads.append(event.payload if head.records else None)
             self._since.append(now)
@@ -133,13 +170,14 @@ class ShardBuffer:
                 self.waiting_since = now
         self.end = _position(end)
         self._quiet = 0
+        self._drop_what_exceeds(self.end)
         self._arrived()
 
     def close(self) -> None:
         """Drop everything. Readers find that the buffer covers no position any more."""
         if not self._closed:
             self._closed = True
-            self._budget.leave(self.key)
+            self._account.leave()
             self._arrived()
 
     # -- planning
@@ -156,11 +194,6 @@ class ShardBuffer:
         # Two readers far apart therefore share the buffer of the one behind. If each started its own, they would take the
         # subscription from each other for ever.
         return self.start.kind is not PositionKind.AFTER or position.value >= self.start.value
-
-    def want(self, position: Position) -> None:
-        """Note where the driver's plan ends. A poll that finds nothing behind it waits for more."""
-        self._wanted = position
-        self._wake_if_starving()
 
     def news_since(self, after: Position) -> float | None:
         """When the first event behind a position arrived that has records or ends the shard; None where there is no such event."""
@@ -201,7 +234,8 @@ class ShardBuffer:
             yield cursor
         finally:
             self._cursors.remove(cursor)
-            self._wake_if_starving()
+            self._drop_what_exceeds(cursor.position)
+            self._exceed_if_starving()
 
     def commit(self, position: Position) -> None:
         """Drop what lies before a position: Spark will not ask for it again."""
@@ -224,17 +258,25 @@ class ShardBuffer:
         return index
 
     def _starving(self) -> bool:
-        if self._cursors:
-            # A reader that is done waits for nothing: another action or attempt may read the same again.
-            return all(not cursor.done and self._is_at_end(cursor.position) for cursor in self._cursors)
-        return self._is_at_end(self._wanted)
+        # A reader that is done waits for nothing: another action or attempt may read the same again.
+        return bool(self._cursors) and all(
+            not cursor.done and self._is_at_end(cursor.position) for cursor in self._cursors
+        )
 
     def _is_at_end(self, position: Position) -> bool:
         return self._index_after(position) == len(self._ends)
 
-    def _wake_if_starving(self) -> None:
-        if not self._closed and self._starving():
-            self._budget.room.notify()
+    def _exceed_if_starving(self) -> None:
+        if self._account.waits and self._starving():
+            self._evict(len(self._ends))
+            self._account.exceed()
+            self._exceeded = True
+
+    def _drop_what_exceeds(self, read: Position) -> None:
+        # What came while the budget was full makes room once it is read: it may stand in the way of the next reader.
+        if self._exceeded and not self._cursors:
+            self._exceeded = False
+            self._evict(self._index_after(read))
 
     def _evict(self, stop: int) -> None:
         if stop <= self._gone:
@@ -252,7 +294,7 @@ class ShardBuffer:
             del self._records_through[: self._gone]
             self._gone = 0
         self.waiting_since = self.news_since(self.start)
-        self._budget.give_back(self.key, freed)
+        self._account.give_back(freed)
 
 
 class Cursor:
@@ -301,7 +343,7 @@ class Cursor:
                 size += len(payload)
             self.position = _position(buffer._ends[index])
             index += 1
-        buffer._wake_if_starving()
+        buffer._exceed_if_starving()
         return payloads
 
 

@@ -145,6 +145,19 @@ class _Filling:
         self._feed = feed
         self._buffer = buffer
 
+    @property
+    def share(self) -> int:
+        return self._buffer.share
+
+    def take(self, size: int) -> bool:
+        return self._buffer.take(size)
+
+    async def wait(self, size: int) -> None:
+        await self._buffer.wait(size)
+
+    def release(self) -> None:
+        self._buffer.release()
+
     async def admit(self, event: Event) -> None:
         feed = self._feed
         if event.head.continuation is None:

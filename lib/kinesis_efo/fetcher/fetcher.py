@@ -59,12 +59,10 @@ class FetcherSettings:
     """Settings of a fetcher.
 
     Attributes:
-        buffer_bytes: Budget for all shards, bytes.
         fail_on_data_loss: Whether records that are gone fail the query.
         lease_timeout: Seconds without renewal after which a lease is free. How long a read waits for a lease follows from it.
     """
 
-    buffer_bytes: int
     fail_on_data_loss: bool
     lease_timeout: float
 
@@ -76,11 +74,9 @@ class Fetcher:
         streams: By logical name.
         leases: Not started yet.
         lease_keys: Which lease belongs to which shard.
+        budget: The bytes that all shards share.
         settings: See `FetcherSettings`.
         clock: Time.
-
-    Attributes:
-        budget: The bytes that all shards share.
     """
 
     def __init__(
@@ -88,6 +84,7 @@ class Fetcher:
         streams: Mapping[str, Stream],
         leases: LeaseLoop,
         lease_keys: LeaseKeys,
+        budget: Budget,
         settings: FetcherSettings,
         clock: Clock,
     ) -> None:
@@ -96,7 +93,7 @@ class Fetcher:
         self._lease_keys = lease_keys
         self._settings = settings
         self._clock = clock
-        self.budget = Budget(settings.buffer_bytes, now=clock.monotonic)
+        self.budget = budget
         self._feeds: dict[ShardKey, ShardFeed] = {}
         self._wanted: dict[ShardKey, Position] = {}
         self._polled: dict[ShardKey, Position] = {}
@@ -181,7 +178,6 @@ class Fetcher:
         for key, position in offset.items():
             if not position.is_end and (feed := self._feed(key)) is not None:
                 buffers[key] = feed.from_position(position)
-                buffers[key].want(position)
         # At most half of the budget: the next micro-batch is fetched into the other half while Spark works on this one.
         portions = plan(buffers, offset, min(request.max_bytes, self.budget.limit // 2), request.max_records)
         reached = {**offset, **{key: portion.through for key, portion in portions.items()}}

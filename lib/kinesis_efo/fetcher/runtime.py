@@ -20,6 +20,7 @@ from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.service import FetcherService
@@ -28,7 +29,7 @@ from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, pollin
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Transport
+from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Transport, reading_little
 from kinesis_efo.leases.election import Worker
 from kinesis_efo.leases.keeper import Timing
 from kinesis_efo.leases.loop import LeaseLoop, worker_id
@@ -73,6 +74,7 @@ class FetcherRuntime:
         self._options = options
         self._host = host
         self._clock = clock or SystemClock()
+        self._budget = Budget(options.buffer_bytes, now=self._clock.monotonic)
         self._limits = limits
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kinesis-efo fetcher", daemon=True)
@@ -171,8 +173,8 @@ class FetcherRuntime:
             application=manifest.application,
             in_flight=_LEASE_REQUESTS,
         )
-        settings = FetcherSettings(options.buffer_bytes, options.fail_on_data_loss, options.lease_timeout)
-        fetcher = Fetcher(self._streams, leases, self._lease_keys, settings, self._clock)
+        settings = FetcherSettings(options.fail_on_data_loss, options.lease_timeout)
+        fetcher = Fetcher(self._streams, leases, self._lease_keys, self._budget, settings, self._clock)
         self._fetcher = fetcher
         self._service = FetcherService(fetcher, self._loop, self.secret, self._host)
         self.location = self._service.location
@@ -188,7 +190,8 @@ class FetcherRuntime:
     async def _open_transport(self, clients: AsyncClients) -> Transport:
         polling = self._options.read_mode == "polling"
         config = AioConfig(
-            **(POLLING_CONFIG if polling else SUBSCRIPTION_CONFIG), max_pool_connections=_MOST_SUBSCRIPTIONS
+            **(POLLING_CONFIG if polling else {**SUBSCRIPTION_CONFIG, **reading_little(lambda: self._budget.share)}),
+            max_pool_connections=_MOST_SUBSCRIPTIONS,
         )
         client = await self._stack.enter_async_context(await clients.open("kinesis", config))
         if polling:

@@ -59,6 +59,8 @@ class FrameDecoder:
         self._crumbs = bytearray()
         self._have = 0
         self._prelude: tuple[int, int, int] | None = None
+        self._large: bytearray | None = None
+        self._filled = 0
         self._fault: FrameError | None = None
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
@@ -76,6 +78,8 @@ class FrameDecoder:
         """
         if self._fault:
             raise self._fault
+        if self._large is not None:
+            chunk = self._fill(memoryview(chunk))
         self._have += len(chunk)
         if len(chunk) < _CRUMB:
             self._crumbs += chunk
@@ -92,6 +96,20 @@ class FrameDecoder:
                 raise
         return frames
 
+    @property
+    def awaited(self) -> int:
+        """Length of the frame that is on its way, bytes; 0 where its first bytes have not arrived."""
+        return self._prelude[0] if self._prelude else 0
+
+    def collect(self) -> None:
+        """Make room for the frame that is on its way, and collect it there.
+
+        For large frames: pieces of many at a time, and then the copies in one piece, would take twice the memory.
+        """
+        if self._prelude and self._large is None:
+            self._large = bytearray(self._prelude[0] - _PRELUDE.size)
+            self._fill(memoryview(self._take(self._have)))
+
     def finish(self) -> None:
         """Check that the bytes ended with a whole frame.
 
@@ -101,7 +119,7 @@ class FrameDecoder:
         if self._fault:
             raise self._fault
         if self._prelude or self._have:
-            got, wanted = self._have, ""
+            got, wanted = self._have + self._filled, ""
             if self._prelude:
                 got, wanted = got + _PRELUDE.size, f" of {self._prelude[0]}"
             raise FrameError(f"the stream ended inside a frame, after {got}{wanted} bytes")
@@ -112,18 +130,34 @@ class FrameDecoder:
                 return None
             self._prelude = _check_prelude(self._take(_PRELUDE.size))
         total, headers_length, running = self._prelude
-        if self._have < total - _PRELUDE.size:
+        if self._large is None and self._have < total - _PRELUDE.size:
             return None
+        if self._large is not None:
+            if self._filled < len(self._large):
+                return None
+            whole = memoryview(self._large)
+            self._large, self._filled = None, 0
+            headers, payload = bytes(whole[:headers_length]), bytes(whole[headers_length : -_CHECKSUM.size])
+            (checksum,) = _CHECKSUM.unpack(whole[-_CHECKSUM.size :])
+        else:
+            headers = self._take(headers_length)
+            payload = self._take(total - headers_length - _LEAST)
+            (checksum,) = _CHECKSUM.unpack(self._take(_CHECKSUM.size))
         self._prelude = None
-        headers = self._take(headers_length)
-        payload = self._take(total - headers_length - _LEAST)
-        (checksum,) = _CHECKSUM.unpack(self._take(_CHECKSUM.size))
         running = crc32(payload, crc32(headers, running))
         if running != checksum:
             raise FrameError(
                 f"a frame of {total} bytes has checksum {checksum:#010x}, but its bytes give {running:#010x}"
             )
         return Frame(_headers(headers), payload)
+
+    def _fill(self, chunk: memoryview) -> memoryview:
+        """Copy what belongs to the large frame under way; returns the rest."""
+        assert self._large is not None
+        part = chunk[: len(self._large) - self._filled]
+        self._large[self._filled : self._filled + len(part)] = part
+        self._filled += len(part)
+        return chunk[len(part) :]
 
     def _take(self, count: int) -> bytes:
         """The next `count` bytes, copied once. The caller has checked that they are there."""

@@ -20,7 +20,7 @@ from kinesis_efo.aws_errors import code_of
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.events import Answer, Event, read_answer
 from kinesis_efo.kinesis.recovery import Limits
-from kinesis_efo.kinesis.transport import EventStream, as_time, starting_position
+from kinesis_efo.kinesis.transport import EventStream, Room, Unlimited, as_time, starting_position
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position
 from kinesis_efo.raw_bodies import RAW_BODY, keep_answers
@@ -45,6 +45,8 @@ ANSWER_BYTES: Final = 1 << 20
 """Bytes that an answer should hold, as an event does: more would not come sooner, and would wait in memory."""
 
 _FIRST_RECORDS: Final = 1_000
+_FIRST_BYTES: Final = 14 << 20
+_USUAL_BYTES: Final = 3 << 19
 _LOOK_BACK_SECONDS: Final = tuple(30.0 * 10**power for power in range(7))
 
 
@@ -64,6 +66,8 @@ class Pace:
     Attributes:
         next_call: Seconds on the monotonic clock.
         limit: Most records of the next answer.
+        size: Bytes that the next answer probably has at most, data in base64: all that GetRecords may return at first, later
+            what `limit` aims at.
 
     >>> pace = Pace()
     >>> pace.asking(now=100.0), pace.next_call
@@ -75,6 +79,7 @@ class Pace:
 
     next_call: float = -inf
     limit: int = _FIRST_RECORDS
+    size: int = _FIRST_BYTES
 
     def asking(self, now: float) -> int:
         """Note a call, and return how many records it may ask for."""
@@ -94,6 +99,7 @@ class Pace:
         """
         wait = max(CALL_SECONDS, answer.bytes / BYTES_PER_SECOND, 0.0 if answer.millis_behind else interval)
         self.next_call = now + wait
+        self.size = _USUAL_BYTES
         average = max(1, answer.bytes // answer.records) if answer.records else 0
         self.limit = min(MOST_RECORDS, max(1, ANSWER_BYTES // average)) if average else _FIRST_RECORDS
 
@@ -115,16 +121,16 @@ class PollingTransport:
         self._paces: dict[tuple[str, str], Pace] = {}
         keep_answers(client, "GetRecords")
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> EventStream:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> EventStream:
         """See `Transport`."""
-        return await self._open(stream, shard_id, starting_position(position))
+        return await self._open(stream, shard_id, starting_position(position), room)
 
     async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
         """See `Transport`. GetRecords gives no position where there are no records, so this looks for the last record."""
         for seconds in _LOOK_BACK_SECONDS:
             since = {"Type": "AT_TIMESTAMP", "Timestamp": as_time(round((self._clock.time() - seconds) * 1000))}
             try:
-                events = await self._open(stream, shard_id, since)
+                events = await self._open(stream, shard_id, since, Unlimited())
             except ClientError as error:
                 # Our clock is fast: its past is the future to Kinesis.
                 if code_of(error) != "InvalidArgumentException":
@@ -134,7 +140,7 @@ class PollingTransport:
                     return last
         return position
 
-    async def _open(self, stream: StreamRef, shard_id: str, start: dict[str, Any]) -> PolledEvents:
+    async def _open(self, stream: StreamRef, shard_id: str, start: dict[str, Any], room: Room) -> PolledEvents:
         request = {"ShardIteratorType": start["Type"]}
         if "SequenceNumber" in start:
             request["StartingSequenceNumber"] = start["SequenceNumber"]
@@ -143,7 +149,7 @@ class PollingTransport:
         response = await self._client.get_shard_iterator(StreamARN=stream.stream_arn, ShardId=shard_id, **request)
         pace = self._paces.setdefault((stream.stream_arn, shard_id), Pace())
         iterator: str = response["ShardIterator"]
-        return PolledEvents(self._client, stream.stream_arn, iterator, pace, self._clock, self._interval)
+        return PolledEvents(self._client, stream.stream_arn, iterator, pace, self._clock, self._interval, room)
 
 
 class PolledEvents:
@@ -159,13 +165,17 @@ class PolledEvents:
         pace: The pace of the shard.
         clock: Time.
         interval: Seconds between two calls where there was no more.
+        room: Room for the answers.
 
     Attributes:
         received: Bytes received so far.
     """
 
-    def __init__(self, client: Any, stream_arn: str, iterator: str, pace: Pace, clock: Clock, interval: float) -> None:
+    def __init__(
+        self, client: Any, stream_arn: str, iterator: str, pace: Pace, clock: Clock, interval: float, room: Room
+    ) -> None:
         self.received = 0
+        self._room = room
         self._client = client
         self._stream_arn = stream_arn
         self._iterator: str | None = iterator
@@ -203,6 +213,8 @@ class PolledEvents:
         if self._iterator is None:
             return
         await self._clock.sleep(max(0.0, self._pace.next_call - self._clock.monotonic()))
+        if not self._room.take(self._pace.size):
+            await self._room.wait(self._pace.size)
         limit = self._pace.asking(self._clock.monotonic())
         try:
             response = await self._client.get_records(

@@ -21,7 +21,7 @@ from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.kinesis.faults import classify
 from kinesis_efo.kinesis.recovery import ReadContext, Recovery
 from kinesis_efo.kinesis.retention import Retention
-from kinesis_efo.kinesis.transport import EventStream
+from kinesis_efo.kinesis.transport import EventStream, NoRoom, Room
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 logger = logging.getLogger(__name__)
@@ -31,11 +31,15 @@ AT_HORIZON_SECONDS: Final = 600.0
 got away from there."""
 
 
-class EventSink(Protocol):
-    """Receives the events of a shard."""
+class EventSink(Room, Protocol):
+    """Receives the events of a shard, and has the room that they need. A full one is the back-pressure."""
+
+    def release(self) -> None:
+        """Give back the room of an event that will not come."""
+        ...
 
     async def admit(self, event: Event) -> None:
-        """Take the next event. While this waits, nothing is read from the socket: that is the back-pressure."""
+        """Take the next event, with the room that was taken for it. Waits for room where none was."""
         ...
 
 
@@ -78,6 +82,10 @@ class SubscriptionStats:
     bytes: int = 0
     millis_behind: int | None = None
     last_event: float | None = None
+
+
+class _Full(Exception):
+    """The sink had no room for so long that the subscription is closed."""
 
 
 class ShardHistory:
@@ -151,6 +159,7 @@ class ShardSubscription:
         self._overdue = False
         self._heard = 0
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
+        self._room: asyncio.Future[None] | None = None
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
         """Note that ListShards calls the shard closed: the safety net for an end that Kinesis does not announce.
@@ -173,6 +182,7 @@ class ShardSubscription:
         self._last_sign = self._clock.monotonic()
         try:
             while not self.position.is_end:
+                await self._wait_for_room()
                 await self._wait_for_turn()
                 error = await self._subscribe_once()
                 if error is None or self.position.is_end:
@@ -188,8 +198,17 @@ class ShardSubscription:
         except BaseException:
             self.stats.state = State.FAILED
             raise
+        finally:
+            if self._room is not None:
+                self._room.cancel()
 
     # -- one subscription
+
+    async def _wait_for_room(self) -> None:
+        if self._room is not None:
+            self.stats.state = State.PAUSED
+            await self._room
+            self._room = None
 
     async def _wait_for_turn(self) -> None:
         delay = self._history.next_call - self._clock.monotonic()
@@ -205,7 +224,7 @@ class ShardSubscription:
         try:
             start = TRIM_HORIZON if await self._is_passed() else self.position
             self._history.next_call = self._clock.monotonic() + self._limits.between_calls
-            subscribe = self._transport.subscribe(self._stream, self._shard_id, start)
+            subscribe = self._transport.subscribe(self._stream, self._shard_id, start, self)
             stream = await within(self._clock, self._limits.opening, subscribe, discard=_close)
             if stream is None:
                 return TimeoutError(f"the subscription did not open within {self._limits.opening:g} s")
@@ -229,6 +248,8 @@ class ShardSubscription:
         finally:
             watch.cancel()
             stream.close()
+            if self._room is None:
+                self._sink.release()
             logger.info(
                 "%s: subscription ended after %.1f s and %d events at %s: %s",
                 self._name,
@@ -247,6 +268,8 @@ class ShardSubscription:
             event = await self._next(events)
             if self._overdue:
                 return TimeoutError(f"no event for {self._limits.silence:g} s"), "silent"
+            if isinstance(event, NoRoom):
+                return self._pause()
             if isinstance(event, Exception):
                 return event, describe(event)
             if event is None:
@@ -257,10 +280,14 @@ class ShardSubscription:
             if self.position.is_end:
                 return None, "the shard has ended"
             if self._overdue:
-                self.stats.paused += 1
-                return None, "the buffer was full"
+                return self._pause()
             if await self._deliver_known_end():
                 return None, "the shard is closed"
+
+    def _pause(self) -> tuple[None, str]:
+        self.stats.state = State.PAUSED
+        self.stats.paused += 1
+        return None, "the buffer was full"
 
     async def _next(self, events: AsyncIterator[Event]) -> Event | Exception | None:
         try:
@@ -320,6 +347,28 @@ class ShardSubscription:
             return FrameError("the subscription ended without a single event"), "ended without an event"
         self.stats.renewed += 1
         return None, "expired"
+
+    # -- room, as the transport asks for it
+
+    @property
+    def share(self) -> int:
+        """See `Room`."""
+        return self._sink.share
+
+    def take(self, size: int) -> bool:
+        """See `Room`."""
+        return self._sink.take(size)
+
+    async def wait(self, size: int) -> None:
+        """See `Room`. Waiting for room is no silence. After a while the subscription is closed, and keeps its place in line."""
+        self._expect(inf, State.PAUSED)
+        self._room = asyncio.ensure_future(self._sink.wait(size))
+        await within(self._clock, self._limits.full, asyncio.wait((self._room,)))
+        self._expect(self._limits.silence, State.CLOSED)
+        if not self._room.done():
+            raise NoRoom
+        await self._room
+        self._room = None
 
     # -- time limits
 

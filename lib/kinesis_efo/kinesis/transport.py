@@ -6,8 +6,9 @@ here, because botocore's event parser is ten times slower and quadratic in the s
 
 from __future__ import annotations
 
+import socket
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -30,8 +31,76 @@ SUBSCRIPTION_CONFIG: Final[dict[str, Any]] = {
 call that finds no free connection waits for ever. The subscription retries, not the client. Kinesis sends an event every 5 s
 even where a shard is idle, so that 35 s of silence mean a dead connection."""
 
+
+def reading_little(share: Callable[[], int]) -> dict[str, Any]:
+    """Configuration of that client's sockets, so that little is in hand before anybody can ask for room.
+
+    A socket is read up to what the system has received. That is limited before the connection is made, because Kinesis sends
+    at once.
+
+    Args:
+        share: Tells how many bytes a subscription may have in hand.
+    """
+
+    def make(address: tuple[Any, ...]) -> socket.socket:
+        family, kind, protocol, *_ = address
+        made = socket.socket(family, kind, protocol)
+        if (most := share()) < _LARGEST_READ:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, max(_LEAST_UNREAD, most // 2))
+        return made
+
+    return {"connector_args": {"socket_factory": make}}
+
+
 OPERATION: Final = "SubscribeToShard"
+_LARGEST_READ: Final = 256 << 10
+_LEAST_UNREAD: Final = 8 << 10
 _INITIAL_RESPONSE: Final = encode_frame({":message-type": "event", ":event-type": "initial-response"}, b"{}")
+
+
+class NoRoom(Exception):
+    """There was no room for so long that the subscription is closed for a while."""
+
+
+class Room(Protocol):
+    """Room for the events of one subscription. A transport asks for it before it reads what needs it."""
+
+    @property
+    def share(self) -> int:
+        """Bytes that may be in hand without room."""
+        ...
+
+    def take(self, size: int) -> bool:
+        """Take room for the payload of the next event, if there is some.
+
+        Args:
+            size: Bytes, at most.
+        """
+        ...
+
+    async def wait(self, size: int) -> None:
+        """Wait for the room that `take` did not find, and take it.
+
+        Args:
+            size: Bytes, at most.
+
+        Raises:
+            NoRoom: There was none for a long time.
+        """
+        ...
+
+
+class Unlimited:
+    """Room for everything; implements `Room`."""
+
+    share = 1 << 62
+
+    def take(self, size: int) -> bool:  # noqa: ARG002
+        """See `Room`."""
+        return True
+
+    async def wait(self, size: int) -> None:
+        """See `Room`."""
 
 
 class EventStream(Protocol):
@@ -61,13 +130,15 @@ class EventStream(Protocol):
 class Transport(Protocol):
     """Subscribes to shards."""
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> EventStream:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> EventStream:
         """Subscribe to a shard.
 
         Args:
             stream: The stream, and the consumer to subscribe.
             shard_id: The shard.
             position: Where to start. `SHARD_END` is refused with ValueError.
+            room: Asked before an event is read that is larger than the share, and before any other event with records is
+                returned. Whoever takes the event has its room from then on.
 
         Raises:
             ClientError: Kinesis refused; botocore's exception.
@@ -102,13 +173,13 @@ class BotoTransport:
         self._client = client
         keep_answers(client, OPERATION, instead=Chunks(_INITIAL_RESPONSE))
 
-    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position) -> EventStream:
+    async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> EventStream:
         """See `Transport`."""
-        return await self._open(stream, shard_id, starting_position(position))
+        return await self._open(stream, shard_id, starting_position(position), room)
 
     async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:  # noqa: ARG002
         """See `Transport`."""
-        events = await self._open(stream, shard_id, {"Type": "LATEST"})
+        events = await self._open(stream, shard_id, {"Type": "LATEST"}, Unlimited())
         try:
             async for event in events:
                 return event.through
@@ -118,26 +189,35 @@ class BotoTransport:
             f"the subscription of {stream.consumer_arn} to {shard_id} at LATEST ended before its first event"
         )
 
-    async def _open(self, stream: StreamRef, shard_id: str, starting_position: dict[str, Any]) -> BotoEventStream:
+    async def _open(
+        self, stream: StreamRef, shard_id: str, starting_position: dict[str, Any], room: Room
+    ) -> BotoEventStream:
         response = await self._client.subscribe_to_shard(
             ConsumerARN=stream.consumer_arn, ShardId=shard_id, StartingPosition=starting_position
         )
-        return BotoEventStream(response[RAW_BODY])
+        return BotoEventStream(response[RAW_BODY], room)
 
 
 class BotoEventStream:
     """The body of one SubscribeToShard response.
 
+    What arrives is read a little at a time until the length of the next frame is known; the rest of a large one is read once
+    there is room for it. Without room, nothing is read from the socket.
+
     Args:
         body: An `aiohttp.ClientResponse` whose headers were received.
+        room: Room for the events.
 
     Attributes:
         received: Bytes received so far.
     """
 
-    def __init__(self, body: Any) -> None:
+    def __init__(self, body: Any, room: Room) -> None:
         self.received = 0
         self._body = body
+        self._room = room
+        self._connection = _Connection(body)
+        self._has_room = False
         self._closed = False
         self._decoder = FrameDecoder()
         self._payloads: deque[bytes] = deque()
@@ -153,6 +233,12 @@ class BotoEventStream:
                 raise self._fault
             if self._closed:
                 raise StopAsyncIteration
+            if not self._has_room and self._decoder.awaited > self._room.share:
+                await self._find_room(self._decoder.awaited)
+                if self._room.share < _LARGEST_READ:
+                    # With many shards, many frames are on their way at a time.
+                    self._decoder.collect()
+                continue
             chunk = await self._body.content.readany()
             if not chunk:
                 self._decoder.finish()
@@ -164,7 +250,20 @@ class BotoEventStream:
             except (FrameError, EventStreamError) as fault:
                 self._fault = fault
         payload = self._payloads.popleft()
-        return Event(payload, read_head(payload))
+        head = read_head(payload)
+        if head.records and not self._has_room:
+            await self._find_room(len(payload))
+        self._has_room = False
+        return Event(payload, head)
+
+    async def _find_room(self, size: int) -> None:
+        if not self._room.take(size):
+            self._connection.pause()
+            try:
+                await self._room.wait(size)
+            finally:
+                self._connection.resume()
+        self._has_room = True
 
     def _take(self, frame: Frame) -> None:
         match frame.headers.get(":message-type"), frame.headers.get(":event-type"):
@@ -185,6 +284,22 @@ class BotoEventStream:
         """See `EventStream`."""
         self._closed = True
         self._body.close()
+
+
+class _Connection:
+    """The connection below a response, for what aiohttp does not offer: to read nothing for a while."""
+
+    def __init__(self, body: Any) -> None:
+        connection = getattr(body, "connection", None)
+        self._transport = connection.transport if connection is not None else None
+
+    def pause(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
 
 def starting_position(position: Position) -> dict[str, Any]:

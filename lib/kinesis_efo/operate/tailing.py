@@ -22,7 +22,7 @@ from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Transport
+from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings, RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
@@ -156,15 +156,19 @@ class Tail:
         )
 
 
-class _Sink:
-    """Takes one shard's events; implements `EventSink`."""
+class _Sink(Unlimited):
+    """Takes one shard's events as they come; implements `EventSink`."""
 
     def __init__(self, tail: Tail, shard: str, position: Position) -> None:
         self._tail = tail
         self._shard = shard
         self._position = position
 
+    def release(self) -> None:
+        """See `EventSink`."""
+
     async def admit(self, event: Event) -> None:
+        """See `EventSink`."""
         self._tail.take(self._shard, event, self._position)
         if not event.head.still:
             self._position = event.through

@@ -16,6 +16,7 @@ from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.transport import Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
@@ -50,7 +51,7 @@ def test_the_answers_json_is_what_tasks_decode(local: Local) -> None:
 
     async def main() -> None:
         async with bench.client() as client:
-            events = await transport(client).subscribe(stream, SHARD, Position.after(numbers[0]))
+            events = await transport(client).subscribe(stream, SHARD, Position.after(numbers[0]), Unlimited())
             event = await anext(aiter(events))
             assert {"Records", "MillisBehindLatest", "NextShardIterator"} <= set(json.loads(event.payload))
             assert (event.through, event.head.records) == (Position.after(numbers[2]), 2)
@@ -104,7 +105,7 @@ def test_ten_megabytes_in_one_answer(local: Local) -> None:
     async def main() -> None:
         async with bench.client() as client:
             polling = transport(client)
-            events = await polling.subscribe(stream, SHARD, TRIM_HORIZON)
+            events = await polling.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
             event = await anext(aiter(events))
             events.close()
             assert (event.head.records, len(event.payload) > 13_000_000) == (11, True)
@@ -135,7 +136,7 @@ def test_tips(local: Local) -> None:
             # Nothing in the last 30 seconds nor 5 minutes; and our clock may be an hour fast, too.
             for clock.offset in (0.0, 2000.0):
                 assert await polling.latest_tip(stream, SHARD, TRIM_HORIZON) == Position.after(last)
-            later = await polling.subscribe(stream, SHARD, Position.after(last))
+            later = await polling.subscribe(stream, SHARD, Position.after(last), Unlimited())
             assert (await anext(aiter(later))).head.still
             bench.kinesis.split_shard(StreamName=stream.stream_name, ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
             assert await polling.latest_tip(stream, SHARD, TRIM_HORIZON) == SHARD_END

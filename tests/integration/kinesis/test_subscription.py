@@ -22,6 +22,7 @@ from kinesis_efo.local import Close, Finish, NoFaults, Reset
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from tests.support.transports import OpenSink
 
 from .conftest import Bench, run, until
 
@@ -31,7 +32,7 @@ RETRY = RetrySettings(base_ms=5, max_ms=20)
 Local = Callable[..., Bench]
 
 
-class Sink:
+class Sink(OpenSink):
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.room = asyncio.Event()

@@ -22,7 +22,7 @@ from kinesis_efo.kinesis.events import read_head
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.kinesis.frames import encode_frame
 from kinesis_efo.kinesis.records import decode
-from kinesis_efo.kinesis.transport import BotoTransport, EventStream, starting_position
+from kinesis_efo.kinesis.transport import BotoTransport, EventStream, Unlimited, starting_position
 from kinesis_efo.local import AwsError, Close, Finish, NoFaults, Pause, Request, Reset
 from kinesis_efo.local.wire import exception_frame
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
@@ -69,7 +69,7 @@ def test_payloads_are_the_events_json_as_it_came(local: Local) -> None:
 
     async def main() -> None:
         async with bench.client() as client:
-            events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON)
+            events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
             payloads = await read(events, 3)
             assert events.received > sum(map(len, payloads))
             events.close()
@@ -99,7 +99,7 @@ def test_every_start(local: Local) -> None:
                 (Position.at_timestamp(between_ms), "cd"),
                 (Position.at_timestamp(1), "abcd"),
             ]:
-                events = await transport.subscribe(stream, SHARD, position)
+                events = await transport.subscribe(stream, SHARD, position, Unlimited())
                 assert keys(await read(events, 1)) == list(expected), position
                 events.close()
 
@@ -114,7 +114,7 @@ def test_a_timestamp_reaches_kinesis_to_the_millisecond(local: Local) -> None:
         async with bench.client() as client:
             transport = BotoTransport(client)
             for epoch_ms in (1700000000001, 1700000000999, 1699999999123, 1700000000000):
-                (await transport.subscribe(stream, SHARD, Position.at_timestamp(epoch_ms))).close()
+                (await transport.subscribe(stream, SHARD, Position.at_timestamp(epoch_ms), Unlimited())).close()
                 (call,) = [call for call in bench.aws.kinesis.trace if call.operation == "SubscribeToShard"][-1:]
                 assert call.params["StartingPosition"] == {"Type": "AT_TIMESTAMP", "Timestamp": epoch_ms / 1000}
 
@@ -144,7 +144,7 @@ def test_the_latest_tip_lies_between_what_was_and_what_comes(local: Local) -> No
             tip = await transport.latest_tip(stream, SHARD, TRIM_HORIZON)
             after = bench.put(*"cd")
             assert before[-1] <= tip.value < after[0]
-            events = await transport.subscribe(stream, SHARD, tip)
+            events = await transport.subscribe(stream, SHARD, tip, Unlimited())
             assert keys(await read(events, 1)) == ["c", "d"]
             events.close()
             await until(lambda: not bench.aws.kinesis.subscriptions)
@@ -172,10 +172,14 @@ def test_the_stream_ends_after_its_time_and_at_the_end_of_the_shard(local: Local
     async def main() -> None:
         async with bench.client() as client:
             transport = BotoTransport(client)
-            payloads = [event.payload async for event in await transport.subscribe(stream, SHARD, TRIM_HORIZON)]
+            payloads = [
+                event.payload async for event in await transport.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
+            ]
             assert keys(payloads) == ["a"]
             bench.kinesis.split_shard(StreamName="dev-orders", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
-            payloads = [event.payload async for event in await transport.subscribe(stream, SHARD, TRIM_HORIZON)]
+            payloads = [
+                event.payload async for event in await transport.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
+            ]
             assert [child.shard_id[-1] for child in read_head(payloads[-1]).children] == ["1", "2"]
 
     run(main())
@@ -191,7 +195,7 @@ def test_records_of_every_size(local: Local, size: int) -> None:
 
     async def main() -> None:
         async with bench.client() as client:
-            events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON)
+            events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
             begin = time.process_time()
             (payload,) = await read(events, 1)
             # botocore's own buffer would take seconds for the largest.
@@ -250,7 +254,7 @@ def test_what_breaks_a_stream_raises_and_counts_as_transient(
 
     async def main() -> None:
         async with bench.client(read_timeout=0.5) as client:
-            events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON)
+            events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
             seen: list[bytes] = []
             with pytest.raises(kind, match=text or None) as caught:
                 await drain(events, seen)
@@ -276,7 +280,7 @@ def test_what_is_only_unusual_is_read(local: Local, change: Callable[[bytes], It
 
     async def main() -> None:
         async with bench.client() as client:
-            events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON)
+            events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
             assert keys(await read(events, 2)) == list(expected)
             events.close()
 
@@ -307,7 +311,7 @@ def test_exceptions_inside_the_stream_have_their_code(local: Local, code: str, v
 
     async def main() -> None:
         async with bench.client() as client:
-            events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON)
+            events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
             seen: list[bytes] = []
             with pytest.raises(EventStreamError, match="because") as caught:
                 await drain(events, seen)
@@ -360,7 +364,7 @@ def test_refusals_are_raised_and_not_retried_by_the_sdk(local: Local, error: Aws
     async def main() -> None:
         async with bench.client() as client:
             with pytest.raises(ClientError) as caught:
-                await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON)
+                await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
             assert classify(caught.value).verdict is verdict
             assert error.message in str(caught.value)
 
@@ -376,7 +380,7 @@ def test_nobody_listens(local: Local) -> None:
         async with bench.client() as client:
             bench.aws.stop()
             with pytest.raises(Exception, match=r"connect|endpoint") as caught:
-                await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON)
+                await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
             assert classify(caught.value).verdict is Verdict.RETRY
 
     run(main())
@@ -391,7 +395,7 @@ def test_closing_ends_a_read_that_waits_and_may_be_done_twice(local: Local) -> N
 
     async def main() -> None:
         async with bench.client() as client:
-            events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON)
+            events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
             waiting = asyncio.ensure_future(read(events, 1))
             await until(lambda: bench.aws.kinesis.subscriptions and events.received)
             assert not waiting.done()
@@ -415,7 +419,7 @@ def test_closed_connections_do_not_use_up_the_pool(local: Local) -> None:
             transport = BotoTransport(client)
             for _ in range(20):
                 async with asyncio.timeout(2):
-                    events = await transport.subscribe(stream, SHARD, TRIM_HORIZON)
+                    events = await transport.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
                 events.close()
 
     run(main())
@@ -436,9 +440,9 @@ def test_a_call_that_is_cancelled_gives_its_connection_back(local: Local) -> Non
             for _ in range(5):
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.02):
-                        await transport.subscribe(stream, SHARD, TRIM_HORIZON)
+                        await transport.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
             async with asyncio.timeout(2):
-                (await transport.subscribe(stream, SHARD, TRIM_HORIZON)).close()
+                (await transport.subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())).close()
 
     run(main())
 
@@ -451,7 +455,10 @@ def test_many_shards_on_one_client(local: Local) -> None:
         async with bench.client(max_pool_connections=70) as client:
             transport = BotoTransport(client)
             opened = await asyncio.gather(
-                *(transport.subscribe(stream, f"shardId-{number:012}", TRIM_HORIZON) for number in range(64))
+                *(
+                    transport.subscribe(stream, f"shardId-{number:012}", TRIM_HORIZON, Unlimited())
+                    for number in range(64)
+                )
             )
             heads = [read_head((await read(events, 1))[0]) for events in opened]
             assert all(head.continuation and not head.records for head in heads)

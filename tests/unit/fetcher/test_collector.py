@@ -117,8 +117,7 @@ def test_error_codes_are_bounded() -> None:
 
 def test_leases_and_the_buffer() -> None:
     world = World()
-    world.budget.join(ShardKey("orders", "s0"))
-    world.budget.take(ShardKey("orders", "s0"), 300)
+    assert world.budget.join(ShardKey("orders", "s0")).take(300)
     assert (world.value(metrics.BUFFERED), world.value(metrics.BUFFER_LIMIT)) == (300, 1000)
     assert (world.value(metrics.LEASES_WANTED), world.value(metrics.LEASES_HELD)) == (2, 1)
     assert world.value(metrics.LEASES_TAKEN) == 3

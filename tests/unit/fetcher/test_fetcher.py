@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
+from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.messages import CommitRequest, PollRequest, TipsRequest
@@ -57,6 +58,7 @@ class Query:
         self.store = store or MemoryLeaseStore()
         self.rows: list[tuple[str, int]] = []
         self.most_used = 0
+        self._planned: Offset | None = None
         clock = LoopClock()
         ref, transport, limits = REF, stream, KINESIS_LIMITS
         if polled is not None:
@@ -68,8 +70,8 @@ class Query:
         self._streams = {"orders": access}
         worker = Worker(f"w{id(self)}", f"r{id(self)}")
         self.leases = LeaseLoop(self.store, worker, Timing(10.0), clock, Random(1), application="lake")
-        settings = FetcherSettings(buffer_bytes, True, 10.0)
-        self.fetcher = Fetcher({"orders": access}, self.leases, keys, settings, clock)
+        budget = Budget(buffer_bytes, now=clock.monotonic)
+        self.fetcher = Fetcher({"orders": access}, self.leases, keys, budget, FetcherSettings(True, 10.0), clock)
 
     async def __aenter__(self) -> Query:
         await self.fetcher.start("grpc://here")
@@ -79,7 +81,9 @@ class Query:
         await self.fetcher.stop()
 
     async def poll(self, offset: Offset, max_bytes: int = NO_LIMIT, max_records: int = NO_LIMIT) -> Offset:
-        """The next offset; the same where there is nothing new."""
+        """The next offset; the same where there is nothing new. Who asks for more than was planned is done with that."""
+        if offset == self._planned:
+            await self.commit(offset)
         reply = await self.fetcher.poll(PollRequest(offset.to_dict(), max_bytes, max_records, 0.2))
         moved = dict(offset)
         for shard in reply.shards:
@@ -90,7 +94,8 @@ class Query:
         moved |= {ShardKey(*key): TRIM_HORIZON for key in reply.starting}
         for key in reply.finished:
             assert moved.pop(ShardKey(*key)).is_end
-        return Offset(moved)
+        self._planned = Offset(moved)
+        return self._planned
 
     async def read(
         self, wanted: ShardRange, stop_after: int | None = None, pause: float = 0.0

@@ -42,6 +42,39 @@ def test_frames_come_out_as_they_went_in_wherever_the_bytes_are_cut(
     assert decode(stream, *cuts) == [Frame(headers, payload) for headers, payload in sent]
 
 
+@given(st.lists(frames, max_size=5), st.data())
+def test_collecting_a_frame_in_one_piece_changes_nothing_but_the_memory(
+    sent: list[tuple[dict[str, str], bytes]], data: st.DataObject
+) -> None:
+    stream = b"".join(encode_frame(headers, payload) for headers, payload in sent)
+    decoder, found, at = FrameDecoder(), [], 0
+    while at < len(stream):
+        size = data.draw(st.integers(1, 2000))
+        found += decoder.feed(stream[at : at + size])
+        at += size
+        if data.draw(st.booleans()):
+            decoder.collect()
+    decoder.finish()
+    assert found == [Frame(headers, payload) for headers, payload in sent]
+    assert decoder.awaited == 0
+
+
+def test_a_frame_that_is_collected_and_broken_is_refused_as_any_other() -> None:
+    wire_bytes = encode_frame(HEADERS, b"x" * 5000)
+    for broken, message in ((wire_bytes[:-1] + b"?", "checksum"), (wire_bytes[:3000], "inside a frame, after 3000 of")):
+        decoder = FrameDecoder()
+        decoder.feed(broken[:100])
+        assert decoder.awaited == len(wire_bytes)
+        decoder.collect()
+
+        def rest(decoder: FrameDecoder = decoder, broken: bytes = broken) -> None:
+            decoder.feed(broken[100:])
+            decoder.finish()
+
+        with pytest.raises(FrameError, match=message):
+            rest()
+
+
 @given(st.lists(frames, min_size=1, max_size=3))
 def test_botocore_and_the_local_aws_agree_on_the_bytes(sent: list[tuple[dict[str, str], bytes]]) -> None:
     stream = b"".join(encode_frame(headers, payload) for headers, payload in sent)

@@ -27,7 +27,7 @@ from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.support.model_stream import ModelStream
 from tests.support.polled_stream import PolledClient
-from tests.support.transports import ScriptedTopology, refused
+from tests.support.transports import OpenSink, ScriptedTopology, refused
 from tests.support.virtual_time import LoopClock, run
 
 SHARD = "shardId-000000000000"
@@ -36,7 +36,7 @@ REF = StreamRef("orders", "dev-orders", ARN, None)
 CHILD = {"ShardId": "c", "ParentShards": ["p"], "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}
 
 
-class PolledWorld:
+class PolledWorld(OpenSink):
     """A subscription that polls one shard of a model stream."""
 
     def __init__(self, *sizes: int, interval: float = 1.0, start: Position = TRIM_HORIZON, **limits: Any) -> None:
@@ -301,7 +301,7 @@ async def test_nothing_is_polled_while_the_sink_is_full() -> None:
 @virtual
 async def test_closing_ends_a_read_that_waits_at_once() -> None:
     world = PolledWorld()
-    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON)
+    events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, world)
     assert (await anext(aiter(events))).head.still
     reading = asyncio.ensure_future(anext(aiter(events), None))
     await asyncio.sleep(0.1)

@@ -34,7 +34,9 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.support.transports import (
+    Large,
     Opening,
+    OpenSink,
     Script,
     ScriptedTopology,
     ScriptedTransport,
@@ -60,7 +62,7 @@ TAKEN_OVER = broken_off("ResourceInUseException", "Another subscription took ove
 MISSING = refused("ResourceNotFoundException", "Consumer does not exist")
 
 
-class Sink:
+class Sink(OpenSink):
     """Takes every event, some of them late."""
 
     def __init__(self, clock: LoopClock, delays: dict[int, float]) -> None:
@@ -753,3 +755,71 @@ async def test_a_shard_newer_than_all_that_are_listed_is_of_an_earlier_stream_or
 
     await (await read(Position.after(5), MISSING)).fails(StreamReplacedError, "shardId-000000000004", "new checkpoint")
     await (await read(TRIM_HORIZON, MISSING, MISSING, [END])).ends()
+
+
+# -- room in the sink
+
+
+class NarrowSink(Sink):
+    """Has room for what it is told to have room for."""
+
+    def __init__(self, clock: LoopClock) -> None:
+        super().__init__(clock, {})
+        self.open = asyncio.Event()
+        self.taken = self.waiting = 0
+
+    def take(self, size: int) -> bool:
+        if not self.open.is_set() and not self.taken:
+            return False
+        self.taken = max(self.taken, size)
+        return True
+
+    async def wait(self, size: int) -> None:
+        self.waiting += 1
+        try:
+            await self.open.wait()
+            self.taken = size
+        finally:
+            self.waiting -= 1
+
+    def release(self) -> None:
+        self.taken = 0
+
+    async def admit(self, event: Event) -> None:
+        self.taken = 0
+        await super().admit(event)
+
+
+@virtual
+async def test_without_room_nothing_is_read_and_after_a_while_the_subscription_is_closed() -> None:
+    world = ScriptedWorld([payload(1), Large(payload(2, 3))], [Large(payload(2, 3)), END])
+    world.sink = sink = NarrowSink(world.clock)
+    subscription = world.subscribe()
+    running = asyncio.ensure_future(subscription.run())
+    await asyncio.sleep(19)
+    assert (subscription.stats.state, sink.waiting) == (State.STREAMING, 1)
+    await asyncio.sleep(300)
+    assert (subscription.stats.state, sink.waiting) == (State.PAUSED, 1), "it keeps its place in line"
+    assert world.transport.streams[0].closed
+    assert len(world.transport.calls) == 1, "not opened again as long as there is no room"
+    sink.open.set()
+    await running
+    assert world.transport.positions == ["TRIM_HORIZON", str(Position.after(1))]
+    assert sink.continuations == [1, 2, None]
+    assert sink.taken == 0
+    assert subscription.stats.paused == 1
+
+
+@virtual
+async def test_a_subscription_that_waits_for_room_leaves_the_line_when_it_is_cancelled() -> None:
+    for seconds in (5, 100):
+        world = ScriptedWorld([Large(payload(1))])
+        world.sink = sink = NarrowSink(world.clock)
+        running = asyncio.ensure_future(world.subscribe().run())
+        await asyncio.sleep(seconds)
+        assert sink.waiting == 1
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert sink.waiting == 0
+        assert sink.taken == 0

@@ -1,0 +1,110 @@
+"""The memory of a fetcher whose reader stands still, with events of 1 MB waiting in every shard.
+
+The fetcher's parts run in a process of their own; measured is its anonymous memory, which is what runs out: the pages of
+libraries are the system's to drop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
+
+from aiobotocore.config import AioConfig
+
+from benchmarks.canned import canned_kinesis
+from benchmarks.fetching import REF, REGION
+from benchmarks.figures import Figure, Goal
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, reading_little
+from kinesis_efo.options import AwsSettings, RetrySettings, SourceOptions
+from kinesis_efo.positions import TRIM_HORIZON, ShardKey
+
+SHARDS: Final = (1, 100, 1000)
+RECORD_BYTES: Final = 2000
+"""An event has 500 records, hence 1 MB of data."""
+EVENTS: Final = {1: 400, 100: 8, 1000: 4}
+"""Events per shard, by the number of shards: more than fits, in all."""
+SECONDS: Final = 15.0
+ALLOWED_MB: Final = 150
+
+
+def run() -> list[Figure]:
+    """Measure. MB are 2^20 bytes."""
+    limit = SourceOptions().buffer_bytes >> 20
+    figures = []
+    for shards in SHARDS:
+        with canned_kinesis(RECORD_BYTES, EVENTS[shards], shards) as kinesis:
+            context = multiprocessing.get_context("spawn")
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_fetch, args=(theirs, kinesis.endpoint, shards), daemon=True)
+            process.start()
+            most, used = ours.recv()
+            process.join()
+        case = f"{shards} shards, bufferBytes {limit}m, nobody reads"
+        goal = Goal(limit + ALLOWED_MB, least=False)
+        figures.append(Figure(case, "anonymous memory", "MB", (most / 2**20,), goal=goal))
+        figures.append(Figure(case, "of it, accounted", "MB", (used / 2**20,)))
+    return figures
+
+
+def _fetch(result: Connection, endpoint: str, shards: int) -> None:
+    result.send(asyncio.run(_stalled(endpoint, shards)))
+
+
+async def _stalled(endpoint: str, shards: int) -> tuple[int, int]:
+    """The most memory while nobody reads, and what the budget says of it, bytes."""
+    budget = Budget(SourceOptions().buffer_bytes)
+    config = AioConfig(**SUBSCRIPTION_CONFIG, **reading_little(lambda: budget.share), max_pool_connections=2 * shards)
+    async with await AsyncClients(AwsSettings(endpoint_url=endpoint), REGION).open("kinesis", config) as client:
+        clock = SystemClock()
+        stream = Stream(REF, BotoTransport(client), Topology(client), RetrySettings(), "the benchmark", clock)
+        await stream.refresh()
+        listener, feeds = _Nobody(), []
+        for number in range(shards):
+            shard = f"shardId-{number:012d}"
+            feed = ShardFeed(
+                ShardKey("orders", shard), partial(stream.subscribe, shard), budget, listener, clock,
+                fail_on_data_loss=True,
+            )  # fmt: skip
+            feed.from_position(TRIM_HORIZON)
+            feeds.append(feed)
+        most = used = 0
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            await asyncio.sleep(0.1)
+            most, used = max(most, _anonymous()), max(used, budget.used)
+        await asyncio.gather(*filter(None, [feed.close() for feed in feeds]), return_exceptions=True)
+        return most, used
+
+
+def _anonymous() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/self/status names no RssAnon: this benchmark needs Linux")
+
+
+class _Nobody:
+    """Hears of everything, and reads nothing."""
+
+    def arrived(self) -> None:
+        pass
+
+    def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
+        raise AssertionError(f"{key} does not end, but here are {children}")
+
+    def failed(self, error: KinesisEfoError) -> None:
+        raise error

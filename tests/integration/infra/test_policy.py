@@ -23,7 +23,7 @@ from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport
+from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Unlimited
 from kinesis_efo.leases import (
     Lease,
     LeaseInfo,
@@ -156,7 +156,7 @@ async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transp
         leases.want({shard.shard_id: LeaseInfo() for shard in shards})
         await leases.wait_held([shard.shard_id for shard in shards], at_most=10)
         for shard in shards:
-            events = await transport.subscribe(stream, shard.shard_id, TRIM_HORIZON)
+            events = await transport.subscribe(stream, shard.shard_id, TRIM_HORIZON, Unlimited())
             try:
                 async for event in events:
                     received += len(event.payload)
@@ -240,7 +240,7 @@ def test_polling_needs_exactly_what_polling_true_adds(world: World) -> None:
         async with await AsyncClients(world.settings, REGION).open("kinesis", AioConfig(**POLLING_CONFIG)) as client:
             transport = PollingTransport(client, SystemClock(), 0.2)
             ref = StreamRef("orders", "test-orders", stream, None)
-            events = await transport.subscribe(ref, "shardId-000000000000", TRIM_HORIZON)
+            events = await transport.subscribe(ref, "shardId-000000000000", TRIM_HORIZON, Unlimited())
             return await anext(aiter(events))
 
     world.gate.enforce(json.dumps(document), world.keys)

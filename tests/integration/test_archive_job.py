@@ -73,6 +73,11 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield make_world(aws, tmp_path, {"orders": 2, "clicks": 1})
 
 
+def _logged(job: Job, log: str) -> int:
+    """Micro-batches in one of Spark's logs."""
+    return len([file for file in (job.checkpoint / log).glob("*") if file.name.isdigit()])
+
+
 def _payloads(begin: int, end: int) -> list[tuple[str, bytes]]:
     return [(f"k{number % 11}", f"payload {number}".encode()) for number in range(begin, end)]
 
@@ -115,11 +120,15 @@ def test_sigterm_ends_it_after_its_micro_batch_and_the_next_run_reads_what_is_th
     )
     world.wait_active()
     world.put(_payloads(4500, 5000))
-    second = Job(world, tmp_path, "--available-now")
-    try:
-        assert second.wait() == 0, second.log.read_text()
-    finally:
-        second.kill()
+    # Spark 4.0 has one micro-batch for this trigger: where the job was stopped with one that was planned and not done, it is that
+    # one, and what came later is the next run's.
+    unfinished = _logged(job, "offsets") > _logged(job, "commits")
+    for _ in range(2 if unfinished else 1):
+        second = Job(world, tmp_path, "--available-now")
+        try:
+            assert second.wait() == 0, second.log.read_text()
+        finally:
+            second.kill()
     assert sorted(second.archived()) == sorted(data for _, data in _payloads(0, 5000))
     parts = {file.relative_to(second.output).parts[0] for file in committed(second.output)}
     assert parts == {"stream=orders", "stream=clicks"}

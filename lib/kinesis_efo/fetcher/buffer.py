@@ -1,6 +1,6 @@
 """Buffers the events of one shard that were fetched and not yet committed, in order and without gaps.
 
-Lives in the fetcher's event loop and is not thread-safe. `reserve` is the back-pressure: while it waits for the budget, the
+Lives in the fetcher's event loop and is not thread-safe. `wait` is the back-pressure: while it waits for the budget, the
 shard's socket is not read. What is dropped here can always be read from Kinesis again.
 """
 

@@ -190,6 +190,7 @@ class ShardSubscription:
                 self.stats.state = State.WAITING
                 fault = classify(error)
                 self.stats.failures[fault.code] += 1
+                self._sink.release()  # others can use the room until the next try
                 await self._clock.sleep(await self._recovery.delay(fault, self.position))
             self.stats.state = State.ENDED
         except asyncio.CancelledError:

@@ -823,3 +823,24 @@ async def test_a_subscription_that_waits_for_room_leaves_the_line_when_it_is_can
         await asyncio.sleep(0)
         assert sink.waiting == 0
         assert sink.taken == 0
+
+
+@virtual
+async def test_room_that_was_waited_for_is_given_back_where_the_next_opening_fails() -> None:
+    failure = refused("InternalFailure", status=500)
+    world = ScriptedWorld([Large(payload(1))], failure, [Large(payload(1)), END])
+    world.sink = sink = NarrowSink(world.clock)
+    held: list[int] = []
+    release = sink.release
+
+    def noted() -> None:
+        held.append(sink.taken)
+        release()
+
+    sink.release = noted  # type: ignore[method-assign]
+    running = asyncio.ensure_future(world.subscribe().run())
+    await asyncio.sleep(100)
+    sink.open.set()
+    await running
+    assert held[0] == len(payload(1)), "the failed opening kept its room"
+    assert sink.continuations == [1, None]

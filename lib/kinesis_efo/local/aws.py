@@ -182,5 +182,15 @@ class LocalAws:
         try:
             await self._stopping.wait()
         finally:
+            # asyncio and aiohttp forget connections that were accepted just before the server closes.
+            self._loop.remove_reader(listening)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            # aiohttp leaves connections open whose client does not read what was sent.
+            connections = [connection.transport for connection in runner.server.connections] if runner.server else []
             await self._server.close()
             await runner.cleanup()
+            for connection in connections:
+                if connection is not None:
+                    connection.abort()
+            await asyncio.sleep(0)

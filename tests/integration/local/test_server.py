@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -222,6 +224,54 @@ def test_a_port_that_is_taken_is_an_error_and_a_stopped_one_is_free_again() -> N
         assert again.client("kinesis").meta.region_name == "eu-central-1"
     with pytest.raises(RuntimeError, match="not running"):
         _ = LocalAws().kinesis
+
+
+def test_stopping_closes_connections_that_were_just_made() -> None:
+    aws = LocalAws().start()
+    # All are accepted in the turn of the loop in which it is told to stop.
+    busy, stopping = threading.Event(), threading.Event()
+    assert aws._loop is not None
+    aws._loop.call_soon_threadsafe(lambda: (busy.set(), stopping.wait(30)))
+    busy.wait(30)
+    clients = [socket.create_connection(("127.0.0.1", aws.port), timeout=30) for _ in range(100)]
+    threading.Timer(0.1, stopping.set).start()
+    aws.stop()
+    assert [ended(client) for client in clients] == [True] * 100
+
+
+def test_stopping_closes_a_subscription_that_is_not_read(run: Run) -> None:
+    bench = run()
+    consumer = bench.consumer(bench.stream())
+    for _ in range(30):
+        bench.client.put_record(StreamName="orders", Data=bytes(1_000_000), PartitionKey="a")
+    call = json.dumps(
+        {
+            "ConsumerARN": consumer,
+            "ShardId": "shardId-000000000000",
+            "StartingPosition": {"Type": "TRIM_HORIZON"},
+        }
+    )
+    client = socket.create_connection(("127.0.0.1", bench.aws.port), timeout=30)
+    client.sendall(
+        "POST / HTTP/1.1\r\nHost: local\r\nX-Amz-Target: Kinesis_20131202.SubscribeToShard\r\n"
+        f"Content-Type: application/x-amz-json-1.1\r\nContent-Length: {len(call)}\r\n\r\n{call}".encode()
+    )
+    client.recv(1)
+    bench.aws.stop()
+    assert ended(client)
+
+
+def ended(client: socket.socket) -> bool:
+    """Read a connection to its end, and close it."""
+    with client:
+        try:
+            while client.recv(1 << 20):
+                pass
+        except ConnectionResetError:
+            pass
+        except TimeoutError:
+            return False
+    return True
 
 
 def test_it_listens_on_loopback_only(run: Run) -> None:

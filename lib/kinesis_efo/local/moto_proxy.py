@@ -38,9 +38,22 @@ class MotoProxy:
         self._starting = asyncio.Lock()
         # DynamoDB's conditional writes are atomic, but moto checks and writes in two steps.
         self._one_at_a_time = asyncio.Lock()
+        self._under_way: set[asyncio.Task[web.StreamResponse]] = set()
 
     async def forward(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        """Forward a request, and return moto's response."""
+        """Forward a request, and return moto's response. It is carried out even if its client disconnects."""
+        task = asyncio.create_task(self._forward(request, body))
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[web.StreamResponse]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            # Where the client has disconnected, nobody else looks at it.
+            task.exception()
+
+    async def _forward(self, request: web.Request, body: bytes) -> web.StreamResponse:
         session = await self._ready()
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
         url = yarl.URL(self._url + request.raw_path, encoded=True)
@@ -66,7 +79,8 @@ class MotoProxy:
             return response
 
     async def close(self) -> None:
-        """Stop moto and reset its state."""
+        """Stop moto and reset its state, after the requests that are under way."""
+        await asyncio.gather(*self._under_way, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
         if self._server is not None:

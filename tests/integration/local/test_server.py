@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import queue
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from aiobotocore.session import get_session
 from botocore.exceptions import ClientError
 
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.local import LocalAws, NoFaults, Request, Settings
 
 from .conftest import Bench, until
 
@@ -259,6 +260,36 @@ def test_stopping_closes_a_subscription_that_is_not_read(run: Run) -> None:
     client.recv(1)
     bench.aws.stop()
     assert ended(client)
+
+
+def test_a_request_to_another_service_is_carried_out_although_its_client_has_gone() -> None:
+    seen: queue.Queue[str] = queue.Queue()
+
+    class Seen(NoFaults):
+        async def before(self, request: Request) -> None:
+            if request.operation == "PutItem":
+                seen.put(request.params["Item"]["key"]["S"])
+
+    with LocalAws(faults=Seen()) as aws:
+        dynamodb = aws.client("dynamodb")
+        dynamodb.create_table(
+            TableName="t",
+            KeySchema=[{"AttributeName": "key", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "key", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        for number in range(20):
+            call = json.dumps({"TableName": "t", "Item": {"key": {"S": str(number)}}})
+            with socket.create_connection(("127.0.0.1", aws.port), timeout=30) as client:
+                client.sendall(
+                    "POST / HTTP/1.1\r\nHost: local\r\nX-Amz-Target: DynamoDB_20120810.PutItem\r\n"
+                    "Authorization: AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/dynamodb/aws4_request\r\n"
+                    f"Content-Type: application/x-amz-json-1.0\r\nContent-Length: {len(call)}\r\n\r\n{call}".encode()
+                )
+                assert seen.get(timeout=30) == str(number)
+        # Requests are carried out in their order, so this one comes last.
+        stored = dynamodb.scan(TableName="t", ConsistentRead=True)["Items"]
+        assert sorted(int(item["key"]["S"]) for item in stored) == list(range(20))
 
 
 def ended(client: socket.socket) -> bool:

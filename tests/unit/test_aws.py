@@ -7,18 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from botocore.exceptions import ClientError
+from aiobotocore.config import AioConfig
+from botocore.exceptions import ClientError, SSLError
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
-from kinesis_efo.aws import AsyncClients, SyncClients
+from kinesis_efo.aws import AsyncClients, HttpSession, SyncClients
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal
 from kinesis_efo.manifest import StreamRef
@@ -36,9 +45,12 @@ class Aws:
         signed: Of every other request: access key, session token and region.
         lifetimes: Seconds for which the credentials of each AssumeRole hold; the last one for all that follow.
         refusal: Error code that AssumeRole answers with.
+
+    Args:
+        certificate: Serve over TLS, with the key and certificate in this file.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         self.assumed: list[dict[str, str]] = []
         self.signed: list[tuple[str, str | None, str]] = []
         self.lifetimes = [3600.0]
@@ -60,9 +72,13 @@ class Aws:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self._server.server_port}"
 
     def _answer(self, headers: Any, body: bytes) -> tuple[int, bytes]:
         key, region = re.findall(r"Credential=(\w+)/\d+/([\w-]+)/", headers["Authorization"])[0]
@@ -240,6 +256,52 @@ def test_the_option_wins_over_the_manifests_region_and_that_over_the_environment
     assert region("us-east-2", "eu-west-1") == "us-east-2"
     assert region(None, "eu-west-1") == "eu-west-1"
     assert region(None, None) == "eu-south-2"
+
+
+def self_signed(path: Path) -> Path:
+    """A key and a certificate for 127.0.0.1, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, path.stem)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(private + certificate.public_bytes(Encoding.PEM))
+    return path
+
+
+def test_tls_is_verified_with_the_authorities_that_are_in_effect(
+    tmp_path: Path, environment: pytest.MonkeyPatch
+) -> None:
+    async def list_tables(settings: AwsSettings) -> None:
+        once = AioConfig(retries={"total_max_attempts": 1})
+        async with await AsyncClients(settings, "eu-west-1").open("dynamodb", once) as table:
+            await table.list_tables()
+
+    ours, others = self_signed(tmp_path / "ours.pem"), self_signed(tmp_path / "others.pem")
+    bundle = tmp_path / "bundle.pem"
+    environment.setenv("AWS_CA_BUNDLE", str(bundle))
+    with closing(Aws(ours)) as aws:
+        settings = AwsSettings(endpoint_url=aws.url)
+        bundle.write_bytes(others.read_bytes())
+        with pytest.raises(SSLError, match="self-signed certificate"):
+            asyncio.run(list_tables(settings))
+        bundle.write_bytes(ours.read_bytes())
+        asyncio.run(list_tables(settings))
+        assert len(aws.signed) == 1
+
+
+def test_sessions_that_trust_the_same_authorities_share_one_tls_context(aws: Aws) -> None:
+    first, second = (HttpSession()._build_ssl_contexts(None)[0] for _ in range(2))
+    assert first is second
+    assert (first.verify_mode, first.check_hostname) == (ssl.CERT_REQUIRED, True)
+    unverified, _ = HttpSession(verify=False)._build_ssl_contexts(None)
+    assert (unverified.verify_mode, unverified.check_hostname) == (ssl.CERT_NONE, False)
 
 
 def test_no_region_at_all_is_an_error_that_names_the_option() -> None:

@@ -35,9 +35,10 @@ $(VENV40)/.full: $(LOCK)
 	@scripts/setup venv $(VENV40) --all-extras --no-default-groups --group test --group spark40
 	@touch $@
 
-# Spark's JVMs start three times as fast from an archive of its classes.
-%/.classes: %/.full | java
-	@echo "setup: archive of Spark's classes for $*" >&2
+# Spark's JVMs start three times as fast from an archive of its classes, and its Python processes twice as fast with bytecode.
+%/.classes: %/.full tests/support/bytecode.py | java
+	@echo "setup: bytecode and archive of Spark's classes for $*" >&2
+	@$*/bin/python -W ignore -m tests.support.bytecode
 	@$(RUN) $*/bin/python -m tests.support.class_archive
 	@touch $@
 

@@ -1,0 +1,68 @@
+"""What is removed from Spark's Python workers; that they work with it is tested with every query."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import zipimport
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from kinesis_efo.spark.latency import acknowledge_quickly, keep_zip_directories, leave_imports_alone
+
+
+def test_the_directory_of_a_zip_is_read_again_only_when_the_file_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zipimport.zipimporter, "invalidate_caches", zipimport.zipimporter.invalidate_caches)
+    keep_zip_directories()
+    patched = zipimport.zipimporter.invalidate_caches
+    keep_zip_directories()
+    assert zipimport.zipimporter.invalidate_caches is patched, "once is enough"
+
+    archive = tmp_path / "modules.zip"
+
+    def write(*names: str) -> None:
+        with ZipFile(archive, "w") as file:
+            for name in names:
+                file.writestr(f"{name}.py", "")
+
+    write("one")
+    importer = zipimport.zipimporter(str(archive))
+    importer.invalidate_caches()
+    known = importer._files  # type: ignore[attr-defined]
+    importer.invalidate_caches()
+    assert importer._files is known  # type: ignore[attr-defined]
+    write("one", "two")
+    importer.invalidate_caches()
+    assert importer.find_spec("two") is not None
+    archive.unlink()
+    importer.invalidate_caches()
+    assert importer.find_spec("one") is None
+
+
+def test_the_garbage_collector_leaves_alone_what_a_process_holds_at_its_first_task() -> None:
+    gc.unfreeze()
+    leave_imports_alone()
+    frozen = gc.get_freeze_count()
+    assert frozen > 10_000
+    later = [[number] for number in range(1000)]
+    leave_imports_alone()
+    assert gc.get_freeze_count() <= frozen, "what came later is collected"
+    del later
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such option")
+def test_connections_within_the_machine_acknowledge_at_once() -> None:
+    before = acknowledge_quickly()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        accepted, _ = server.accept()
+        with accepted:
+            descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+            assert acknowledge_quickly() == before + 2, "both ends; not the socket that listens"
+            assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
+            assert client.fileno() >= 0

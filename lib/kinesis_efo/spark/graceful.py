@@ -115,8 +115,13 @@ def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: fl
     return True
 
 
-def _killed_by_signal(error: Exception) -> bool:
-    return _KILLED_BY_SIGNAL.search(str(error)) is not None
+def _killed_by_signal(error: object) -> bool:
+    # Hadoop's exception has no message: where Spark hands on the message of its cause, only the stack traces name it.
+    while error is not None:
+        if _KILLED_BY_SIGNAL.search(f"{error}\n{getattr(error, '_stackTrace', '')}"):
+            return True
+        error = getattr(error, "_cause", None)
+    return False
 
 
 def _cut_short(query: StreamingQuery) -> bool:

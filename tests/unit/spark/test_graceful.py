@@ -103,9 +103,28 @@ def test_a_failure_while_stopping_is_not_hidden() -> None:
         await_stop(Query(_nothing, fail), _asked())  # type: ignore[arg-type]
 
 
-def test_a_program_of_hadoop_ended_by_the_same_signal_is_no_failure() -> None:
+class Captured(Exception):
+    """A JVM's exception as PySpark shows it: a message, a stack trace and a cause."""
+
+    def __init__(self, message: str, trace: str = "", cause: Exception | None = None) -> None:
+        super().__init__(message)
+        self._stackTrace = trace
+        self._cause = cause
+
+
+TRACE = "ExitCodeException exitCode=143: \n\tat org.apache.hadoop.util.Shell.runCommand(Shell.java:1044)"
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        RuntimeError("Query terminated with exception: ExitCodeException exitCode=143: "),
+        Captured("terminated with exception:  SQLSTATE: XXKST", f"StreamingQueryException\nCaused by: {TRACE}"),
+        Captured("terminated with exception:  SQLSTATE: XXKST", "at StreamExecution", Captured("", TRACE)),
+    ],
+)
+def test_a_program_of_hadoop_ended_by_the_same_signal_is_no_failure(failure: Exception) -> None:
     def hit(query: Query) -> None:
-        query.isActive = False
-        query.failure = RuntimeError("Query terminated with exception: ExitCodeException exitCode=143: ")
+        query.isActive, query.failure = False, failure
 
     assert await_stop(Query(_nothing, hit), _asked()) is True  # type: ignore[arg-type]

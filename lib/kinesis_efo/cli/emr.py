@@ -25,6 +25,7 @@ from kinesis_efo.emr.submission import JobRequest, ensure, make_room, plan, refu
 from kinesis_efo.emr.submission import submit as submit_job
 from kinesis_efo.emr.target import Kind, Run
 from kinesis_efo.errors import ConfigurationError, SubmissionRefusedError
+from kinesis_efo.leases.owner import readable
 from kinesis_efo.options import AwsSettings
 
 emr = typer.Typer(no_args_is_help=True, help="Pack jobs, run them on EMR, stop them.")
@@ -262,7 +263,7 @@ def stop(
     output.answer(as_json, data, lambda: _stopped_view(stopped))
     if owners:
         output.remark(
-            f"kinesis-efo: {', '.join(owners)} still renews leases of {context.manifest.application}: stop it where it runs"
+            f"kinesis-efo: {', '.join(map(readable, owners))} still renews leases of {context.manifest.application}: stop it where it runs"
         )
         raise output.stop(output.ExitCode.FAILED)
 

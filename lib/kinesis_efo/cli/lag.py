@@ -17,6 +17,7 @@ from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.lease_access import Leases, TimeoutOption, opened
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.topology import Topology, explained
+from kinesis_efo.leases.owner import readable
 from kinesis_efo.operate import lag as lagging
 from kinesis_efo.operate.lag import ShardLag, Sightings, State
 from kinesis_efo.operate.lease_watch import watch
@@ -176,7 +177,7 @@ def _view(reports: Sequence[_Report]) -> RenderableType:
                 _moved(row),
                 None if row.records is None else f"{row.records:,}{'' if row.records_exact else '+'}",
                 None if row.seconds is None else f"{'' if row.seconds_exact else '< '}{row.seconds:.1f} s",
-                row.owner,
+                row.owner and readable(row.owner),
             )
             for row in report.shards
         ]

@@ -11,6 +11,7 @@ import typer
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.lease_access import TimeoutOption
 from kinesis_efo.clock import SystemClock
+from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import LeaseStore, Scan
 from kinesis_efo.operate import lease_edits
@@ -133,7 +134,7 @@ def _refuse_live(table: LeaseStore, seen: Watched, force: bool) -> None:
     if not seen.live:
         return
     workers = "; ".join(
-        f"{owner} renews {', '.join(keys[:3])}{f' and {len(keys) - 3} more' if len(keys) > 3 else ''}"
+        f"{readable(owner)} renews {', '.join(keys[:3])}{f' and {len(keys) - 3} more' if len(keys) > 3 else ''}"
         for owner, keys in seen.live_owners.items()
     )
     if force:
@@ -162,7 +163,7 @@ def _view(edits: Sequence[Edit]) -> Any:
                 edit.what,
                 _position(edit.before),
                 _position(edit.after),
-                edit.before.owner if edit.before else None,
+                readable(edit.before.owner) if edit.before and edit.before.owner else None,
             )
             for edit in edits
         ],

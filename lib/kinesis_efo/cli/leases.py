@@ -19,6 +19,7 @@ from kinesis_efo.cli.lease_transfer import export, import_kcl
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.kinesis.topology import Topology, explained, starting_positions
+from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.operate import lease_edits
@@ -55,7 +56,14 @@ def list_leases(
         lambda: output.table(
             ("stream", "=shard", "checkpoint", "owner", ">counter", ">switches"),
             [
-                (key.stream, key.shard, _checkpoint(lease), lease.owner, str(lease.counter), str(lease.owner_switches))
+                (
+                    key.stream,
+                    key.shard,
+                    _checkpoint(lease),
+                    lease.owner and readable(lease.owner),
+                    str(lease.counter),
+                    str(lease.owner_switches),
+                )
                 for key, lease in rows
             ],
         ),

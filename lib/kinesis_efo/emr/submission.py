@@ -24,6 +24,7 @@ from kinesis_efo.emr.packing import PythonPlatform
 from kinesis_efo.emr.platform import Platform
 from kinesis_efo.emr.target import Kind, Run, Site
 from kinesis_efo.errors import ConfigurationError, StillRunningError, SubmissionRefusedError
+from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.manifest import Manifest
 
@@ -150,7 +151,7 @@ async def refusals(
             )
         elif not table and (owners := await living_owners(leases, clock, lease_timeout(request.arguments))):
             reasons.append(
-                f"application {request.manifest.application!r} is read by {', '.join(sorted(owners))}, which renews its leases in "
+                f"application {request.manifest.application!r} is read by {', '.join(map(readable, sorted(owners)))}, which renews its leases in "
                 f"{leases.label} and is no run on {platform.target}: stop it where it runs"
             )
     return reasons
@@ -188,7 +189,7 @@ async def make_room(
     ended = [(await stop(platform, run, clock, report, grace=grace, mark=mark)).run for run in live]
     if owners := await until_free(leases, clock, lease_seconds):
         raise StillRunningError(
-            f"{', '.join(sorted(owners))} still renews its leases in {leases.label}, although every known run has ended: "
+            f"{', '.join(map(readable, sorted(owners)))} still renews its leases in {leases.label}, although every known run has ended: "
             "nothing was submitted; stop the job where it runs"
         )
     return ended

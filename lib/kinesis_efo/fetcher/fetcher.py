@@ -39,6 +39,7 @@ from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
 from kinesis_efo.leases.loop import LeaseLoop
+from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 
@@ -304,7 +305,7 @@ class Fetcher:
         if owner is not None:
             self.failed(
                 LeaseLostError(
-                    f"{owner} took lease {key} while this query was reading: the application has a second query, or this one "
+                    f"{readable(owner)} took lease {key} while this query was reading: the application has a second query, or this one "
                     "was stopped for longer than leaseTimeout. Nothing was lost; run one query per application"
                 )
             )

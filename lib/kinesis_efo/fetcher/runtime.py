@@ -32,7 +32,8 @@ from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Transport, reading_little
 from kinesis_efo.leases.election import Worker
 from kinesis_efo.leases.keeper import Timing
-from kinesis_efo.leases.loop import LeaseLoop, worker_id
+from kinesis_efo.leases.loop import LeaseLoop
+from kinesis_efo.leases.owner import owner_id
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo.manifest import Manifest
@@ -166,7 +167,7 @@ class FetcherRuntime:
         random = Random()
         leases = LeaseLoop(
             self._table,
-            Worker(worker_id(random), uuid.uuid4().hex),
+            Worker(owner_id(random), uuid.uuid4().hex),
             Timing(options.lease_timeout),
             self._clock,
             random,

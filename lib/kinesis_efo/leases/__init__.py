@@ -3,7 +3,8 @@
 from kinesis_efo.leases.election import Worker
 from kinesis_efo.leases.keeper import Timing
 from kinesis_efo.leases.listener import LeaseListener, SilentListener
-from kinesis_efo.leases.loop import LeaseLoop, worker_id
+from kinesis_efo.leases.loop import LeaseLoop
+from kinesis_efo.leases.owner import owner_id, provably_gone, readable
 from kinesis_efo.leases.row import Lease, LeaseInfo, LeaseKeys
 from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Scan, Written
 from kinesis_efo.leases.table import LeaseTable, client_config
@@ -24,5 +25,7 @@ __all__ = [
     "Worker",
     "Written",
     "client_config",
-    "worker_id",
+    "owner_id",
+    "provably_gone",
+    "readable",
 ]

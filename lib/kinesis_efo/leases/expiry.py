@@ -1,12 +1,13 @@
-"""Tells which leases have expired: those whose counter was watched and did not move for the lease timeout.
+"""Tells which leases have expired: those whose counter was watched and did not move for the lease timeout, and those whose owner
+has provably ended.
 
 Nobody's wall clock is trusted, and none is in the table: what counts is how long this observer has seen no change on its
-own monotonic clock (KCL's rule). Pure.
+own monotonic clock (KCL's rule). Pure, but for what it is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kinesis_efo.leases.row import Lease
@@ -34,10 +35,13 @@ class Observer:
 
     Args:
         lease_timeout: Seconds without change after which a lease counts as expired.
+        gone: Tells whether an owner has ended for certain; asked once per owner and scan.
     """
 
-    def __init__(self, lease_timeout: float) -> None:
+    def __init__(self, lease_timeout: float, gone: Callable[[str], bool] = lambda _owner: False) -> None:
         self._timeout = lease_timeout
+        self._gone = gone
+        self._ended: frozenset[str] = frozenset()
         self._sightings: dict[str, Sighting] = {}
 
     def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Sighting]:
@@ -53,6 +57,9 @@ class Observer:
         Returns:
             All sightings, by lease key.
         """
+        self._ended = frozenset(
+            filter(self._gone, {lease.owner for lease in leases.values() if lease.owner is not None})
+        )
         kept = {
             key: Sighting(old.lease, old.owner_since, old.changed_at, gone=True)
             for key, old in self._sightings.items()
@@ -70,11 +77,15 @@ class Observer:
         return Sighting(lease, old.owner_since, now if moved else old.changed_at)
 
     def quiet(self, sighting: Sighting, now: float, times: float = 1) -> bool:
-        """Whether neither owner nor counter has changed for so many times the lease timeout."""
-        return now - sighting.changed_at >= times * self._timeout
+        """Whether neither owner nor counter has changed for so many times the lease timeout, or the owner has ended."""
+        return now - sighting.changed_at >= times * self._timeout or sighting.lease.owner in self._ended
+
+    def expires_in(self, sighting: Sighting, now: float) -> float:
+        """Seconds until a row has been quiet for the lease timeout; 0 where it has."""
+        return 0.0 if self.quiet(sighting, now) else sighting.changed_at + self._timeout - now
 
     def expired(self, sighting: Sighting, now: float) -> bool:
-        """Whether an owned lease is free because its owner has not renewed it for the timeout."""
+        """Whether an owned lease is free because its owner has ended, or has not renewed it for the timeout."""
         return sighting.lease.owner is not None and self.quiet(sighting, now)
 
     def proven_alive(self, sighting: Sighting, now: float) -> bool:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +20,7 @@ from kinesis_efo.leases.election import Plan, Worker, plan
 from kinesis_efo.leases.expiry import Observer, Sighting
 from kinesis_efo.leases.keeper import Ending, Keeper, Noted, Timing, Writing
 from kinesis_efo.leases.listener import LeaseListener, SilentListener
+from kinesis_efo.leases.owner import provably_gone, readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan
 from kinesis_efo.positions import SHARD_END, Position
@@ -30,11 +29,6 @@ logger = logging.getLogger(__name__)
 
 CLEANUP_INTERVAL = 60.0
 """Seconds between two cleanups of the rows of finished shards (KCL's interval)."""
-
-
-def worker_id(random: Random) -> str:
-    """A new worker id, `<host>:<pid>:<random>`: never the same twice, and readable in the table."""
-    return f"{socket.gethostname()}:{os.getpid()}:{random.getrandbits(64):016x}"
 
 
 @dataclass(slots=True)
@@ -63,6 +57,7 @@ class LeaseLoop:
         random: Spreads renewals and choices.
         application: Name for messages.
         in_flight: Requests to the table at the same time, at most.
+        gone: Tells whether an owner has ended for certain, so that its leases need not expire.
 
     Attributes:
         stats: What happened so far.
@@ -78,6 +73,7 @@ class LeaseLoop:
         *,
         application: str | None = None,
         in_flight: int = 32,
+        gone: Callable[[str], bool] = provably_gone,
     ) -> None:
         self.stats = LeaseStats()
         self._table = table
@@ -90,7 +86,7 @@ class LeaseLoop:
         self._subject = f"application {application}" if application else table.label
         self._slots = asyncio.Semaphore(in_flight)
         self._writing = Writing(table, clock, timing, self._slots, random)
-        self._observer = Observer(timing.lease_timeout)
+        self._observer = Observer(timing.lease_timeout, gone)
         self._wanted: dict[str, LeaseInfo] = {}
         self._complete = False
         self._finished: set[str] = set()
@@ -299,8 +295,15 @@ class LeaseLoop:
             raise self._already_running(self._plan.rival, now)
         await self._act(self._plan)
         await self._clean(scan, sightings)
-        settled = self._open <= self._keepers.keys() | self._plan.with_peers
-        return self._timing.renewal if settled else self._timing.lease_timeout / 10
+        missing = self._open - self._keepers.keys() - self._plan.with_peers
+        if not missing:
+            return self._timing.renewal
+        # The moment at which the first of them expires is not slept through.
+        now = self._clock.monotonic()
+        expiring = [
+            left for key in missing & sightings.keys() if (left := self._observer.expires_in(sightings[key], now))
+        ]
+        return min([self._timing.lease_timeout / 10, *expiring])
 
     async def _act(self, todo: Plan) -> None:
         attempts = [self._create(key) for key in todo.create] + [self._take(lease) for lease in todo.take]
@@ -420,7 +423,7 @@ class LeaseLoop:
 
     def _already_running(self, rival: Sighting, now: float) -> AlreadyRunningError:
         return AlreadyRunningError(
-            f"{self._subject} is already read by {rival.lease.owner} (run {rival.lease.run}), "
+            f"{self._subject} is already read by {readable(rival.lease.owner or '')} (run {rival.lease.run}), "
             f"last seen {now - rival.changed_at:.0f} s ago renewing lease {rival.lease.key}; "
             "stop that query, or give this one an application of its own"
         )

@@ -10,6 +10,7 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
+from kinesis_efo.leases.owner import readable
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import CheckFailed, CheckUnknown, Finding, finding
@@ -94,7 +95,7 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
         if owners and not anyway:
             # AWS does not say whether a dry run counts against the one call per second and shard of a live query.
             raise CheckUnknown(
-                f"not tried: {min(owners)} reads the stream, which proves as much",
+                f"not tried: {readable(min(owners))} reads the stream, which proves as much",
                 "to try all the same, say --subscribe-anyway",
             )
         listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)

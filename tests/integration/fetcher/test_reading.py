@@ -202,7 +202,7 @@ def test_a_second_run_is_refused_and_the_first_goes_on(world: MakeWorld) -> None
         opened = w.aws.kinesis.calls("SubscribeToShard")
         with reading(w, leaseTimeout="4s") as second:
             with pytest.raises(
-                AlreadyRunningError, match=r"application lake is already read by .*:\d+:.* last seen \d+ s ago"
+                AlreadyRunningError, match=r"application lake is already read by .*:\d+ \(run .*\), last seen \d+ s ago"
             ) as caught:
                 second.until(1, seconds=30)
             assert "stop that query, or give this one an application of its own" in str(caught.value)

@@ -34,7 +34,7 @@ from kinesis_efo.leases import (
     Worker,
     Written,
     client_config,
-    worker_id,
+    owner_id,
 )
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import Manifest, StreamRef, load_manifest
@@ -149,7 +149,7 @@ async def life(world: World) -> int:
 async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transport: BotoTransport) -> int:
     stream = manifest.streams["orders"]
     shards = await topology.shards(stream.stream_arn)
-    leases = LeaseLoop(table, Worker(worker_id(Random(1)), "run"), Timing(10), SystemClock(), Random(2))
+    leases = LeaseLoop(table, Worker(owner_id(Random(1)), "run"), Timing(10), SystemClock(), Random(2))
     await leases.start(SilentListener(), "grpc://127.0.0.1:1")
     received = 0
     try:

@@ -29,7 +29,7 @@ from kinesis_efo.leases import (
     Worker,
     Written,
     client_config,
-    worker_id,
+    owner_id,
 )
 
 KEY = "shardId-000000000000"
@@ -251,7 +251,7 @@ async def test_a_worker_gets_through_lost_answers_throttling_and_silence(
         def lease_lost(self, key: str, owner: str | None) -> None:
             lost.append((key, owner))
 
-    loop = LeaseLoop(table, Worker(worker_id(Random(1)), "run"), Timing(3.0), SystemClock(), Random(1))
+    loop = LeaseLoop(table, Worker(owner_id(Random(1)), "run"), Timing(3.0), SystemClock(), Random(1))
     keys = {f"shardId-{i:012d}": LeaseInfo() for i in range(32)}
     await loop.start(Listener(), "grpc://here")
     loop.want(keys)

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseTableError, TableUnavailableError
-from kinesis_efo.leases import LeaseInfo, LeaseListener, LeaseLoop, SilentListener, Timing, Worker, worker_id
+from kinesis_efo.leases import LeaseInfo, LeaseListener, LeaseLoop, SilentListener, Timing, Worker
 from kinesis_efo.leases.loop import LeaseStats
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
@@ -47,6 +47,7 @@ class Fixture:
         self.events: list[tuple[str, str, str | None]] = []
         self.failed: list[LeaseError] = []
         self.loops: list[LeaseLoop] = []
+        self.ended: set[str] = set()
 
     async def worker(
         self,
@@ -65,6 +66,7 @@ class Fixture:
             Random(name),
             application="lake",
             in_flight=in_flight,
+            gone=self.ended.__contains__,
         )
         self.loops.append(loop)
         await loop.start(listener or Listener(self, name), f"grpc://{name}")
@@ -218,8 +220,43 @@ async def test_after_a_crash_the_next_run_takes_over_when_the_leases_expire(f: F
     second = await f.worker("b", "run 2", "p q")
     start = now()
     await second.wait_held("pq")
-    assert TIMEOUT <= now() - start < TIMEOUT + 2
+    assert TIMEOUT <= now() - start < TIMEOUT + 0.2, "nor later than that"
     assert f.store.lease("p").owner_switches == 1
+
+
+@scenario
+async def test_the_leases_of_a_process_that_is_provably_gone_are_taken_at_once(f: Fixture) -> None:
+    first = await f.worker("a", "run 1", "p q r")
+    await first.wait_held("pqr")
+    f.networks["a"].running.clear()
+    f.ended.add("a")
+    second = await f.worker("b", "run 2", "p q r")
+    start = now()
+    await second.wait_held("pqr")
+    assert now() - start < 0.2
+
+
+@scenario
+async def test_a_run_that_waits_for_a_silent_one_takes_over_once_its_process_is_gone(f: Fixture) -> None:
+    first = await f.worker("a", "run 1", "p q")
+    await first.wait_held("pq")
+    f.networks["a"].running.clear()
+    second = await f.worker("b", "run 2", "p q")
+    await asyncio.sleep(TIMEOUT / 2)
+    assert second.held == set()
+    f.ended.add("a")
+    assert await until(lambda: second.held == {"p", "q"}, 2) < TIMEOUT / 10 + 0.2
+
+
+@scenario
+async def test_the_leases_of_a_dead_peer_go_to_the_others_of_the_run_at_once(f: Fixture) -> None:
+    keys = "p q r s"
+    a = await f.worker("a", keys=keys)
+    b = await f.worker("b", keys=keys)
+    await until(lambda: len(a.held) == len(b.held) == 2, 60)
+    f.networks["b"].running.clear()
+    f.ended.add("b")
+    await until(lambda: len(a.held) == 4, TIMEOUT)
 
 
 @scenario
@@ -766,12 +803,3 @@ async def test_one_line_per_lease_taken_or_given_up_and_none_per_renewal(f: Fixt
         logger.removeHandler(handler)
         logger.setLevel(level)
     assert lines == ["lease p taken by a at TRIM_HORIZON", "lease p released by a"]
-
-
-def test_worker_ids_are_readable_and_unlike() -> None:
-    first, second = worker_id(Random(1)), worker_id(Random(2))
-    assert first != second
-    host, pid, token = first.rsplit(":", 2)
-    assert host
-    assert pid.isdigit()
-    assert len(token) == 16

@@ -1,0 +1,96 @@
+"""Names the owner of a lease so that others can tell where it runs, and whether its process is provably gone.
+
+An owner is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. A boot id alone is no host: containers share it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+_PROC: Final = Path("/proc")
+_UNKNOWN: Final = "-"
+"""Stands for what a system without /proc does not tell."""
+
+
+class _Process(NamedTuple):
+    """What an owner says of its process. A pid alone may be another process' by now; with its start time it is one process."""
+
+    boot: str
+    namespace: str
+    pid: str
+    started: str
+
+
+def owner_id(random: Random) -> str:
+    """A new owner of leases in this process: never the same twice, and readable in the table."""
+    return ":".join((socket.gethostname().replace(":", "_"), *_own(os.getpid()), f"{random.getrandbits(64):016x}"))
+
+
+def readable(owner: str) -> str:
+    """The part of an owner that people look for: `<host>:<pid>`. Owners of another form stay as they are.
+
+    >>> readable("ip-10-0-0-7:6f2c:4026531836:4711:88123:00c0ffee00c0ffee")
+    'ip-10-0-0-7:4711'
+    >>> readable("kcl-worker-3")
+    'kcl-worker-3'
+    """
+    process = _process(owner)
+    return f"{owner.partition(':')[0]}:{process.pid}" if process is not None else owner
+
+
+def provably_gone(owner: str, proc: Path = _PROC) -> bool:
+    """Whether an owner's process has ended for certain, which only processes of the same machine and container can tell.
+
+    Args:
+        owner: From `owner_id`, of any process. Of owners of another form nothing is known.
+        proc: Where the system describes its processes.
+    """
+    process = _process(owner)
+    if process is None or _UNKNOWN in process:
+        return False
+    here = _own(os.getpid())
+    if (process.boot, process.namespace) != (here.boot, here.namespace):
+        return False
+    try:
+        os.kill(int(process.pid), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    state, started = _state(process.pid, proc)
+    # A pid that is taken again is another process; and one that nobody has waited for does nothing any more.
+    return (started is not None and started != process.started) or state in ("Z", "X")
+
+
+def _process(owner: str) -> _Process | None:
+    match owner.split(":"):
+        case [_, boot, namespace, pid, started, _] if pid.isdecimal() and int(pid) > 0:
+            return _Process(boot, namespace, pid, started)
+    return None
+
+
+@cache
+def _own(pid: int) -> _Process:
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = (_PROC / "self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
+    except OSError:
+        return _Process(_UNKNOWN, _UNKNOWN, str(pid), _UNKNOWN)
+    _, started = _state(str(pid), _PROC)
+    return _Process(boot, namespace, str(pid), started or _UNKNOWN)
+
+
+def _state(pid: str, proc: Path) -> tuple[str | None, str | None]:
+    """State and start time (clock ticks since boot) of a process; see proc_pid_stat(5)."""
+    try:
+        text = (proc / pid / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None, None
+    # The name in parentheses may hold anything, parentheses and spaces included.
+    fields = text.rpartition(")")[2].split()
+    return (fields[0], fields[19]) if len(fields) > 19 else (None, None)

@@ -31,7 +31,7 @@ MakeDriver = Callable[..., Driver]
 Output = Callable[[], list[int]]
 
 FULL = os.environ.get("KINESIS_EFO_FULL") == "1"
-KILLS = 10 if FULL else 3
+KILLS = 10 if FULL else 2
 """At random times, on Spark 4.0: on 4.3, the soak and the demo kill a driver at random times."""
 
 

@@ -107,7 +107,11 @@ def test_sigterm_ends_it_after_its_micro_batch_and_the_next_run_reads_what_is_th
         assert '"name": "kinesis_efo.records"' in job.log.read_text()
     finally:
         job.kill()
-    wait_until(lambda: not any("leaseOwner" in row for row in world.leases().values()), 10, f"leases released: {world.leases()}; {job.log.read_text()[-6000:]}")
+    wait_until(
+        lambda: not any("leaseOwner" in row for row in world.leases().values()),
+        10,
+        f"leases released: {world.leases()}; {job.log.read_text()[-6000:]}",
+    )
     if target == "group":
         return
     # What the signal came too early for is read by the next run, and nothing is read twice; it goes through every

@@ -160,10 +160,11 @@ class Offset(Mapping[ShardKey, Position]):
     True
     """
 
-    __slots__ = ("_positions",)
+    __slots__ = ("_has_ends", "_positions")
 
     def __init__(self, positions: Mapping[ShardKey, Position]) -> None:
         self._positions = dict(positions)
+        self._has_ends: bool | None = None
 
     def __getitem__(self, key: ShardKey) -> Position:
         return self._positions[key]
@@ -176,6 +177,13 @@ class Offset(Mapping[ShardKey, Position]):
 
     def __repr__(self) -> str:
         return f"Offset({self.to_json()})"
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether it names shards that are closed and read to their end."""
+        if self._has_ends is None:
+            self._has_ends = any(position.is_end for position in self._positions.values())
+        return self._has_ends
 
     def to_dict(self) -> dict[str, object]:
         """The offset as plain data; equal offsets give equal, equally ordered data."""

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
-from kinesis_efo.fetcher.messages import CommitRequest, PollRequest
 from kinesis_efo.fetcher.start import start_offset
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
@@ -163,7 +162,7 @@ class Query:
     async def batch(self, offset: Offset) -> Offset:
         """Run one micro-batch; returns the offset at its end, which is the same if there was nothing to read."""
         # The batch before is done when Spark asks for the next one's end.
-        await self.fetcher.commit(CommitRequest(offset.to_dict()))
+        await self.fetcher.commit(offset)
         end = await self.poll(offset)
         if end != offset:
             self.application.offsets.append((offset, end))
@@ -173,8 +172,7 @@ class Query:
     async def poll(self, offset: Offset) -> Offset:
         """Plan the next micro-batch; returns its end."""
         application = self.application
-        request = PollRequest(offset.to_dict(), application.max_bytes, application.max_records, 1.0)
-        reply = await self.fetcher.poll(request)
+        reply = await self.fetcher.poll(offset, application.max_bytes, application.max_records, 1.0)
         moved = dict(offset)
         for shard in reply.shards:
             key, through = ShardKey(shard.stream, shard.shard), Position.parse(shard.through)

@@ -26,8 +26,11 @@ _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 class FeedListener(Protocol):
     """Receives what happens to a feed."""
 
-    def arrived(self) -> None:
-        """Something new can be read."""
+    def arrived(self, key: ShardKey) -> None:
+        """Something new can be read, or has to be read again."""
+
+    def moved(self, key: ShardKey) -> None:
+        """The shard has told that nothing arrived up to a new position."""
 
     def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
         """The last event of the shard has arrived."""
@@ -132,10 +135,12 @@ class ShardFeed:
 
     def _announce(self) -> None:
         self.news.notify()
-        # Readers up to this position need to know that nothing arrived. A poll does not: it would look through all shards,
-        # and 256 idle ones say so 50 times a second.
+        # Readers up to this position need to know that nothing arrived. A poll need not wake up for it: 256 idle shards say so 50
+        # times a second.
         if self.buffer is None or not self.buffer.idle:
-            self._listener.arrived()
+            self._listener.arrived(self.key)
+        else:
+            self._listener.moved(self.key)
 
 
 class _Filling:

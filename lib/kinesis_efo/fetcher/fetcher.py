@@ -24,15 +24,9 @@ from kinesis_efo.errors import (
     TableUnavailableError,
 )
 from kinesis_efo.fetcher.budget import Budget, Signal
+from kinesis_efo.fetcher.buffer import Portion
 from kinesis_efo.fetcher.feed import ShardFeed
-from kinesis_efo.fetcher.messages import (
-    CommitRequest,
-    PollReply,
-    PollRequest,
-    ShardProgress,
-    TipsReply,
-    TipsRequest,
-)
+from kinesis_efo.fetcher.messages import PollReply, ShardProgress
 from kinesis_efo.fetcher.planning import plan
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.events import ChildShard
@@ -97,7 +91,10 @@ class Fetcher:
         self.budget = budget
         self._feeds: dict[ShardKey, ShardFeed] = {}
         self._wanted: dict[ShardKey, Position] = {}
-        self._polled: dict[ShardKey, Position] = {}
+        self._offset: Offset | None = None
+        self._outdated_wants = False
+        self._fresh: set[ShardKey] = set()
+        self._waiting: set[ShardKey] = set()
         self._complete = False
         self._done: set[ShardKey] = set()
         self._reading: Counter[ShardKey] = Counter()
@@ -148,10 +145,50 @@ class Fetcher:
 
     # -- what the stream reader asks
 
-    async def poll(self, request: PollRequest) -> PollReply:
-        """Tell how far the next micro-batch may go: at once where there is something new, else after the timeout."""
-        offset = Offset.from_dict(request.offset)
-        self._polled = {key: position for key, position in offset.items() if not position.is_end}
+    async def poll(
+        self, offset: Offset, max_bytes: int, max_records: int, at_most: float, *, everything: bool = False
+    ) -> PollReply:
+        """Tell how far the next micro-batch may go: at once where there is something new, else after the timeout.
+
+        Where thousands of shards are idle, looking at all of them would take longer than everything else. So only those are looked
+        at in which something happened since the last poll, and those that have records which no micro-batch took yet.
+
+        Args:
+            offset: How far the query has come: positions of all shards.
+            max_bytes: Most bytes of the next micro-batch.
+            max_records: Most records of it.
+            at_most: Seconds to wait where there is nothing new.
+            everything: Look at all shards: the caller does not remember what former replies said of idle ones.
+        """
+        self._follow(offset)
+        if everything:
+            self._fresh |= offset.keys()
+        try:
+            await self._streams.check_loss(offset)
+        except KinesisEfoError as error:
+            self.failed(error)
+            raise
+        give_up_at = self._clock.monotonic() + at_most
+        idle: dict[ShardKey, Portion] = {}
+        while True:
+            self._check()
+            idle |= self._look(offset)
+            reply = self._reply(offset, max_bytes, max_records, idle)
+            news = reply.starting or any(shard.records or shard.through == "SHARD_END" for shard in reply.shards)
+            if news or not await self._wait(self._news, give_up_at):
+                return reply
+
+    def _follow(self, offset: Offset) -> None:
+        """Take note of where the query is: which leases it needs, and which shards have to be looked at again."""
+        before = self._offset
+        if offset is before and not self._outdated_wants:
+            return
+        if before is None or offset is not before:
+            known: Mapping[ShardKey, Position] = before or {}
+            moved = {key for key, position in offset.items() if known.get(key) != position}
+            self._fresh |= moved
+            self._waiting -= moved | (known.keys() - offset.keys())
+        self._offset, self._outdated_wants = offset, False
         # An ended shard stays wanted until its end is committed, so that its lease gets that checkpoint even after a crash.
         self._want(
             {
@@ -161,42 +198,51 @@ class Fetcher:
             },
             complete=True,
         )
-        try:
-            await self._streams.check_loss(offset)
-        except KinesisEfoError as error:
-            self.failed(error)
-            raise
-        give_up_at = self._clock.monotonic() + request.timeout
-        while True:
-            reply = self._reply(offset, request)
-            news = reply.starting or any(shard.records or shard.through == "SHARD_END" for shard in reply.shards)
-            if news or not await self._wait(self._news, give_up_at):
-                return reply
 
-    def _reply(self, offset: Offset, request: PollRequest) -> PollReply:
-        self._check()
-        buffers = {}
-        for key, position in offset.items():
-            if not position.is_end and (feed := self._feed(key)) is not None:
-                buffers[key] = feed.from_position(position)
+    def _look(self, offset: Offset) -> dict[ShardKey, Portion]:
+        """Find out what happened in the shards where something did.
+
+        Returns:
+            How far those go on that have no records.
+        """
+        idle = {}
+        fresh, self._fresh = self._fresh, set()
+        for key in fresh:
+            self._waiting.discard(key)
+            position = offset.get(key)
+            if position is None or position.is_end or (feed := self._feed(key)) is None:
+                continue
+            buffer = feed.from_position(position)
+            if buffer.news_since(position) is None:
+                idle[key] = buffer.portion(position, 0, 0)
+            else:
+                self._waiting.add(key)
+        return idle
+
+    def _reply(self, offset: Offset, max_bytes: int, max_records: int, idle: Mapping[ShardKey, Portion]) -> PollReply:
+        buffers = {
+            key: feed.from_position(offset[key]) for key in self._waiting if (feed := self._feed(key)) is not None
+        }
         # At most half of the budget: the next micro-batch is fetched into the other half while Spark works on this one.
-        portions = plan(buffers, offset, min(request.max_bytes, self.budget.limit // 2), request.max_records)
-        reached = {**offset, **{key: portion.through for key, portion in portions.items()}}
-        return PollReply(
-            [
-                ShardProgress(
-                    *key, str(portion.through), portion.records, portion.bytes, self._feeds[key].millis_behind
-                )
-                for key, portion in portions.items()
-            ],
-            self._streams.starting(reached),
-            self._streams.finished(offset),
-        )
+        portions = plan(buffers, offset, min(max_bytes, self.budget.limit // 2), max_records)
+        shards = [
+            ShardProgress(*key, str(portion.through), portion.records, portion.bytes, feed.millis_behind)
+            for key, portion in {**idle, **portions}.items()
+            if (feed := self._feeds.get(key)) is not None
+        ]
+        ends = {key: portion.through for key, portion in portions.items() if portion.through.is_end}
+        if not ends and not offset.has_ends:
+            return PollReply(shards)
+        return PollReply(shards, self._streams.starting({**offset, **ends}), self._streams.finished(offset))
 
-    async def commit(self, request: CommitRequest) -> None:
-        """Drop what Spark will not ask for again, and move the checkpoints of the leases."""
+    async def commit(self, offset: Offset) -> None:
+        """Drop what Spark will not ask for again, and move the checkpoints of the leases.
+
+        Args:
+            offset: Positions up to which everything is processed.
+        """
         self._check()
-        for key, position in Offset.from_dict(request.offset).items():
+        for key, position in offset.items():
             lease = self._lease_keys.encode(key)
             feed = self._feeds.get(key)
             if position.is_end:
@@ -204,6 +250,7 @@ class Fetcher:
                     feed.close()
                     del self._feeds[key]
                 self._done.add(key)
+                self._outdated_wants = True
                 self._leases.finish(lease, self._streams.stream(key.stream).lineage.children(key.shard))
             else:
                 if feed is not None and feed.buffer is not None:
@@ -237,6 +284,8 @@ class Fetcher:
                             self._check()
         finally:
             self._reading[key] -= 1
+            # Where the offset does not name the shard any more, its lease was wanted for this reader only.
+            self._outdated_wants = True
 
     async def _held_feed(self, key: ShardKey, position: Position) -> ShardFeed:
         """The feed of a shard, once its lease is held. After a crash, the old lease has to expire first."""
@@ -255,17 +304,25 @@ class Fetcher:
 
     # -- where the streams end right now
 
-    async def tips(self, request: TipsRequest) -> TipsReply:
-        """Tell where the streams end right now, for the shards of an offset and their descendants."""
+    async def tips(self, offset: Offset, at_most: float) -> Offset | None:
+        """Tell where the streams end right now, for the shards of an offset and their descendants.
+
+        Args:
+            offset: Positions of all shards.
+            at_most: Seconds to wait for the answer.
+
+        Returns:
+            A position per shard, `SHARD_END` for closed ones; None while that is not known yet: ask again.
+        """
         self._check()
         if self._tips is None:
-            self._tips = asyncio.create_task(self._find_tips(Offset.from_dict(request.offset)), name="tips")
-        done, _ = await asyncio.wait({self._tips}, timeout=request.timeout)
+            self._tips = asyncio.create_task(self._find_tips(offset), name="tips")
+        done, _ = await asyncio.wait({self._tips}, timeout=at_most)
         self._check()
         if not done:
-            return TipsReply(None)
+            return None
         task, self._tips = self._tips, None
-        return TipsReply(task.result().to_dict())
+        return task.result()
 
     async def _find_tips(self, offset: Offset) -> Offset:
         await self._streams.refresh()
@@ -292,8 +349,11 @@ class Fetcher:
     def lease_taken(self, key: str) -> None:
         """Start to fetch a shard whose lease is held now, from the query's position, without waiting for the next poll."""
         shard = self._lease_keys.decode(key)
-        if shard in self._polled and (feed := self._feed(shard)) is not None:
-            feed.from_position(self._polled[shard])
+        if shard is not None and self._offset is not None and shard in self._offset:
+            position = self._offset[shard]
+            if not position.is_end and (feed := self._feed(shard)) is not None:
+                feed.from_position(position)
+            self._fresh.add(shard)
         self._held.notify()
         self._news.notify()
 
@@ -309,7 +369,7 @@ class Fetcher:
                     "was stopped for longer than leaseTimeout. Nothing was lost; run one query per application"
                 )
             )
-        self.arrived()
+        self._news.notify()
 
     def failed(self, error: KinesisEfoError) -> None:
         """Make every call from now on fail with this error, or with the first one where there were several."""
@@ -354,9 +414,14 @@ class Fetcher:
 
     # -- what feeds tell it
 
-    def arrived(self) -> None:
-        """Wake the polls that wait: some shard has something new."""
+    def arrived(self, key: ShardKey) -> None:
+        """Look at a shard with the next poll, and wake the one that waits: it has something new."""
+        self._fresh.add(key)
         self._news.notify()
+
+    def moved(self, key: ShardKey) -> None:
+        """Look at a shard with the next poll. Nobody waits for it: it only told that nothing arrived."""
+        self._fresh.add(key)
 
     def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
         """Take note of a shard's children, which its last event announced."""
@@ -385,7 +450,7 @@ class Fetcher:
                     shard = stream.shard(key.shard) if key.stream == name else None
                     if shard is not None and shard.last is not None:
                         feed.close_at(shard.last, stream.children(key.shard))
-            self.arrived()
+            self._news.notify()
 
     async def _watch_leases(self) -> None:
         while True:

@@ -23,6 +23,7 @@ from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
+from kinesis_efo.fetcher.local import LocalFetcher
 from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.fetcher.start import start_offset
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, polling_limits
@@ -108,6 +109,12 @@ class FetcherRuntime:
         """
         assert self._table is not None
         return self._run(start_offset(start, self._streams, self._table, self._lease_keys, self._clock))
+
+    @property
+    def fetcher(self) -> LocalFetcher:
+        """The fetcher, for the thread that plans. Only after `start`."""
+        assert self._fetcher is not None
+        return LocalFetcher(self._fetcher, self._loop, self._thread.is_alive)
 
     @property
     def reading(self) -> bool:

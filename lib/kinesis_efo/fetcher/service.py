@@ -30,7 +30,7 @@ from kinesis_efo.fetcher.messages import (
     pack_error,
     payload_batches,
 )
-from kinesis_efo.positions import ShardKey, ShardRange
+from kinesis_efo.positions import Offset, ShardKey, ShardRange
 
 T = TypeVar("T")
 _CANCEL_CHECK_SECONDS = 0.5
@@ -39,13 +39,15 @@ _CANCEL_CHECK_SECONDS = 0.5
 class Served(Protocol):
     """What the service needs of a fetcher. Every method runs in the fetcher's event loop."""
 
-    async def poll(self, request: PollRequest) -> PollReply:
+    async def poll(
+        self, offset: Offset, max_bytes: int, max_records: int, at_most: float, *, everything: bool = False
+    ) -> PollReply:
         """See `messages.PollRequest`."""
 
-    async def commit(self, request: CommitRequest) -> None:
+    async def commit(self, offset: Offset) -> None:
         """See `messages.CommitRequest`."""
 
-    async def tips(self, request: TipsRequest) -> TipsReply:
+    async def tips(self, offset: Offset, at_most: float) -> Offset | None:
         """See `messages.TipsRequest`."""
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
@@ -76,11 +78,16 @@ class FetcherService(flight.FlightServerBase):  # type: ignore[misc]
         body = action.body.to_pybytes()
         match action.type:
             case "poll":
-                answer: Any = self._run(context, self._fetcher.poll(_decode(body, PollRequest)))
+                poll = _decode(body, PollRequest)
+                offset = _offset(poll.offset)
+                work = self._fetcher.poll(offset, poll.max_bytes, poll.max_records, poll.timeout, everything=True)
+                answer: Any = self._run(context, work)
             case "commit":
-                answer = self._run(context, self._fetcher.commit(_decode(body, CommitRequest)))
+                answer = self._run(context, self._fetcher.commit(_offset(_decode(body, CommitRequest).offset)))
             case "tips":
-                answer = self._run(context, self._fetcher.tips(_decode(body, TipsRequest)))
+                tips = _decode(body, TipsRequest)
+                found = self._run(context, self._fetcher.tips(_offset(tips.offset), tips.timeout))
+                answer = TipsReply(None if found is None else found.to_dict())
             case unknown:
                 raise flight.FlightServerError(f"the fetcher has no action {unknown!r}")
         return [flight.Result(msgspec.json.encode(answer))]
@@ -161,6 +168,13 @@ def _decode(data: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
         raise flight.FlightServerError(f"not a {kind.__name__}: {error}") from None
+
+
+def _offset(data: dict[str, Any]) -> Offset:
+    try:
+        return Offset.from_dict(data)
+    except ValueError as error:
+        raise flight.FlightServerError(str(error)) from None
 
 
 class _SecretCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]

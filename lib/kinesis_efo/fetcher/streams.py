@@ -28,6 +28,7 @@ class Streams:
     def __init__(self, streams: Mapping[str, Stream]) -> None:
         self.streams: Final = streams
         self._checked: frozenset[ShardKey] = frozenset()
+        self._checked_offset: Mapping[ShardKey, Position] | None = None
 
     def stream(self, name: str) -> Stream:
         """A stream by its logical name.
@@ -97,7 +98,8 @@ class Streams:
             DataLossError: A shard is lost, and losses fail the query.
             AccessRefusedError, StreamNotFoundError: It cannot be told, and waiting does not help. Passing errors are logged.
         """
-        if offset.keys() == self._checked:
+        if offset is self._checked_offset or offset.keys() == self._checked:
+            self._checked_offset = offset
             return
         for name, positions in _by_stream(offset).items():
             try:
@@ -107,7 +109,7 @@ class Streams:
             except StreamError as error:
                 logger.warning("stream %s: cannot tell whether shards were lost, trying again: %s", name, error)
                 return
-        self._checked = frozenset(offset)
+        self._checked, self._checked_offset = frozenset(offset), offset
 
     def _with_ends(self, reached: Mapping[ShardKey, Position]) -> list[tuple[str, dict[str, Position]]]:
         return [

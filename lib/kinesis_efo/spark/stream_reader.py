@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from kinesis_efo.spark.lifecycle import end_with_spark
 from kinesis_efo.spark.partitions import FetcherAddress, KinesisPartition, coalesce, streams_with_generations
 
 if TYPE_CHECKING:
+    from kinesis_efo.fetcher.local import LocalFetcher
     from kinesis_efo.fetcher.runtime import FetcherRuntime
 
 _NO_LIMIT = 1 << 62
@@ -52,7 +54,6 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _reset(self) -> None:
         self._runtime: FetcherRuntime | None = None
-        self._client: FetcherClient | None = None
         self._asked_to_end = threading.Event()
         self._initial: Offset | None = None
         self._planned: Offset | None = None
@@ -64,6 +65,8 @@ class KinesisStreamReader(StreamReaderBase):
         self._stored_idle_at = time.monotonic()
         self._sizes: dict[ShardKey, int] = {}
         self._empty: set[ShardRange] = set()
+        self._idle: dict[ShardKey, Position] = {}
+        self._offsets: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
         self._millis_behind: dict[ShardKey, int | None] = {}
         self._lag_notes = LagNotes(notes_directory)
 
@@ -92,26 +95,26 @@ class KinesisStreamReader(StreamReaderBase):
             start: The offset that the query has reached; Spark 4.0 passes none.
             limit: Spark's limit for this trigger; 4.0 passes none, and the limits of the options apply.
         """
-        position = Offset.from_dict(start) if start else self._planned or self._initial_offset()
+        position = self._offset(start) if start else self._planned or self._initial_offset()
         if position == self._running:
             self._done(position)
         if self._wants_targets:
             self._wants_targets = False
             self._targets = self._tips(position)
             if not self._available_now:
-                return self._up_to_targets(position).to_dict()
+                return self._data(self._up_to_targets(position))
         while not self._asked_to_end.is_set():
             reply = self._poll(position, unlimited=isinstance(limit, ReadAllAvailable))
             end = self._advance(position, reply)
             if end is not None:
-                return end.to_dict()
+                return self._data(end)
             if self._targets is None or self._at_targets(position):
                 break
-        return position.to_dict()
+        return self._data(position)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
         """The tasks of a micro-batch. A call with `start == end` only tells where the query is."""
-        self._planned = Offset.from_dict(end)
+        self._planned = self._offset(end)
         if start == end:
             return []
         self._running = self._planned
@@ -120,7 +123,7 @@ class KinesisStreamReader(StreamReaderBase):
             self._lag_notes.write(self._planned, self._millis_behind)
         address = FetcherAddress(runtime.location, runtime.secret)
         # A range that this planner has found empty needs no task. After a restart the fetcher is asked for the range again.
-        begin = Offset.from_dict(start)
+        begin = self._offset(start)
         ranges = [wanted for wanted in begin.ranges_to(self._planned) if wanted not in self._empty]
         return [
             KinesisPartition(address, group, deaggregate=self._options.deaggregate)
@@ -133,14 +136,11 @@ class KinesisStreamReader(StreamReaderBase):
         Spark calls this when it has planned the next micro-batch, which may be much later: where no more records come, never.
         Therefore asking for the next offset counts as well, see `latestOffset`.
         """
-        self._done(Offset.from_dict(end))
+        self._done(self._offset(end))
 
     def stop(self) -> None:
         """Stop fetching and release the leases."""
         self._lag_notes.clear()
-        if self._client is not None:
-            self._client.close()
-            self._client = None
         if self._runtime is not None:
             self._runtime.stop()
             self._runtime = None
@@ -210,11 +210,26 @@ class KinesisStreamReader(StreamReaderBase):
         if (runtime := self._runtime) is not None:
             runtime.stop()
 
-    def _fetcher(self) -> FetcherClient:
-        if self._client is None:
-            runtime = self._started()
-            self._client = FetcherClient(runtime.location, runtime.secret)
-        return self._client
+    def _fetcher(self) -> LocalFetcher:
+        return self._started().fetcher
+
+    def _offset(self, data: dict[str, Any]) -> Offset:
+        """The offset that Spark hands over. Spark says the same few again and again, and parsing thousands of shards takes its time."""
+        for known, offset in self._offsets:
+            if known == data:
+                return offset
+        offset = Offset.from_dict(data)
+        self._offsets.appendleft((data, offset))
+        return offset
+
+    def _data(self, offset: Offset) -> dict[str, Any]:
+        """An offset as Spark takes it."""
+        for data, known in self._offsets:
+            if known is offset:
+                return data
+        data = offset.to_dict()
+        self._offsets.appendleft((data, offset))
+        return data
 
     def _initial_offset(self) -> Offset:
         if self._initial is None:
@@ -233,37 +248,48 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _advance(self, position: Offset, reply: PollReply) -> Offset | None:
         """The offset after a reply, or None where the reply does not justify a micro-batch."""
-        moved = dict(position)
-        sizes = {}
-        empty = set()
         # A shard without a target began after the targets were taken: the next run reads it, and the rest of its parents.
         starting = [key for key in starmap(ShardKey, reply.starting) if self._targets is None or key in self._targets]
         justified = bool(starting)
+        moved: dict[ShardKey, Position] = {}
+        empty: dict[ShardKey, Position] = {}
+        sizes = {}
         for progress in reply.shards:
             key = ShardKey(progress.stream, progress.shard)
             self._millis_behind[key] = progress.millis_behind
-            through = self._capped(key, moved[key], Position.parse(progress.through))
-            if through != moved[key]:
+            through = self._capped(key, position[key], Position.parse(progress.through))
+            if through == position[key]:
+                continue
+            if progress.records or through.is_end:
+                moved[key], sizes[key] = through, progress.bytes
                 if not progress.records:
-                    empty.add(ShardRange(key, moved[key], through))
-                moved[key] = through
-                sizes[key] = progress.bytes
-                justified = justified or progress.records > 0 or through.is_end
-        moved.update(dict.fromkeys(starting, TRIM_HORIZON))
-        for finished in starmap(ShardKey, reply.finished):
-            del moved[finished]
-            self._millis_behind.pop(finished, None)
-        if not justified and not self._idle_offsets_due(moved, position):
+                    empty[key] = through
+                self._idle.pop(key, None)
+                justified = True
+            else:
+                self._idle[key] = through
+        if not justified and not self._idle_offsets_due():
             return None
+        # Idle shards ride along: the fetcher tells only once how far one has come.
+        idle = {
+            key: at
+            for key, at in self._idle.items()
+            if key in position and at != position[key] and at.reaches(position[key])
+        }
+        self._idle.clear()
         self._stored_idle_at = time.monotonic()
         self._sizes = sizes
-        self._empty = empty
-        return Offset(moved)
+        self._empty = {ShardRange(key, position[key], at) for key, at in (idle | empty).items()}
+        after = {**position, **idle, **moved, **dict.fromkeys(starting, TRIM_HORIZON)}
+        for finished in starmap(ShardKey, reply.finished):
+            del after[finished]
+            self._millis_behind.pop(finished, None)
+        return Offset(after)
 
-    def _idle_offsets_due(self, moved: dict[ShardKey, Position], position: Offset) -> bool:
+    def _idle_offsets_due(self) -> bool:
         # Without this, the stored position of an idle shard would in time fall out of the stream's retention.
         due = time.monotonic() - self._stored_idle_at >= self._options.idle_checkpoint_interval
-        return moved != dict(position) and (due or self._targets is not None)
+        return bool(self._idle) and (due or self._targets is not None)
 
     # -- reading up to the present tips
 

@@ -15,6 +15,7 @@ from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.positions import TRIM_HORIZON, ShardKey
 
+KEY = ShardKey("orders", "shardId-0")
 RECORDS = Event(b'{"Records":[{}]}', EventHead(10, 0, 1))
 NOTHING = Event(b"{}", EventHead(20, 0, 0))
 END = Event(b"{}", EventHead(None, 0, 0, (ChildShard("shardId-1", ("shardId-0",), 0, 1),)))
@@ -25,9 +26,15 @@ class Listener:
 
     def __init__(self) -> None:
         self.woken = 0
+        self.moves = 0
 
-    def arrived(self) -> None:
+    def arrived(self, key: ShardKey) -> None:
+        assert key == KEY
         self.woken += 1
+
+    def moved(self, key: ShardKey) -> None:
+        assert key == KEY
+        self.moves += 1
 
     def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
         pass
@@ -64,7 +71,7 @@ def test_polls_are_woken_by_news_and_reads_by_every_event(events: list[Event], p
     async def run() -> None:
         listener, read = Listener(), []
         feed = ShardFeed(
-            ShardKey("orders", "shardId-0"),
+            KEY,
             lambda _, sink: Subscription(sink, events),  # type: ignore[arg-type,return-value]
             Budget(1 << 20),
             listener,
@@ -76,5 +83,6 @@ def test_polls_are_woken_by_news_and_reads_by_every_event(events: list[Event], p
         assert feed._task is not None
         await feed._task
         assert (listener.woken, len(read)) == (polls, reads)
+        assert listener.moves == reads - polls
 
     asyncio.run(run())

@@ -21,7 +21,6 @@ from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
-from kinesis_efo.fetcher.messages import CommitRequest, PollRequest, TipsRequest
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
@@ -84,7 +83,7 @@ class Query:
         """The next offset; the same where there is nothing new. Who asks for more than was planned is done with that."""
         if offset == self._planned:
             await self.commit(offset)
-        reply = await self.fetcher.poll(PollRequest(offset.to_dict(), max_bytes, max_records, 0.2))
+        reply = await self.fetcher.poll(offset, max_bytes, max_records, 0.2)
         moved = dict(offset)
         for shard in reply.shards:
             key = ShardKey(shard.stream, shard.shard)
@@ -133,7 +132,7 @@ class Query:
         return now
 
     async def commit(self, offset: Offset) -> None:
-        await self.fetcher.commit(CommitRequest(offset.to_dict()))
+        await self.fetcher.commit(offset)
 
 
 def expected(stream: ModelStream, wanted: ShardRange) -> list[tuple[str, int]]:
@@ -301,7 +300,7 @@ async def test_a_poll_answers_as_soon_as_something_comes() -> None:
         for _ in range(50):
             offset = await query.poll(offset)
         loop = asyncio.get_running_loop()
-        asking = asyncio.ensure_future(query.fetcher.poll(PollRequest(offset.to_dict(), NO_LIMIT, NO_LIMIT, 100.0)))
+        asking = asyncio.ensure_future(query.fetcher.poll(offset, NO_LIMIT, NO_LIMIT, 100.0))
         await asyncio.sleep(1)
         put_at = loop.time()
         stream.put(1, 30)
@@ -355,10 +354,8 @@ async def test_tips_name_every_shard_the_query_will_come_to() -> None:
     stream.put(0, 30)
     stream.split(0)
     async with Query(stream) as query:
-        reply = None
-        while reply is None or reply.offset is None:
-            reply = await query.fetcher.tips(TipsRequest(horizon(stream).to_dict(), 0.2))
-        tips = Offset.from_dict(reply.offset)
+        while (tips := await query.fetcher.tips(horizon(stream), 0.2)) is None:
+            pass
         assert [key.shard[-1] for key in sorted(tips)] == ["0", "1", "2", "3"]
         assert tips[ShardKey("orders", "shardId-000000000000")] == SHARD_END
         assert all(tips[key].value > 1000 for key in sorted(tips)[1:])

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import DataLossError
-from kinesis_efo.fetcher.messages import TipsRequest
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.model_stream import ModelStream
@@ -97,10 +96,8 @@ async def test_tips_are_where_the_last_records_are() -> None:
     stream.split(0)
     stream.put(2, *[30] * 3)
     async with polled(stream) as query:
-        reply = None
-        while reply is None or reply.offset is None:
-            reply = await query.fetcher.tips(TipsRequest(horizon(stream).to_dict(), 0.2))
-        tips = Offset.from_dict(reply.offset)
+        while (tips := await query.fetcher.tips(horizon(stream), 0.2)) is None:
+            pass
         assert [str(tips[key]) for key in sorted(tips)] == [
             str(SHARD_END),
             str(TRIM_HORIZON),

@@ -262,9 +262,9 @@ def test_the_lag_is_reported_without_a_call_to_the_fetcher() -> None:
 
 def test_a_pickled_reader_leaves_its_fetcher_behind() -> None:
     reader = KinesisStreamReader(SourceOptions.parse({"manifest": "m.json"}), MANIFEST)
-    reader._client = threading.Lock()  # type: ignore[assignment]
+    reader._runtime = threading.Lock()  # type: ignore[assignment]
     again = pickle.loads(pickle.dumps(reader))
-    assert (again._client, again._runtime, again._options) == (None, None, reader._options)
+    assert (again._runtime, again._options) == (None, reader._options)
 
 
 def test_a_checkpoint_of_another_source_is_refused() -> None:

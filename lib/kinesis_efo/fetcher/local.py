@@ -1,0 +1,71 @@
+"""Calls to a fetcher that lives in an event loop of this process, for the stream reader's thread.
+
+`FetcherClient` makes the same calls from other processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.messages import PollReply
+from kinesis_efo.positions import Offset
+
+T = TypeVar("T")
+_LOOK_SECONDS: Final = 1.0
+
+
+class LocalFetcher:
+    """Calls a fetcher from other threads than its own.
+
+    Args:
+        fetcher: The fetcher.
+        loop: The event loop that it lives in.
+        alive: Whether the loop runs.
+    """
+
+    def __init__(self, fetcher: Fetcher, loop: asyncio.AbstractEventLoop, alive: Callable[[], bool]) -> None:
+        self._fetcher = fetcher
+        self._loop = loop
+        self._alive = alive
+
+    def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
+        """Ask how far the next micro-batch may go; see `Fetcher.poll`.
+
+        Raises:
+            KinesisEfoError: Reading failed for good, or the fetcher has stopped.
+        """
+        return self._run(self._fetcher.poll(offset, max_bytes, max_records, timeout))
+
+    def commit(self, offset: Offset) -> None:
+        """Tell the fetcher that Spark will not ask for anything up to an offset again."""
+        self._run(self._fetcher.commit(offset))
+
+    def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
+        """Where the streams end right now; see `Fetcher.tips`."""
+        return self._run(self._fetcher.tips(offset, timeout))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        stopped = FetcherUnreachableError("the fetcher has stopped: its query has ended")
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise stopped from None
+        while True:
+            try:
+                return future.result(_LOOK_SECONDS)
+            except concurrent.futures.CancelledError:
+                raise stopped from None
+            except TimeoutError:
+                # A loop that was stopped does not say so to whom it leaves waiting.
+                if not future.done() and not self._alive():
+                    raise stopped from None
+            except KinesisEfoError:
+                raise
+            except Exception as error:
+                raise FetcherError(f"the fetcher failed: {type(error).__name__}: {error}") from error

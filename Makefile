@@ -11,8 +11,8 @@ VENV := .venv
 VENV40 := .venv-spark40
 LOCK := pyproject.toml uv.lock scripts/setup
 PYTHON := $(VENV)/bin/python
-# As many as two cores bear: with more, tests that wait for leases and servers starve each other.
-TEST_PROCESSES := 2
+# One more than two cores: while a test waits, two others run. With more, tests that wait for leases and servers starve each other.
+TEST_PROCESSES := 3
 TEST = -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 # Java is looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"

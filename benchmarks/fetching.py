@@ -156,7 +156,7 @@ class _Reader:
         self.feeds: list[ShardFeed] = []
         self.done = asyncio.Event()
 
-    def arrived(self) -> None:
+    def arrived(self, key: ShardKey) -> None:
         buffers = [feed.buffer for feed in self.feeds if feed.buffer is not None]
         ends = [buffer.end for buffer in buffers]
         if len(ends) == SHARDS and all(end.reaches(self._last) for end in ends):
@@ -164,6 +164,9 @@ class _Reader:
         if self.budget.used > self.budget.limit // 2:
             for buffer in buffers:
                 buffer.commit(buffer.end)
+
+    def moved(self, key: ShardKey) -> None:
+        pass
 
     def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
         raise AssertionError(f"{key} does not end, but here are {children}")

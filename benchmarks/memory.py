@@ -100,7 +100,10 @@ def _anonymous() -> int:
 class _Nobody:
     """Hears of everything, and reads nothing."""
 
-    def arrived(self) -> None:
+    def arrived(self, key: ShardKey) -> None:
+        pass
+
+    def moved(self, key: ShardKey) -> None:
         pass
 
     def ended(self, key: ShardKey, children: Sequence[ChildShard]) -> None:

@@ -6,8 +6,9 @@ msgspec decodes the JSON into one small struct per Kinesis record; everything af
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import accumulate, islice
 from operator import lt
 from typing import Any, Final, Generic, TypeVar
 
@@ -216,7 +217,7 @@ class _BatchBuilder:
         if not records:
             return
         self._records, self._data, self._size = [], [], 0
-        column = pa.array(data, pa.binary())
+        column = _binary(data)
         if self._deaggregate and pc.any(pc.starts_with(column, pattern=MAGIC)).as_py():
             yield from self._build(*self._take_apart(records, data))
         else:
@@ -272,7 +273,7 @@ class _BatchBuilder:
         self, records: list[_Record[Any]], data: list[bytes] | pa.Array, subs: list[int] | None
     ) -> Iterator[pa.RecordBatch]:
         rows = len(data)
-        column = pa.array(data, pa.binary()) if isinstance(data, list) else data
+        column = _binary(data) if isinstance(data, list) else data
         # Batches of one size: 10,001 rows make two batches of 5,000 rather than one of a single row.
         batches = -(-rows // MAX_ROWS)
         for batch in range(batches):
@@ -282,12 +283,12 @@ class _BatchBuilder:
             try:
                 columns = [
                     column.slice(start, count),
-                    pa.array([record.partition_key for record in some], pa.string()),
-                    pa.array([record.sequence_number for record in some], pa.string()),
-                    pa.repeat(0, count) if subs is None else pa.array(subs[start:stop], pa.int64()),
+                    _strings([record.partition_key for record in some]),
+                    _strings([record.sequence_number for record in some]),
+                    _repeated(_ZERO, count) if subs is None else _numbers("q", pa.int64(), subs[start:stop]),
                     _timestamps([record.approximate_arrival_timestamp for record in some]),
-                    pa.repeat(self._key.stream, count),
-                    pa.repeat(self._key.shard, count),
+                    _repeated(_strings([self._key.stream]), count),
+                    _repeated(_strings([self._key.shard]), count),
                 ]
             except (pa.ArrowException, ValueError) as error:
                 raise _undecodable(self._key, error) from None
@@ -298,7 +299,42 @@ def _undecodable(key: ShardKey, error: Exception) -> FrameError:
     return FrameError(f"an event of shard {key} cannot be decoded: {error}")
 
 
+# pa.array() and pa.scalar() would import pandas where it is installed, which delays the first row of each worker by half a second.
+
+
+def _binary(values: list[bytes]) -> pa.Array:
+    return _joined(pa.binary(), map(len, values), len(values), b"".join(values))
+
+
+def _strings(values: list[Any]) -> pa.Array:
+    if None in values:
+        return pa.array(values, pa.string())
+    text = "".join(values)
+    data = text.encode()
+    # Nearly all are ASCII, with a byte per character.
+    lengths = map(len, values if len(data) == len(text) else map(str.encode, values))
+    return _joined(pa.string(), lengths, len(values), data)
+
+
+def _joined(kind: pa.DataType, lengths: Iterable[int], count: int, data: bytes) -> pa.Array:
+    offsets = array("i", accumulate(lengths, initial=0))
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _repeated(one: pa.Array, count: int) -> pa.Array:
+    return pa.repeat(one[0], count)
+
+
+def _numbers(code: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array(code, values))])
+
+
 def _timestamps(seconds: list[float | None]) -> pa.Array:
+    given = pa.array(seconds, pa.float64()) if None in seconds else _numbers("d", pa.float64(), seconds)
     # Kinesis sends milliseconds as decimals of a second; rounding removes the error of floating point.
-    microseconds = pc.round(pc.multiply(pa.array(seconds, pa.float64()), 1e6))
+    microseconds = pc.round(pc.multiply(given, _MILLION[0]))
     return microseconds.cast(pa.int64()).cast(SCHEMA.field("approximateArrivalTimestamp").type)
+
+
+_ZERO: Final = _numbers("q", pa.int64(), [0])
+_MILLION: Final = _numbers("d", pa.float64(), [1e6])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import logging
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -347,3 +350,19 @@ def test_broken_aggregates_are_counted_over_the_whole_range(caplog: pytest.LogCa
     events = [event(*(record(10 * n + i, MAGIC + bytes(3_000)) for i in range(5))) for n in range(1_000)]
     assert sum(batch.num_rows for batch in decode(events, KEY, TRIM_HORIZON, SHARD_END, deaggregate=True)) == 5_000
     assert [line.message.split(": ")[1].split()[0] for line in caplog.records] == ["5000"]
+
+
+def test_pandas_is_not_imported() -> None:
+    """It would delay the first row of each of Spark's workers by half a second."""
+    program = f"""
+import sys
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
+payload = {event(record(5))!r}
+(batch,) = decode([payload], ShardKey("orders", "s"), TRIM_HORIZON, Position.after(9), deaggregate=True)
+assert batch.num_rows == 1
+print("pandas" in sys.modules)
+"""
+    assert importlib.util.find_spec("pandas") is not None
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,6 +1,7 @@
 """Names the owner of a lease so that others can tell where it runs, and whether its process is provably gone.
 
-An owner is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. A boot id alone is no host: containers share it.
+An owner is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. A boot id alone is no host: containers share it, and so do
+virtual machines that were restored from one snapshot.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _UNKNOWN: Final = "-"
 class _Process(NamedTuple):
     """What an owner says of its process. A pid alone may be another process' by now; with its start time it is one process."""
 
+    host: str
     boot: str
     namespace: str
     pid: str
@@ -28,7 +30,7 @@ class _Process(NamedTuple):
 
 def owner_id(random: Random) -> str:
     """A new owner of leases in this process: never the same twice, and readable in the table."""
-    return ":".join((socket.gethostname().replace(":", "_"), *_own(os.getpid()), f"{random.getrandbits(64):016x}"))
+    return ":".join((*_own(os.getpid()), f"{random.getrandbits(64):016x}"))
 
 
 def readable(owner: str) -> str:
@@ -40,7 +42,7 @@ def readable(owner: str) -> str:
     'kcl-worker-3'
     """
     process = _process(owner)
-    return f"{owner.partition(':')[0]}:{process.pid}" if process is not None else owner
+    return f"{process.host}:{process.pid}" if process is not None else owner
 
 
 def provably_gone(owner: str, proc: Path = _PROC) -> bool:
@@ -54,7 +56,7 @@ def provably_gone(owner: str, proc: Path = _PROC) -> bool:
     if process is None or _UNKNOWN in process:
         return False
     here = _own(os.getpid())
-    if (process.boot, process.namespace) != (here.boot, here.namespace):
+    if (process.host, process.boot, process.namespace) != (here.host, here.boot, here.namespace):
         return False
     try:
         os.kill(int(process.pid), 0)
@@ -69,20 +71,21 @@ def provably_gone(owner: str, proc: Path = _PROC) -> bool:
 
 def _process(owner: str) -> _Process | None:
     match owner.split(":"):
-        case [_, boot, namespace, pid, started, _] if pid.isdecimal() and int(pid) > 0:
-            return _Process(boot, namespace, pid, started)
+        case [host, boot, namespace, pid, started, _] if pid.isdecimal() and int(pid) > 0:
+            return _Process(host, boot, namespace, pid, started)
     return None
 
 
 @cache
 def _own(pid: int) -> _Process:
+    host = socket.gethostname().replace(":", "_")
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         namespace = (_PROC / "self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
     except OSError:
-        return _Process(_UNKNOWN, _UNKNOWN, str(pid), _UNKNOWN)
+        return _Process(host, _UNKNOWN, _UNKNOWN, str(pid), _UNKNOWN)
     _, started = _state(str(pid), _PROC)
-    return _Process(boot, namespace, str(pid), started or _UNKNOWN)
+    return _Process(host, boot, namespace, str(pid), started or _UNKNOWN)
 
 
 def _state(pid: str, proc: Path) -> tuple[str | None, str | None]:

@@ -76,7 +76,7 @@ def test_a_process_with_the_same_pid_is_another_one(child: Callable[[], Child]) 
     assert provably_gone(":".join((host, boot, namespace, pid, str(int(started) - 1), token)))
 
 
-@pytest.mark.parametrize("part", [1, 2])
+@pytest.mark.parametrize("part", [0, 1, 2])
 def test_of_another_machine_or_container_nothing_is_known(child: Callable[[], Child], part: int) -> None:
     process, owner = child()
     process.kill()

@@ -56,16 +56,15 @@ class LocalFetcher:
         except RuntimeError:
             work.close()
             raise stopped from None
-        while True:
-            try:
-                return future.result(_LOOK_SECONDS)
-            except concurrent.futures.CancelledError:
-                raise stopped from None
-            except TimeoutError:
-                # A loop that was stopped does not say so to whom it leaves waiting.
-                if not future.done() and not self._alive():
-                    raise stopped from None
-            except KinesisEfoError:
-                raise
-            except Exception as error:
-                raise FetcherError(f"the fetcher failed: {type(error).__name__}: {error}") from error
+        while not concurrent.futures.wait((future,), _LOOK_SECONDS).done:
+            # A loop that was stopped does not say so to whom it leaves waiting.
+            if not self._alive():
+                raise stopped
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise stopped from None
+        except KinesisEfoError:
+            raise
+        except Exception as error:
+            raise FetcherError(f"the fetcher failed: {type(error).__name__}: {error}") from error

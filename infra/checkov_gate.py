@@ -196,14 +196,19 @@ def _canary_plan() -> dict[str, Any]:
     }
 
 
+def command() -> list[str]:
+    """The command that runs checkov in an environment of its own."""
+    return [_uv(), "tool", "run", "--from", CHECKOV, "checkov"]
+
+
 def _checkov(framework: str, scratch: str, arguments: Sequence[str]) -> list[dict[str, Any]]:
-    command = [
-        _uv(), "tool", "run", "--from", CHECKOV, "checkov",
+    scan = [
+        *command(),
         "--framework", framework, "--skip-download", "--compact", "--output", "json",
         "--external-checks-dir", str(CHECKS), *arguments,
     ]  # fmt: skip
     # Run in the scratch directory: checkov would obey a .checkov.yaml of the current one.
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd=scratch)
+    ran = subprocess.run(scan, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd=scratch)
     decoder, reports, text = json.JSONDecoder(), [], ran.stdout.strip()
     try:
         while text:

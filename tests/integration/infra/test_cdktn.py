@@ -11,15 +11,11 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.emr.packing import find_uv
 from tests.support.environments import DIRECTORY
+from tests.support.isolated import FORK, isolated
 from tests.support.terraform import schemas
 
 ROOT = Path(__file__).resolve().parents[3]
-
-# Both engines resolve in one environment only with older constructs: the fork gets one of its own.
-FORK = ("cdktn==0.24.0", schemas.WHEEL, "constructs>=10.6,<10.8", "pydantic>=2.12", "pyyaml>=6", "boto3>=1.43,<1.44")
-
 
 MAIN = f"from infra.__main__ import main; code = main(['--directory', {str(DIRECTORY)!r}])"
 
@@ -38,10 +34,7 @@ here = pathlib.Path(importlib.util.find_spec("cdktn_provider_aws").origin).paren
 shutil.copy(next(here.glob("_jsii/*.tgz")), {str(outdir / "wheel.tgz")!r})
 sys.exit(code)
 """
-    packages = [argument for package in FORK for argument in ("--with", package)]
-    # Compiling all of the provider would take longer than what it is used for.
-    options = ("--quiet", "--isolated", "--no-project", "--no-compile-bytecode")
-    command = [find_uv(), "run", *options, *packages, "python", "-c", script]
+    command = [*isolated(*FORK), "-c", script]
     environment = {**os.environ, "KINESIS_EFO_CDK": "cdktn", "CDKTF_OUTDIR": str(outdir)}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

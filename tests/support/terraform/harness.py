@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kinesis_efo.emr.packing import find_uv
+from tests.support.isolated import PROVIDER, isolated
 from tests.support.missing import terraform
 
 HERE = Path(__file__).parent
-PACKAGES = ("tf==1.2.0", "grpcio==1.85.1", "msgpack==1.2.4", "boto3>=1.43,<1.44")
 
 
 @contextmanager
@@ -28,11 +27,9 @@ def stand_in(directory: Path, aws: Mapping[str, str] | None = None) -> Iterator[
         aws: The variables that point to a local AWS in which it creates resources, if the stacks name none.
     """
     environment = {**os.environ, **(aws or {})}
-    packages = [argument for package in PACKAGES for argument in ("--with", package)]
     script = [str(HERE / "provider.py"), str(HERE / "schemas.json"), str(directory / "aws.sock")]
     # `-I` keeps this project's packages out.
-    options = ("--quiet", "--isolated", "--no-project", "--no-compile-bytecode")
-    command = [find_uv(), "run", *options, *packages, "python", "-I", *script]
+    command = [*isolated(*PROVIDER), "-I", *script]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:

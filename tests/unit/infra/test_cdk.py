@@ -35,7 +35,9 @@ def test_a_resource_of_the_provider_is_loaded_when_it_is_used(tmp_path: Path) ->
     directory.mkdir(parents=True)
     resources = ("kinesisStream", "wafRule")
     void = "exports.wafRule = exports.kinesisStream = void 0;\n"
-    (directory / "index.js").write_text(void + "".join(f'exports.{name} = require("./{name}");\n' for name in resources))
+    (directory / "index.js").write_text(
+        void + "".join(f'exports.{name} = require("./{name}");\n' for name in resources)
+    )
     for name in resources:
         (directory / f"{name}.js").write_text(f'console.log("loaded {name}"); exports.name = "{name}";')
     script = f"""

@@ -1,0 +1,47 @@
+"""Python environments beside the project's, for packages that cannot be installed together with its own.
+
+`python -m tests.support.isolated` fetches them all, and lets jsii unpack its packages: what is kept from that makes the first run of
+the tests as fast as the others.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from infra import checkov_gate
+from kinesis_efo.emr.packing import find_uv
+from tests.support.terraform import schemas
+
+ROOT = Path(__file__).parents[2]
+
+PROVIDER = ("tf==1.2.0", "grpcio==1.85.1", "msgpack==1.2.4", "boto3>=1.43,<1.44")
+"""What the stand-in for Terraform's AWS provider needs."""
+
+# Both engines resolve in one environment only with older constructs: the fork gets one of its own.
+FORK = ("cdktn==0.24.0", schemas.WHEEL, "constructs>=10.6,<10.8", "pydantic>=2.12", "pyyaml>=6", "boto3>=1.43,<1.44")
+
+
+def isolated(*packages: str) -> list[str]:
+    """The beginning of a command that runs Python with these packages and without the project's."""
+    # Compiling all that is installed would take longer than what it is used for.
+    options = ("--quiet", "--isolated", "--no-project", "--no-compile-bytecode")
+    return [find_uv(), "run", *options, *(argument for name in packages for argument in ("--with", name)), "python"]
+
+
+def fetch() -> None:
+    """Run each environment once. One that cannot be fetched is left to the tests that need it, which say so."""
+    for command, engine in (
+        ([*checkov_gate.command(), "--version"], ""),
+        ([*isolated(*PROVIDER), "-c", ""], ""),
+        ([*isolated(*FORK), "-c", "import infra.cdk"], "cdktn"),
+        ([sys.executable, "-c", "import infra.cdk"], ""),
+    ):
+        environment = {**os.environ, "KINESIS_EFO_CDK": engine}
+        subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    fetch()

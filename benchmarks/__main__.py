@@ -26,6 +26,7 @@ BENCHMARKS: Final = {
     "fetching": ("benchmarks.fetching", "Loopback HTTP to the fetcher's buffer"),
     "memory": ("benchmarks.memory", "The memory of a fetcher whose reader stands still"),
     "idle": ("benchmarks.idle", "A trigger with no data"),
+    "leases": ("benchmarks.leases", "What a run asks of DynamoDB"),
     "reading": ("benchmarks.reading", "Kinesis to Spark's noop sink, local[2]"),
     "latency": ("benchmarks.latency", "PutRecords to foreachBatch, 1,000 records/s"),
     "metrics": ("benchmarks.metrics", "What watching a fetcher costs"),

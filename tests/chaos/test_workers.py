@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -158,15 +159,18 @@ def test_a_process_that_was_stopped_cannot_serve_checkpoint_or_delete_once_anoth
     taken = [
         write for write in trace.writes if write.before and first.owns(write.before.owner) and second.owns(write.writer)
     ]
-    assert sorted(write.key for write in taken) == sorted(w.leases()), "every lease was taken over, once"
-    for write in taken:
-        later = [each for each in trace.writes if each.key == write.key and each.at > write.at]
-        assert not [each for each in later if first.owns(each.writer)], f"the stopped process wrote {write.key} again"
-        assert later
-    last_taken = max(write.at for write in taken)
+    assert [write.key for write in taken] == ["#run:orders"], "the lease was taken over, once"
+    assert taken[0].after
+    later = [each for each in trace.writes if each.at > taken[0].at]
+    assert later
+    assert not [each for each in later if first.owns(each.writer)], "the stopped process renewed it again"
+    assert not [each for each in later if each.after and each.after.epoch < taken[0].after.epoch], (
+        "or wrote a checkpoint"
+    )
+    last_taken = taken[0].at
     assert not [line for line in first.said("READ") if float(line[1]) > last_taken], "the stopped process served again"
     assert failed[1] in ("LeaseLostError", "AlreadyRunningError"), failed
-    assert f":{second.pid} " in failed[2]
+    assert re.search(rf":{second.pid}\b", failed[2])
     assert not second.said("FAILED")
     trace.check(TIMEOUT)
     assert trace.rows(w.lease_table) == w.leases()
@@ -187,7 +191,7 @@ def test_a_process_that_is_slow_to_deliver_keeps_its_leases(
         assert slow.rows > seen
         refused.end()
         slow.end()
-    assert all(slow.owns(write.writer) for write in trace.writes)
+    assert all(slow.owns(write.writer) for write in trace.writes if write.after and write.after.is_run)
     trace.check(TIMEOUT)
 
 
@@ -210,8 +214,8 @@ def test_nothing_is_left_of_a_process_that_ends_or_dies(
 
         ending = worker(w)
         ending.wait_for("READ", more_than=3)
-        taken = [write for write in trace.writes if write.before and dying.owns(write.before.owner)][-2:]
-        assert all(ending.owns(write.writer) for write in taken), "its leases need not expire: the process is gone"
+        taken = [write for write in trace.writes if write.before and dying.owns(write.before.owner)][-1]
+        assert ending.owns(taken.writer), "its lease need not expire: the process is gone"
         ending.end()
         assert ending.said("STOPPED")
         assert all(row.get("leaseOwner") is None for row in w.leases().values()), "the leases are free at once"

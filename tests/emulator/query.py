@@ -22,8 +22,7 @@ from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport
-from kinesis_efo.leases import LeaseLoop, Timing, Worker
-from kinesis_efo.leases.row import LeaseKeys
+from kinesis_efo.leases import LeaseKeys, RunLease, Timing
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings, Start
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
@@ -86,14 +85,15 @@ class Application:
 
 
 class WatchedFetcher(Fetcher):
-    """Tells the oracle which leases it loses."""
+    """Tells the oracle of which shards it loses the lease."""
 
     oracle: Oracle
 
-    def lease_lost(self, key: str, owner: str | None) -> None:
+    def lease_lost(self, stream: str, owner: str | None) -> None:
         """See `LeaseListener`."""
-        self.oracle.interrupted(key)
-        super().lease_lost(key, owner)
+        for feed in self.feeds:
+            self.oracle.interrupted(feed.key.shard)
+        super().lease_lost(stream, owner)
 
 
 class Query:
@@ -124,13 +124,14 @@ class Query:
             )
         }  # fmt: skip
         self.keys = LeaseKeys({"orders": application.ref.stream_name})
-        worker = Worker(name, f"run-{application.runs}")
-        self.leases = LeaseLoop(
-            self.network, worker, Timing(LEASE_TIMEOUT), application.clock, Random(name), application="lake"
+        self.leases = RunLease(
+            self.network, name, self.keys, Timing(LEASE_TIMEOUT), application.clock, Random(name), application="lake"
         )
         settings = FetcherSettings(application.fail_on_data_loss, LEASE_TIMEOUT)
         budget = Budget(application.buffer_bytes, now=application.clock.monotonic)
-        self.fetcher = WatchedFetcher(self.streams, self.leases, self.keys, budget, settings, application.clock)
+        self.fetcher = WatchedFetcher(
+            self.streams, self.leases, self.network, self.keys, budget, settings, application.clock
+        )
         self.fetcher.oracle = self.oracle
         self.most_used = 0
 

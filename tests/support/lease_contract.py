@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from kinesis_efo.leases import Behind, Lease, LeaseInfo, LeaseStore, Lost, Written
+from kinesis_efo.leases import Behind, Lease, LeaseInfo, LeaseStore, Lost, Written, run_key
 from kinesis_efo.leases.row import Item
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 
@@ -28,7 +28,7 @@ def lost(outcome: object) -> Lease | None:
 
 
 async def owned(store: LeaseStore, owner: str = "a") -> Lease:
-    return written(await store.create_if_absent(Lease.new(KEY, LeaseInfo()).taken(owner, "run", "grpc://here")))
+    return written(await store.create_if_absent(Lease.new(KEY, LeaseInfo()).taken(owner, "grpc://here", 1)))
 
 
 async def stored(store: LeaseStore, key: str = KEY) -> Lease | None:
@@ -52,7 +52,7 @@ class LeaseStoreContract(ABC):
         async def scenario(store: LeaseStore) -> None:
             lease = Lease.new(
                 KEY, LeaseInfo(Position.at_timestamp(1_700_000_000_123), frozenset({"shardId-p"}), "0", str(2**128 - 1))
-            ).taken("a", "run", "grpc://here")
+            ).taken("a", "grpc://here", 1)
             assert written(await store.create_if_absent(lease)) == lease
             assert await stored(store) == lease
 
@@ -61,7 +61,7 @@ class LeaseStoreContract(ABC):
     def test_a_row_is_created_once(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             first = await owned(store, "a")
-            other = Lease.new(KEY, LeaseInfo()).taken("b", "run", "grpc://there")
+            other = Lease.new(KEY, LeaseInfo()).taken("b", "grpc://there", 2)
             assert lost(await store.create_if_absent(other)) == first
             assert await stored(store) == first
 
@@ -81,7 +81,7 @@ class LeaseStoreContract(ABC):
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
             renewed = written(await store.apply(seen, Lease.renewed))
-            assert lost(await store.take(seen, "b", "run", "grpc://there")) == renewed
+            assert lost(await store.take(seen, "b", "grpc://there", 2)) == renewed
             assert await stored(store) == renewed
 
         self.run(scenario)
@@ -89,9 +89,9 @@ class LeaseStoreContract(ABC):
     def test_taking_changes_the_owner_and_shuts_the_old_one_out(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
-            taken = written(await store.take(seen, "b", "run 2", "grpc://there"))
-            assert (taken.owner, taken.run, taken.endpoint) == ("b", "run 2", "grpc://there")
-            assert (taken.counter, taken.owner_switches) == (seen.counter + 1, seen.owner_switches + 1)
+            taken = written(await store.take(seen, "b", "grpc://there", 2))
+            assert (taken.owner, taken.endpoint, taken.epoch) == ("b", "grpc://there", 2)
+            assert taken.counter == seen.counter + 1
             for change in (Lease.renewed, Lease.released, lambda lease: lease.checkpointed(Position.after(7))):
                 assert lost(await store.apply(seen, change)) == taken
             assert lost(await store.delete(seen)) == taken
@@ -103,7 +103,7 @@ class LeaseStoreContract(ABC):
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
             names = [f"worker {i}" for i in range(8)]
-            outcomes = await asyncio.gather(*(store.take(seen, name, "run", "") for name in names))
+            outcomes = await asyncio.gather(*(store.take(seen, name, "", 2) for name in names))
             winners = [each for each in outcomes if isinstance(each, Written)]
             assert len(winners) == 1
             assert await stored(store) == winners[0].lease
@@ -114,21 +114,21 @@ class LeaseStoreContract(ABC):
         async def scenario(store: LeaseStore) -> None:
             seen = await owned(store)
             assert lost(await store.create_if_absent(seen)) == seen
-            taken = written(await store.take(seen, "b", "run", "grpc://there"))
-            assert lost(await store.take(seen, "b", "run", "grpc://there")) == taken
-            assert written(await store.take(taken, "b", "run", "grpc://there")).owner_switches == taken.owner_switches
+            taken = written(await store.take(seen, "b", "grpc://there", 2))
+            assert lost(await store.take(seen, "b", "grpc://there", 2)) == taken
+            assert written(await store.take(taken, "b", "grpc://there", 3)).epoch == 3
 
         self.run(scenario)
 
-    def test_a_checkpoint_is_stored_as_kcl_stores_it_and_renews(self) -> None:
+    def test_a_checkpoint_is_stored_as_kcl_stores_it_and_leaves_no_owner(self) -> None:
         async def scenario(store: LeaseStore) -> None:
-            lease = written(await store.take(await owned(store), "b", "run", ""))
-            after = written(await store.apply(lease, lambda row: row.checkpointed(Position.after(BIG), 3)))
-            assert (after.checkpoint, after.sub, after.owner_switches) == (Position.after(BIG), 3, 0)
-            assert after.counter == lease.counter + 1
+            lease = written(await store.take(await owned(store), "b", "", 2))
+            after = written(await store.apply(lease, lambda row: row.checkpointed(Position.after(BIG), record=BIG)))
+            assert (after.checkpoint, after.continuation, after.owner_switches) == (Position.after(BIG), BIG, 0)
+            assert (after.counter, after.owner) == (lease.counter + 1, None)
             item = await self.get_item(store, KEY)
             assert item["checkpoint"] == {"S": "9" * 129}
-            assert item["checkpointSubSequenceNumber"] == {"N": "3"}
+            assert item["checkpointSubSequenceNumber"] == {"N": "0"}
             assert item["ownerSwitchesSinceCheckpoint"] == {"N": "0"}
 
         self.run(scenario)
@@ -136,10 +136,10 @@ class LeaseStoreContract(ABC):
     def test_the_time_goes_when_the_checkpoint_leaves_it(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             info = LeaseInfo(Position.at_timestamp(1_700_000_000_123))
-            lease = written(await store.create_if_absent(Lease.new(KEY, info).taken("a", "run", "")))
+            lease = written(await store.create_if_absent(Lease.new(KEY, info).taken("a", "", 1)))
             item = await self.get_item(store, KEY)
             assert (item["checkpoint"], item["checkpointTimestamp"]) == ({"S": "AT_TIMESTAMP"}, {"N": "1700000000123"})
-            await store.apply(lease, lambda row: row.checkpointed(Position.after(1)))
+            await store.apply(lease, lambda row: row.checkpointed(Position.after(1), record=1))
             assert "checkpointTimestamp" not in await self.get_item(store, KEY)
 
         self.run(scenario)
@@ -147,11 +147,11 @@ class LeaseStoreContract(ABC):
     def test_a_finished_shard_names_its_children_and_is_free(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             lease = await owned(store)
-            end = written(await store.apply(lease, lambda row: row.released_at(SHARD_END, 0, {"c1", "c2"})))
+            end = written(await store.apply(lease, lambda row: row.checkpointed(SHARD_END, {"c1", "c2"})))
             assert (end.checkpoint, end.children, end.owner) == (SHARD_END, {"c1", "c2"}, None)
             item = await self.get_item(store, KEY)
             assert sorted(item["childShardIds"]["SS"]) == ["c1", "c2"]
-            assert not {"leaseOwner", "run", "endpoint"} & item.keys()
+            assert not {"leaseOwner", "endpoint"} & item.keys()
 
         self.run(scenario)
 
@@ -167,13 +167,27 @@ class LeaseStoreContract(ABC):
 
         self.run(scenario)
 
+    def test_a_runs_row_has_no_checkpoint_and_keeps_its_epoch(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            row = Lease(run_key("orders"), checkpoint=None).taken("a", "grpc://here", 7)
+            held = written(await store.create_if_absent(row))
+            assert held == row
+            renewed = written(await store.apply(held, Lease.renewed))
+            assert (renewed.epoch, renewed.owner, renewed.is_run) == (7, "a", True)
+            item = await self.get_item(store, "#run:orders")
+            assert sorted(item) == ["endpoint", "epoch", "leaseCounter", "leaseKey", "leaseOwner"]
+            free = written(await store.apply(renewed, Lease.released))
+            assert written(await store.take(free, "b", "", 8)).epoch == 8
+
+        self.run(scenario)
+
     def test_a_deleted_row_is_not_brought_back_by_an_update(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             lease = await owned(store)
             assert written(await store.delete(lease)) == lease
             assert lost(await store.delete(lease)) is None
             assert lost(await store.apply(lease, Lease.renewed)) is None
-            assert lost(await store.take(lease, "b", "run", "")) is None
+            assert lost(await store.take(lease, "b", "", 2)) is None
             assert await stored(store) is None
 
         self.run(scenario)
@@ -184,23 +198,9 @@ class LeaseStoreContract(ABC):
             renewed = written(await store.apply(seen, Lease.renewed))
             assert lost(await store.delete(seen)) == renewed
             free = written(await store.apply(renewed, Lease.released))
-            taken = written(await store.take(free, "b", "run", ""))
+            taken = written(await store.take(free, "b", "", 2))
             assert lost(await store.delete(replace(free, counter=taken.counter))) == taken
             assert await stored(store) == taken
-
-        self.run(scenario)
-
-    def test_asking_leaves_the_owner_its_lease_and_is_seen_by_it(self) -> None:
-        async def scenario(store: LeaseStore) -> None:
-            held = await owned(store)
-            asked = written(await store.ask(held, "b"))
-            assert (asked.owner, asked.counter, asked.handover_to) == ("a", held.counter, "b")
-            renewed = written(await store.apply(held, Lease.renewed))
-            assert renewed.handover_to == "b"
-            assert isinstance(await store.ask(held, "c"), Lost)
-            free = written(await store.apply(renewed, Lease.released))
-            assert (free.owner, free.handover_to) == (None, "b")
-            assert written(await store.take(free, "b", "run", "")).handover_to is None
 
         self.run(scenario)
 
@@ -218,16 +218,18 @@ class LeaseStoreContract(ABC):
                 "pendingCheckpoint": {"S": "49"},
                 "pendingCheckpointSubSequenceNumber": {"N": "0"},
                 "pendingCheckpointState": {"B": b"x"},
+                "handoverTo": {"S": "x"},
             }
             await self.put_item(store, kcl)
             seen = await stored(store)
             assert seen is not None
-            assert (seen.checkpoint, seen.run) == (None, None)
-            written(await store.take(seen, "b", "run", "grpc://there"))
+            assert seen.checkpoint is None
+            assert not seen.ours
+            written(await store.take(seen, "b", "grpc://there", 2))
             item = await self.get_item(store, KEY)
             assert item["throughputKBps"] == {"N": "12.5"}
             assert item["checkpoint"] == {"S": "LATEST"}
-            assert not [name for name in item if name.startswith(("pending", "checkpointOwner"))]
+            assert not [name for name in item if name.startswith(("pending", "checkpointOwner", "handover"))]
 
         self.run(scenario)
 

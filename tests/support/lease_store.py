@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from kinesis_efo.errors import TableUnavailableError
 from kinesis_efo.leases import Lease, LeaseStore, Lost, Scan, Written
-from kinesis_efo.leases.row import KCL_TRANSIENT, Item
+from kinesis_efo.leases.row import OBSOLETE, Item
 from kinesis_efo.leases.store import Outcome
 
 T = TypeVar("T")
@@ -64,8 +64,8 @@ class MemoryLeaseStore(LeaseStore):
         old, new = before.to_item(), after.to_item()
         changed = {name: value for name, value in new.items() if old.get(name) != value}
         gone = set(old) - set(new)
-        if after.owner not in (None, before.owner):
-            gone |= set(KCL_TRANSIENT)
+        if not after.is_run:
+            gone |= set(OBSOLETE)
         self._store(
             before.key, {name: value for name, value in {**(item or {}), **changed}.items() if name not in gone}
         )

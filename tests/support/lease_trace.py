@@ -100,8 +100,8 @@ class LeaseTrace(NoFaults):
                         f"{key}: {new.owner} took it {quiet:.2f} s after {old.owner} wrote"
                     )
                 assert new.counter >= old.counter, later
-                if old.checkpoint is not None and new.checkpoint is not None:
-                    assert new.checkpoint.reaches(old.checkpoint), f"{key} went back: {later}"
+                if old.reached is not None and new.reached is not None:
+                    assert new.reached.reaches(old.reached), f"{key} went back: {later}"
 
 
 def _holds(condition: str, item: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:

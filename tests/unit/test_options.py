@@ -40,6 +40,7 @@ WRONG = {
     "catchUp": ["maybe"],
     "latencyHooks": ["off"],
     "leaseTimeout": ["999ms", "2h", "10 seconds", "-1s"],
+    "checkpointRate": ["0", "2000", "fast", "nan"],
     "pollTimeout": ["0", "61s", "fast"],
     "idleCheckpointInterval": ["500", "hourly"],
     "region": [""],

@@ -18,6 +18,7 @@ from kinesis_efo.cli.lease_access import Leases, TimeoutOption, opened
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.topology import Topology, explained
 from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.store import Scan
 from kinesis_efo.operate import lag as lagging
 from kinesis_efo.operate.lag import ShardLag, Sightings, State
 from kinesis_efo.operate.lease_watch import watch
@@ -115,20 +116,21 @@ class _Look:
             waiting: Called if one scan of the table does not settle who is alive.
         """
         async with opened(self._aws, self._location, self._streams) as application:
-            seen = await watch(application.table, self._clock, seconds, application.selects, waiting)
+            seen = await watch(application.table, self._clock, seconds, application.guards, waiting)
             self._sightings.add(seen, self._clock.monotonic())
-            return await self._measure(application, dict(seen.scan.leases), list(seen.scan.unreadable.values()))
+            return await self._measure(application, seen.scan, list(seen.scan.unreadable.values()))
 
-    async def _measure(self, application: Leases, leases: dict[str, Any], remarks: list[str]) -> _Report:
+    async def _measure(self, application: Leases, scan: Scan, remarks: list[str]) -> _Report:
         manifest, access = application.manifest, application.access
         topology = Topology(await access.client("kinesis"))
         rows: list[ShardLag] = []
+        runs = application.runs(scan)
         for name, ref in manifest.streams.items():
             shards = await explained(topology.shards(ref.stream_arn), ref, manifest.source)
-            of_stream = lagging.by_shard(leases, application.keys, name)
+            of_stream = lagging.by_shard(scan.leases, application.keys, name)
             if not of_stream:
                 remarks.append(f"{name}: no leases: {manifest.application} has never read it")
-            rows += lagging.rows(ref, shards, of_stream, self._sightings, self._clock)
+            rows += lagging.rows(ref, shards, of_stream, runs.get(name), self._sightings, self._clock)
         rows, reasons = await lagging.measured(access, manifest, rows, self._clock, self._count)
         reported, more = await lagging.reported(access, manifest.streams, self._clock.time())
         return _Report(manifest.application, self._clock.time(), rows, reported, [*remarks, *reasons, *more])

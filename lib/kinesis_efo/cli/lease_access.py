@@ -51,18 +51,31 @@ class Leases:
     access: Access
 
     def selects(self, lease: Lease) -> bool:
-        """Whether a row is selected."""
+        """Whether a shard's row is selected."""
         shard = self.keys.decode(lease.key)
         named = shard is not None and shard.stream in self.manifest.streams
         return named and (not self.shards or (shard is not None and shard.shard in self.shards))
 
+    def guards(self, lease: Lease) -> bool:
+        """Whether the owner of a row, if it has one, reads what is selected: a run's lease on its stream guards a shard's row."""
+        return self.selects(lease) or self.is_run(lease)
+
+    def is_run(self, lease: Lease) -> bool:
+        """Whether a row is a run's lease on a selected stream."""
+        return lease.is_run and self.keys.stream(lease.key) in self.manifest.streams
+
+    def runs(self, scan: Scan) -> dict[str, Lease]:
+        """The runs' leases on the selected streams, by stream."""
+        found = {self.keys.stream(key) or "": lease for key, lease in scan.leases.items() if self.is_run(lease)}
+        return dict(sorted(found.items()))
+
     def selected(self, scan: Scan) -> dict[str, Lease]:
-        """The selected rows of a scan, by lease key.
+        """The selected shards' rows of a scan, by lease key. Of several rows of one shard, the one with our own form of key.
 
         Raises:
             ConfigurationError: A selected shard has no row.
         """
-        found = {key: lease for key, lease in scan.leases.items() if self.selects(lease)}
+        found = {lease.key: lease for lease in self.keys.by_shard(scan.leases).values() if self.selects(lease)}
         missing = self.shards - {shard.shard for key in found if (shard := self.keys.decode(key))}
         if missing:
             streams = ", ".join(sorted(self.manifest.streams))

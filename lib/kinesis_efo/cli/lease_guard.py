@@ -183,4 +183,4 @@ def _data(edit: Edit) -> dict[str, Any]:
 def _position(lease: Lease | None) -> str | None:
     if lease is None:
         return None
-    return "LATEST" if lease.checkpoint is None else str(lease.checkpoint)
+    return "LATEST" if lease.reached is None else str(lease.reached)

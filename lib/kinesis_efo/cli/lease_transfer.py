@@ -1,4 +1,4 @@
-"""``kinesis-efo leases export`` and ``import-kcl``: write leases to a file, and take over those of a KCL application."""
+"""``kinesis-efo leases export``, ``import-kcl`` and ``export-kcl``: to a file, and from and to a KCL application's lease table."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from kinesis_efo.cli.lease_access import Leases, opened
 from kinesis_efo.cli.lease_guard import ChangeMode, Plan, change, changes_leases
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.kinesis.topology import Topology, explained
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.operate import lease_edits
+from kinesis_efo.operate.kcl_rows import KclRows, Naming, kcl_rows, stream_id
 from kinesis_efo.operate.lease_source import read_file, source_keys
 from kinesis_efo.options import AwsSettings
 
@@ -28,7 +30,7 @@ def export(
     manifest: arguments.ManifestOption,
     to: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output by default.")] = None,
 ) -> None:
-    """Export all leases as JSON, in the form of `aws dynamodb scan`; `import-kcl --from-file` reads it."""
+    """Export the checkpoints of all shards as JSON, in the form of `aws dynamodb scan`; `import-kcl --from-file` reads it."""
 
     async def read() -> tuple[Leases, Scan]:
         async with opened(aws, manifest) as application:
@@ -36,12 +38,13 @@ def export(
 
     application, scan = asyncio.run(read())
     _require_complete("an export", scan)
+    rows = [lease for _, lease in sorted(scan.leases.items()) if not lease.is_run]
     document = {
         "application": application.manifest.application,
         "leaseTable": application.manifest.lease_table,
         "exportedAt": datetime.now(UTC).isoformat(timespec="seconds"),
-        "Count": len(scan.leases),
-        "Items": [lease.to_item() for _, lease in sorted(scan.leases.items())],
+        "Count": len(rows),
+        "Items": [lease.to_item() for lease in rows],
     }
     text = json.dumps(document, indent=2)
     if to is None:
@@ -51,7 +54,7 @@ def export(
         to.write_text(text + "\n")
     except OSError as error:
         raise ConfigurationError(f"--output {to} cannot be written: {error.strerror}") from None
-    output.remark(f"{output.count(len(scan.leases), 'lease')} written to {to}")
+    output.remark(f"{output.count(len(rows), 'lease')} written to {to}")
 
 
 @changes_leases
@@ -97,15 +100,77 @@ def import_kcl(
                 remarks += [f"{key} begins now: KCL had stored no position" for key in found.begun_now]
                 return Plan(found.edits, remarks)
 
-            await change(application.table, plan, application.selects, mode, source)
+            await change(application.table, plan, application.guards, mode, source)
 
     asyncio.run(import_leases())
 
 
-async def _source_table(application: Leases, name: str) -> LeaseTable:
+@changes_leases
+def export_kcl(
+    aws: AwsSettings,
+    mode: ChangeMode,
+    manifest: arguments.ManifestOption,
+    table: Annotated[
+        str, typer.Option(metavar="TABLE", help="The KCL application's lease table, which bears its application name.")
+    ],
+    multi_stream: Annotated[
+        bool, typer.Option("--multi-stream", help="The KCL application reads several streams (MultiStreamTracker).")
+    ] = False,
+    stream: arguments.StreamsOption = None,
+) -> None:
+    """Write positions to a KCL application's table, so that it goes on exactly where the query stopped. Stop the query first."""
+
+    async def export_leases() -> None:
+        async with opened(aws, manifest, stream) as application:
+            names = sorted(application.manifest.streams)
+            if not multi_stream and len(names) > 1:
+                raise ConfigurationError(
+                    f"a KCL application without --multi-stream reads one stream, and this one reads {', '.join(names)}: "
+                    "say with --stream which one, or give --multi-stream"
+                )
+            target = await _source_table(application, table, "--table")
+            scan = await application.table.scan()
+            _require_complete("an export", scan)
+            made = {name: await _kcl_rows(application, scan, name, multi_stream=multi_stream) for name in names}
+
+            def plan(present: Scan, _: Scan) -> Plan:
+                _require_complete("an export", present)
+                edits = [
+                    edit
+                    for naming, found in made.values()
+                    for edit in lease_edits.exact(
+                        {key: row for key, row in present.leases.items() if naming.owns(key)}, found.rows
+                    )
+                ]
+                return Plan(edits, [remark for _, found in made.values() for remark in found.remarks])
+
+            # A run that goes on would be ahead of the rows at once.
+            await change(target, plan, lambda _lease: True, mode, application.table)
+
+    asyncio.run(export_leases())
+
+
+async def _kcl_rows(application: Leases, scan: Scan, name: str, *, multi_stream: bool) -> tuple[Naming, KclRows]:
+    ref = application.manifest.streams[name]
+    kinesis = await application.access.client("kinesis")
+    rows = {key.shard: row for key, row in application.keys.by_shard(scan.leases).items() if key.stream == name}
+    if not rows:
+        raise ConfigurationError(
+            f"{application.table.label} has no checkpoint of stream {name}: the application has not read it"
+        )
+    shards = await explained(Topology(kinesis).shards(ref.stream_arn), ref, application.manifest.source)
+    naming = Naming(
+        await explained(stream_id(kinesis, ref.stream_arn), ref, application.manifest.source) if multi_stream else None
+    )
+    by_id = {shard.shard_id: shard for shard in shards}
+    making = kcl_rows(kinesis, ref.stream_arn, rows, by_id, naming)
+    return naming, await explained(making, ref, application.manifest.source)
+
+
+async def _source_table(application: Leases, name: str, option: str = "--from-table") -> LeaseTable:
     if name == application.manifest.lease_table:
         raise ConfigurationError(
-            f"{name} is the application's own lease table: --from-table must name that of the KCL application"
+            f"{name} is the application's own lease table: {option} must name that of the KCL application"
         )
     dynamodb = await application.access.client("dynamodb")
     table = LeaseTable(dynamodb, name, declared_by="the KCL application of that name")

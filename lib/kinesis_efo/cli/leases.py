@@ -1,6 +1,6 @@
 """``kinesis-efo leases``: lists the rows of an application's lease table, and changes them by hand under guard.
 
-Leases say where a *new* query starts (`startingPosition=LEASES`). A query with a Spark checkpoint goes on from its
+Checkpoints say where a *new* query starts (`startingPosition=LEASES`). A query with a Spark checkpoint goes on from its
 checkpoint, whatever changes here.
 """
 
@@ -15,7 +15,7 @@ import typer
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.lease_access import Leases, ShardsOption, opened
 from kinesis_efo.cli.lease_guard import ChangeMode, Plan, change, changes_leases
-from kinesis_efo.cli.lease_transfer import export, import_kcl
+from kinesis_efo.cli.lease_transfer import export, export_kcl, import_kcl
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.kinesis.topology import Topology, explained, starting_positions
@@ -30,6 +30,7 @@ from kinesis_efo.units import parse_time
 leases = typer.Typer(no_args_is_help=True, help="See an application's leases, and change them by hand.")
 leases.command("export")(export)
 leases.command("import-kcl")(import_kcl)
+leases.command("export-kcl")(export_kcl)
 
 
 @leases.command("list")
@@ -41,28 +42,32 @@ def list_leases(
     shard: ShardsOption = None,
     as_json: output.JsonFlag = False,
 ) -> None:
-    """List the leases: who holds which shard, and how far it was read. `lag` tells whether an owner is alive."""
+    """List who holds the lease on each stream, and how far each shard was read. `lag` tells whether an owner is alive."""
 
-    async def read() -> tuple[list[tuple[ShardKey, Lease]], Scan]:
+    async def read() -> tuple[list[tuple[ShardKey, Lease]], dict[str, Lease], Scan]:
         async with opened(aws, manifest, stream, shard) as application:
             scan = await application.table.scan()
             found = sorted(application.selected(scan).items())
-            return [(application.keys.decode(key) or ShardKey("", key), lease) for key, lease in found], scan
+            rows = [(application.keys.decode(key) or ShardKey("", key), lease) for key, lease in found]
+            return rows, application.runs(scan), scan
 
-    rows, scan = asyncio.run(read())
+    rows, runs, scan = asyncio.run(read())
     output.answer(
         as_json,
-        {"leases": [_data(key, lease) for key, lease in rows]},
+        {
+            "runs": [_run_data(name, lease) for name, lease in runs.items()],
+            "leases": [_data(key, lease, runs.get(key.stream)) for key, lease in rows],
+        },
         lambda: output.table(
-            ("stream", "=shard", "checkpoint", "owner", ">counter", ">switches"),
+            ("stream", "=shard", "checkpoint", "owner", ">counter", ">epoch"),
             [
                 (
                     key.stream,
                     key.shard,
                     _checkpoint(lease),
-                    lease.owner and readable(lease.owner),
+                    (owner := _owner(lease, runs.get(key.stream))) and readable(owner),
                     str(lease.counter),
-                    str(lease.owner_switches),
+                    str(lease.epoch),
                 )
                 for key, lease in rows
             ],
@@ -79,17 +84,16 @@ def release(
     mode: ChangeMode,
     manifest: arguments.ManifestOption,
     stream: arguments.StreamsOption = None,
-    shard: ShardsOption = None,
 ) -> None:
-    """Free leases whose owner is dead, so that a restart need not wait until they expire."""
+    """Free the leases of runs that are dead, so that a restart need not wait until they expire."""
 
     async def free() -> None:
-        async with opened(aws, manifest, stream, shard) as application:
+        async with opened(aws, manifest, stream) as application:
 
             def plan(scan: Scan, _: Scan) -> Plan:
-                return Plan(lease_edits.releases(application.selected(scan).values()))
+                return Plan(lease_edits.releases(filter(application.guards, scan.leases.values())))
 
-            await change(application.table, plan, application.selects, mode)
+            await change(application.table, plan, application.guards, mode)
 
     asyncio.run(free())
 
@@ -131,7 +135,7 @@ def reset(
                     ],
                 )
 
-            await change(application.table, plan, application.selects, mode)
+            await change(application.table, plan, application.guards, mode)
 
     asyncio.run(move())
 
@@ -172,27 +176,41 @@ def _target(text: str, *, whole_streams: bool) -> Position:
 
 
 def _checkpoint(lease: Lease) -> str:
-    if lease.checkpoint is None:
+    if lease.reached is None:
         return "LATEST"
-    text = str(lease.checkpoint)
-    if lease.checkpoint.kind is PositionKind.AT_TIMESTAMP:
-        moment = datetime.fromtimestamp(lease.checkpoint.value / 1000, UTC)
+    text = str(lease.reached)
+    if lease.reached.kind is PositionKind.AT_TIMESTAMP:
+        moment = datetime.fromtimestamp(lease.reached.value / 1000, UTC)
         text = f"AT_TIMESTAMP:{moment.isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
     return f"{text} (user record {lease.sub})" if lease.sub else text
 
 
-def _data(key: ShardKey, lease: Lease) -> dict[str, Any]:
+def _owner(lease: Lease, run: Lease | None) -> str | None:
+    return lease.owner or (run.owner if run is not None else None)
+
+
+def _run_data(stream: str, lease: Lease) -> dict[str, Any]:
+    return {
+        "stream": stream,
+        "leaseKey": lease.key,
+        "owner": lease.owner,
+        "epoch": lease.epoch,
+        "endpoint": lease.endpoint,
+        "counter": lease.counter,
+    }
+
+
+def _data(key: ShardKey, lease: Lease, run: Lease | None) -> dict[str, Any]:
     return {
         "stream": key.stream,
         "shardId": key.shard,
         "leaseKey": lease.key,
-        "checkpoint": "LATEST" if lease.checkpoint is None else str(lease.checkpoint),
+        "checkpoint": "LATEST" if lease.reached is None else str(lease.reached),
         "subSequenceNumber": lease.sub,
-        "owner": lease.owner,
-        "run": lease.run,
-        "endpoint": lease.endpoint,
+        "lastRecord": None if lease.record is None else str(lease.record),
+        "owner": _owner(lease, run),
+        "epoch": lease.epoch,
         "counter": lease.counter,
-        "ownerSwitches": lease.owner_switches,
         "parents": sorted(lease.parents),
         "children": sorted(lease.children),
     }

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.kinesis.events import Event
+from kinesis_efo.kinesis.events import Event, last_record
 from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey
 
 EVENT_OVERHEAD: Final = 512
@@ -51,6 +51,7 @@ class ShardBuffer:
 
     Attributes:
         waiting_since: When the oldest records in the buffer arrived, seconds on the monotonic clock; None where it has none.
+        last_record: Sequence number of the last record before `start` that this buffer has held; None where there was none.
     """
 
     def __init__(self, key: ShardKey, start: Position, budget: Budget, arrived: Callable[[], None]) -> None:
@@ -58,6 +59,7 @@ class ShardBuffer:
         self.start = start
         self.end = start
         self.waiting_since: float | None = None
+        self.last_record: int | None = None
         self._budget = budget
         self._account = budget.join(key)
         self._reserved = 0
@@ -283,6 +285,9 @@ class ShardBuffer:
             return
         self.start = _position(self._ends[stop - 1])
         freed = self._bytes_through[stop] - self._bytes_through[self._gone]
+        last = next((payload for payload in reversed(self._payloads[self._gone : stop]) if payload is not None), None)
+        if last is not None:
+            self.last_record = last_record(last) or self.last_record
         # Payloads are freed at once, their slots only now and then: deleting from the front moves the rest.
         self._payloads[self._gone : stop] = [None] * (stop - self._gone)
         self._gone = stop

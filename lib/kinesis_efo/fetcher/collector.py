@@ -13,7 +13,7 @@ from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import State, SubscriptionStats
-from kinesis_efo.leases.loop import LeaseLoop
+from kinesis_efo.leases.run import RunLease
 from kinesis_efo.metrics import Attributes, Labels, Sample
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
@@ -39,7 +39,7 @@ class FetcherCollector:
     Args:
         fetcher: The fetcher.
         streams: By logical name.
-        leases: The fetcher's leases.
+        leases: The run's lease on each stream.
         about: Attributes of every sample: application and environment.
         shards: Most shards that are told apart.
         now: Monotonic seconds.
@@ -49,7 +49,7 @@ class FetcherCollector:
         self,
         fetcher: Collected,
         streams: Mapping[str, Stream],
-        leases: LeaseLoop,
+        leases: RunLease,
         about: Mapping[str, str],
         shards: int,
         now: Callable[[], float],

@@ -1,4 +1,4 @@
-"""The fetcher: reads the shards whose leases it holds, one feed per shard, and answers polls, commits and reads.
+"""The fetcher: reads the shards of streams whose lease it holds, one feed per shard, and answers polls, commits and reads.
 
 It lives in one asyncio loop and is not thread-safe. Positions from outside (Spark's offsets) decide what is read; leases only
 decide whether this fetcher may read at all.
@@ -7,7 +7,6 @@ decide whether this fetcher may read at all.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -21,7 +20,6 @@ from kinesis_efo.errors import (
     FetcherUnreachableError,
     KinesisEfoError,
     LeaseLostError,
-    TableUnavailableError,
 )
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import Portion
@@ -32,9 +30,11 @@ from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
-from kinesis_efo.leases.loop import LeaseLoop
+from kinesis_efo.leases.checkpoints import Checkpoints, Pace
 from kinesis_efo.leases.owner import readable
-from kinesis_efo.leases.row import LeaseKeys
+from kinesis_efo.leases.row import Lease, LeaseKeys
+from kinesis_efo.leases.run import RunLease
+from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
@@ -56,10 +56,12 @@ class FetcherSettings:
     Attributes:
         fail_on_data_loss: Whether records that are gone fail the query.
         lease_timeout: Seconds without renewal after which a lease is free. How long a read waits for a lease follows from it.
+        pace: How often checkpoints are written.
     """
 
     fail_on_data_loss: bool
     lease_timeout: float
+    pace: Pace = Pace()  # noqa: RUF009
 
 
 class Fetcher:
@@ -67,8 +69,9 @@ class Fetcher:
 
     Args:
         streams: By logical name.
-        leases: Not started yet.
-        lease_keys: Which lease belongs to which shard.
+        leases: The run's lease on each stream; not started yet.
+        table: Where checkpoints are written.
+        lease_keys: Which row belongs to which shard.
         budget: The bytes that all shards share.
         settings: See `FetcherSettings`.
         clock: Time.
@@ -77,7 +80,8 @@ class Fetcher:
     def __init__(
         self,
         streams: Mapping[str, Stream],
-        leases: LeaseLoop,
+        leases: RunLease,
+        table: LeaseStore,
         lease_keys: LeaseKeys,
         budget: Budget,
         settings: FetcherSettings,
@@ -85,18 +89,17 @@ class Fetcher:
     ) -> None:
         self._streams = Streams(streams)
         self._leases = leases
-        self._lease_keys = lease_keys
+        self._checkpoints = Checkpoints(
+            table, lease_keys, leases.epoch, settings.pace, clock, read_until=self._read_until, failed=self.failed
+        )
         self._settings = settings
         self._clock = clock
         self.budget = budget
         self._feeds: dict[ShardKey, ShardFeed] = {}
-        self._wanted: dict[ShardKey, Position] = {}
         self._offset: Offset | None = None
-        self._outdated_wants = False
+        self._committed: Mapping[ShardKey, Position] = {}
         self._fresh: set[ShardKey] = set()
         self._waiting: set[ShardKey] = set()
-        self._complete = False
-        self._done: set[ShardKey] = set()
         self._reading: Counter[ShardKey] = Counter()
         self._news = Signal()
         self._held = Signal()
@@ -116,9 +119,9 @@ class Fetcher:
             StreamError: A stream cannot be listed.
         """
         await self._leases.start(self, endpoint)
+        self._checkpoints.start()
         await self._streams.refresh()
         self._spawn(self._watch_shards)
-        self._spawn(self._watch_leases)
 
     async def stop(self) -> None:
         """Stop fetching, write the last checkpoints and release the leases. Waiting calls fail."""
@@ -129,6 +132,7 @@ class Fetcher:
             task.cancel()
         if self._tips is not None:
             self._tips.cancel()
+        await self._checkpoints.stop()
         await self._leases.stop()
         await asyncio.gather(*closing, *self._tasks, return_exceptions=True)
         self._feeds.clear()
@@ -179,25 +183,20 @@ class Fetcher:
                 return reply
 
     def _follow(self, offset: Offset) -> None:
-        """Take note of where the query is: which leases it needs, and which shards have to be looked at again."""
+        """Take note of where the query is: which shards it reads, and which have to be looked at again."""
         before = self._offset
-        if offset is before and not self._outdated_wants:
+        if offset is before:
             return
-        if before is None or offset is not before:
-            known: Mapping[ShardKey, Position] = before or {}
-            moved = {key for key, position in offset.items() if known.get(key) != position}
-            self._fresh |= moved
-            self._waiting -= moved | (known.keys() - offset.keys())
+        known: Mapping[ShardKey, Position] = before or {}
+        if offset.keys() != known.keys():
+            self._checkpoints.want({key: self._streams.lease_info(key, offset[key]) for key in offset})
+        moved = {key for key, position in offset.items() if known.get(key) != position}
+        self._fresh |= moved
+        self._waiting -= moved | (known.keys() - offset.keys())
         self._offset = offset
-        # An ended shard stays wanted until its end is committed, so that its lease gets that checkpoint even after a crash.
-        self._want(
-            {
-                key: position
-                for key, position in {**self._still_read(), **offset}.items()
-                if not position.is_end or key not in self._done
-            },
-            complete=True,
-        )
+        self._leases.want(self._streams.streams)
+        for key in self._feeds.keys() - offset.keys():
+            self._close_unneeded(key)
 
     def _look(self, offset: Offset) -> dict[ShardKey, Portion]:
         """Find out what happened in the shards where something did.
@@ -240,26 +239,27 @@ class Fetcher:
         return PollReply(shards, self._streams.starting({**offset, **ends}), self._streams.finished(offset))
 
     async def commit(self, offset: Offset) -> None:
-        """Drop what Spark will not ask for again, and move the checkpoints of the leases.
+        """Drop what Spark will not ask for again, and move the checkpoints.
 
         Args:
             offset: Positions up to which everything is processed.
         """
         self._check()
         for key, position in offset.items():
-            lease = self._lease_keys.encode(key)
             feed = self._feeds.get(key)
+            if feed is not None and position.is_end:
+                feed.close()
+                del self._feeds[key]
+            elif feed is not None and feed.buffer is not None:
+                # Also where the position stays: what came twice, or for another attempt at a range, goes now.
+                feed.buffer.commit(position)
+            if self._committed.get(key) == position:
+                continue
             if position.is_end:
-                if feed is not None:
-                    feed.close()
-                    del self._feeds[key]
-                self._done.add(key)
-                self._outdated_wants = True
-                self._leases.finish(lease, self._streams.stream(key.stream).lineage.children(key.shard))
+                self._checkpoints.finish(key, self._streams.stream(key.stream).lineage.children(key.shard))
             else:
-                if feed is not None and feed.buffer is not None:
-                    feed.buffer.commit(position)
-                self._leases.checkpoint(lease, position)
+                self._checkpoints.note(key, position, _last_record(feed, position))
+        self._committed = offset
 
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         """First and last hash key of a shard; None where they are not known."""
@@ -273,7 +273,7 @@ class Fetcher:
         self._reading[key] += 1
         try:
             while not position.reaches(through):
-                feed = await self._held_feed(key, position)
+                feed = await self._held_feed(key)
                 buffer = feed.from_position(position)
                 with buffer.reading(position, through) as cursor:
                     while buffer.covers(cursor.position) and self._feed(key) is feed:
@@ -288,21 +288,29 @@ class Fetcher:
                             self._check()
         finally:
             self._reading[key] -= 1
-            # Where the offset does not name the shard any more, its lease was wanted for this reader only.
-            self._outdated_wants = True
+            self._close_unneeded(key)
 
-    async def _held_feed(self, key: ShardKey, position: Position) -> ShardFeed:
+    def _close_unneeded(self, key: ShardKey) -> None:
+        """End the feed of a shard that the query has left behind: it was read for another attempt at a range."""
+        if self._offset is None or self._reading[key] > 0:
+            return
+        position = self._offset.get(key)
+        if position is None or (position.is_end and self._committed.get(key) == position):
+            feed = self._feeds.pop(key, None)
+            if feed is not None:
+                feed.close()
+
+    async def _held_feed(self, key: ShardKey) -> ShardFeed:
         """The feed of a shard, once its lease is held. After a crash, the old lease has to expire first."""
-        if key not in self._wanted:
-            self._want({**self._wanted, key: position})
+        self._leases.want(self._streams.streams)
         patience = 3 * self._settings.lease_timeout + 30
         give_up_at = self._clock.monotonic() + patience
         while (feed := self._feed(key)) is None:
             self._check()
             if not await self._wait(self._held, give_up_at):
                 raise FetcherError(
-                    f"lease {self._lease_keys.encode(key)} could not be taken within {patience:.0f} s: another owner holds it, or the "
-                    "lease table does not answer; look up its owner in the lease table, and stop that query"
+                    f"the lease on stream {key.stream} could not be taken within {patience:.0f} s: another run holds it, or the "
+                    "lease table does not answer; `kinesis-efo leases list` shows its owner: stop that query"
                 )
         return feed
 
@@ -333,8 +341,7 @@ class Fetcher:
         found = self._streams.ends(offset)
         open_shards = [key for key, end in found.items() if end is None]
         # Asking takes a subscription and would end another run's: so it needs the lease, as reading does.
-        self._want({**self._still_read(), **{key: offset.get(key, TRIM_HORIZON) for key in open_shards}})
-        for feed in await asyncio.gather(*(self._held_feed(key, TRIM_HORIZON) for key in open_shards)):
+        for feed in await asyncio.gather(*map(self._held_feed, open_shards)):
             feed.close()
         tips = await asyncio.gather(
             *(self._streams.stream(key.stream).tip(key.shard, offset.get(key, TRIM_HORIZON)) for key in open_shards)
@@ -342,35 +349,28 @@ class Fetcher:
         ends = {key: end for key, end in found.items() if end is not None}
         return Offset({**ends, **dict(zip(open_shards, tips, strict=True))})
 
-    # -- what the lease loop tells and asks it
+    # -- what the run's lease tells it
 
-    def read_until(self, key: str, position: Position | None) -> float | None:
-        """See `LeaseListener`."""
-        shard = self._lease_keys.decode(key)
-        feed = self._feeds.get(shard) if shard is not None else None
-        return feed.read_until(position) if feed is not None and position is not None else None
-
-    def lease_taken(self, key: str) -> None:
-        """Start to fetch a shard whose lease is held now, from the query's position, without waiting for the next poll."""
-        shard = self._lease_keys.decode(key)
-        if shard is not None and self._offset is not None and shard in self._offset:
-            position = self._offset[shard]
-            if not position.is_end and (feed := self._feed(shard)) is not None:
-                feed.from_position(position)
-            self._fresh.add(shard)
+    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
+        """Start to fetch a stream whose lease is held now, from the query's position, without waiting for the next poll."""
+        self._checkpoints.found(stream, rows)
+        for key, position in (self._offset or {}).items():
+            if key.stream == stream:
+                if not position.is_end and (feed := self._feed(key)) is not None:
+                    feed.from_position(position)
+                self._fresh.add(key)
         self._held.notify()
         self._news.notify()
 
-    def lease_lost(self, key: str, owner: str | None) -> None:
-        """Stop reading a shard whose lease is gone. Where another owner took it, the query fails."""
-        shard = self._lease_keys.decode(key)
-        if shard in self._feeds:
-            self._feeds.pop(shard).close()
+    def lease_lost(self, stream: str, owner: str | None) -> None:
+        """Stop reading a stream whose lease is gone. Where another run took it, the query fails."""
+        for key in [key for key in self._feeds if key.stream == stream]:
+            self._feeds.pop(key).close()
         if owner is not None:
             self.failed(
                 LeaseLostError(
-                    f"{readable(owner)} took lease {key} while this query was reading: the application has a second query, or this one "
-                    "was stopped for longer than leaseTimeout. Nothing was lost; run one query per application"
+                    f"{readable(owner)} took the lease on stream {stream} while this query was reading: the application has a second "
+                    "query, or this one was stopped for longer than leaseTimeout. Nothing was lost; run one query per application"
                 )
             )
         self._news.notify()
@@ -386,21 +386,13 @@ class Fetcher:
         for signal in (self._held, self._news, *(feed.news for feed in self._feeds.values())):
             signal.notify()
 
-    def _still_read(self) -> dict[ShardKey, Position]:
-        return {key: position for key, position in self._wanted.items() if self._reading[key]}
-
-    def _want(self, positions: Mapping[ShardKey, Position], *, complete: bool = False) -> None:
-        # What is wanted for a reader or for the tips lasts until the next poll.
-        self._outdated_wants = not complete
-        if positions.keys() == self._wanted.keys() and complete <= self._complete:
-            return
-        self._wanted, self._complete = dict(positions), complete
-        infos = [(key, self._streams.lease_info(key, position)) for key, position in positions.items()]
-        self._leases.want({self._lease_keys.encode(key): info for key, info in infos}, complete=complete)
+    def _read_until(self, key: ShardKey, position: Position) -> float | None:
+        feed = self._feeds.get(key)
+        return feed.read_until(position) if feed is not None else None
 
     def _feed(self, key: ShardKey) -> ShardFeed | None:
         """The feed of a shard; None while its lease is not held."""
-        if not self._leases.is_held(self._lease_keys.encode(key)):
+        if not self._leases.is_held(key.stream):
             return None
         if key not in self._feeds:
             self._feeds[key] = ShardFeed(
@@ -414,7 +406,7 @@ class Fetcher:
         return self._feeds[key]
 
     def _subscribe(self, key: ShardKey, start: Position, sink: EventSink) -> ShardSubscription:
-        read_until = self._leases.read_until(self._lease_keys.encode(key), start)
+        read_until = self._checkpoints.read_until(key, start)
         stream = self._streams.stream(key.stream)
         return stream.subscribe(key.shard, start, sink, read_until)
 
@@ -458,14 +450,6 @@ class Fetcher:
                         feed.close_at(shard.last, stream.children(key.shard))
             self._news.notify()
 
-    async def _watch_leases(self) -> None:
-        while True:
-            missing = [key for key in map(self._lease_keys.encode, self._wanted) if not self._leases.is_held(key)]
-            if missing:
-                with contextlib.suppress(TableUnavailableError):
-                    await self._leases.wait_held(missing, at_most=self._settings.lease_timeout)
-            await self._clock.sleep(self._settings.lease_timeout / 10)
-
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def guarded() -> None:
             try:
@@ -493,3 +477,9 @@ class Fetcher:
         except TimeoutError:
             return False
         return True
+
+
+def _last_record(feed: ShardFeed | None, position: Position) -> int | None:
+    """Number of the last record before a position, where the feed knows it: it may have begun behind that position."""
+    buffer = feed.buffer if feed is not None else None
+    return buffer.last_record if buffer is not None and buffer.start == position else None

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import secrets
 import threading
-import uuid
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import AsyncExitStack
@@ -31,11 +30,11 @@ from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Transport, reading_little
-from kinesis_efo.leases.election import Worker
+from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.leases.keeper import Timing
-from kinesis_efo.leases.loop import LeaseLoop
 from kinesis_efo.leases.owner import owner_id
 from kinesis_efo.leases.row import LeaseKeys
+from kinesis_efo.leases.run import RunLease
 from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.metrics import report
@@ -172,17 +171,17 @@ class FetcherRuntime:
             declared_by=f"the stack of application {manifest.application!r} (see manifest {manifest.source})",
         )
         random = Random()
-        leases = LeaseLoop(
+        leases = RunLease(
             self._table,
-            Worker(owner_id(random), uuid.uuid4().hex),
+            owner_id(random),
+            self._lease_keys,
             Timing(options.lease_timeout),
             self._clock,
             random,
             application=manifest.application,
-            in_flight=_LEASE_REQUESTS,
         )
-        settings = FetcherSettings(options.fail_on_data_loss, options.lease_timeout)
-        fetcher = Fetcher(self._streams, leases, self._lease_keys, self._budget, settings, self._clock)
+        settings = FetcherSettings(options.fail_on_data_loss, options.lease_timeout, Pace(options.checkpoint_rate))
+        fetcher = Fetcher(self._streams, leases, self._table, self._lease_keys, self._budget, settings, self._clock)
         self._fetcher = fetcher
         self._service = FetcherService(fetcher, self._loop, self.secret, self._host)
         self.location = self._service.location

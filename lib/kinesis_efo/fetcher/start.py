@@ -9,9 +9,9 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.errors import LeaseTableError
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseKeys
-from kinesis_efo.leases.store import LeaseStore
+from kinesis_efo.leases.store import LeaseStore, Scan
 from kinesis_efo.options import Start
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, PositionKind, ShardKey
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +47,11 @@ async def _from_leases(
     streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, now: Position
 ) -> Offset:
     scan = await table.scan()
+    _refuse_foreign(scan, table, streams, lease_keys)
     positions: dict[ShardKey, Position] = {}
     parents: dict[ShardKey, frozenset[str]] = {}
-    for key, lease in scan.leases.items():
-        shard = lease_keys.decode(key)
-        if shard is None or shard.stream not in streams:
+    for shard, lease in lease_keys.by_shard(scan.leases).items():
+        if shard.stream not in streams:
             continue
         # KCL keeps LATEST in a row until its first checkpoint: nothing was read yet.
         positions[shard] = lease.position or now
@@ -62,9 +62,23 @@ async def _from_leases(
         if not any(key.stream == name for key in positions):
             raise LeaseTableError(
                 f"kinesis-efo option 'startingPosition' is LEASES, but {table.label} has no readable rows for stream {name!r}"
-                f"{_unreadable(scan.unreadable)}. Copy them from the KCL application's table, or start at TRIM_HORIZON or LATEST"
+                f"{_unreadable(scan.unreadable)}. Copy them from the KCL application's table with `kinesis-efo leases import-kcl`, "
+                "or start at TRIM_HORIZON or LATEST"
             )
     return Offset(positions)
+
+
+def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:
+    """A KCL application's rows have other keys, and lack what this library adds to every row with a sequence number."""
+    for shard, lease in sorted(lease_keys.by_shard(scan.leases).items()):
+        foreign = lease.key != lease_keys.encode(shard) and not lease.ours
+        numbered = lease.checkpoint is not None and lease.checkpoint.kind is PositionKind.AFTER
+        if shard.stream in streams and foreign and (":" in lease.key or numbered):
+            raise LeaseTableError(
+                f"kinesis-efo option 'startingPosition' is LEASES, but row {lease.key} of {table.label} is a KCL application's: a query "
+                "never uses a KCL's table. Give the application a table of its own, and copy the positions with "
+                "`kinesis-efo leases import-kcl --from-table <the KCL's table>`"
+            )
 
 
 def _held_back(

@@ -5,6 +5,7 @@ An event is what SubscribeToShard sends or GetRecords answers: both hold records
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -125,6 +126,20 @@ class Answer(NamedTuple):
 _DECODER: Final = msgspec.json.Decoder(_Payload)
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
 _STILL: Final = 0
+_NUMBER_NAME: Final = b'"SequenceNumber"'
+_NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d+)"')
+
+
+def last_record(payload: bytes) -> int | None:
+    """The sequence number of an event's last record; None where it has none.
+
+    It stands last in the text, so that the records need not be decoded: quotes within keys and data are escaped.
+
+    >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
+    42
+    """
+    found = _NUMBER.match(payload, max(payload.rfind(_NUMBER_NAME), 0))
+    return int(found[1]) if found else None
 
 
 def read_head(payload: bytes) -> EventHead:

@@ -1,4 +1,4 @@
-"""Keeps one lease: writes renewals and checkpoints of its row, one after the other, and knows the deadline on our own clock.
+"""Keeps one lease: renews its row, and knows the deadline on our own clock.
 
 A lease is ours until `lease_timeout` after the moment *before* its last successful write was sent. Whoever watches the
 row sees that write later than we sent it, so nobody can find the lease expired before we do.
@@ -17,22 +17,21 @@ from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Outcome, Written
-from kinesis_efo.positions import Position
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often rows are written. All in seconds.
+    """How long a lease lasts. All in seconds.
 
     Attributes:
         lease_timeout: A lease that is not renewed for this long is free.
-        checkpoint_interval: Least time between two checkpoints of one shard.
+        patience: A table that cannot be used for this long, while a lease is to be taken, is given up.
     """
 
     lease_timeout: float = 10.0
-    checkpoint_interval: float = 5.0
+    patience: float = 600.0
 
     @property
     def renewal(self) -> float:
@@ -40,40 +39,11 @@ class Timing:
         return self.lease_timeout / 3
 
 
-@dataclass(frozen=True, slots=True)
-class Writing:
-    """What all keepers of a worker write with.
-
-    Attributes:
-        store: Where the rows are.
-        clock: Time.
-        timing: How often rows are written.
-        slots: Bounds the requests in flight.
-        random: Spreads renewals.
-    """
-
-    store: LeaseStore
-    clock: Clock
-    timing: Timing
-    slots: asyncio.Semaphore
-    random: Random
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """A position to store with one of the next writes."""
-
-    position: Position
-    sub: int = 0
-    children: frozenset[str] = frozenset()
-
-
 class Ending(Enum):
     """Why a keeper does not keep its lease any more."""
 
     LEAVING = "leaving"
-    ASKED = "another worker of the run asked for it"
-    LOST = "another worker took it"
+    LOST = "another run took it"
     UNREACHABLE = "not renewed in time"
 
 
@@ -81,35 +51,25 @@ class Keeper:
     """Holds one lease until it is lost, or has to be released.
 
     Args:
-        writing: Shared with the other keepers.
+        store: Where the row is.
         lease: The row as we took it.
         sent_at: Monotonic time before the taking write was sent, seconds.
-        noted: Returns what should be stored, or None; asked before every write.
-        read_until: Returns until when all that arrived lies at or before a position, epoch seconds, or None; asked before
-            every renewal.
+        timing: How long the lease lasts.
+        clock: Time.
+        random: Spreads renewals.
     """
 
     def __init__(
-        self,
-        writing: Writing,
-        lease: Lease,
-        sent_at: float,
-        *,
-        noted: Callable[[], Noted | None],
-        read_until: Callable[[Position | None], float | None],
+        self, store: LeaseStore, lease: Lease, sent_at: float, timing: Timing, clock: Clock, random: Random
     ) -> None:
         self.lease = lease
         self.lost_to: str | None = None
         self.trouble: LeaseError | None = None
-        self._store = writing.store
-        self._clock = writing.clock
-        self._timing = writing.timing
-        self._slots = writing.slots
-        self._random = writing.random
-        self._noted = noted
-        self._read_until = read_until
+        self._store = store
+        self._clock = clock
+        self._timing = timing
+        self._random = random
         self._sent_at = sent_at
-        self._checkpointed_at = sent_at
         self._stopped = 0.0
         self._unanswered = 0
         self._leaving = asyncio.Event()
@@ -147,7 +107,7 @@ class Keeper:
         self._leaving.set()
 
     async def keep(self) -> Ending:
-        """Renew and checkpoint until the lease is lost or should be released; the row is left as it is then."""
+        """Renew until the lease is lost or should be released; the row is left as it is then."""
         try:
             return await self._keep()
         finally:
@@ -161,7 +121,7 @@ class Keeper:
                 return Ending.UNREACHABLE
             if self._leaving.is_set():
                 return Ending.LEAVING
-            outcome = await self._write(self._next_row, self.deadline)
+            outcome = await self._write(Lease.renewed, self.deadline)
             if isinstance(outcome, Lost) and outcome.current is None:
                 outcome = await self._recreate()
             match outcome:
@@ -172,8 +132,6 @@ class Keeper:
                 case Lost(current):
                     self.lost_to = current.owner if current else None
                     return Ending.LOST
-                case Written() if self.lease.handover_to is not None:
-                    return Ending.ASKED
                 case Written():
                     pause = self._sent_at + self._timing.renewal - self._clock.monotonic()
 
@@ -187,7 +145,7 @@ class Keeper:
         self._stopped = max(self._stopped, self._clock.monotonic() - due)
 
     async def release(self) -> bool:
-        """Write the last checkpoint and free the row, for up to one lease timeout.
+        """Free the row; tried for up to one lease timeout.
 
         The deadline does not matter here: nothing is used any more, and the write is refused if the lease is another's.
 
@@ -196,7 +154,7 @@ class Keeper:
         """
         give_up_at = self._clock.monotonic() + self._timing.lease_timeout
         while self._clock.monotonic() < give_up_at:
-            match await self._write(self._last_row, give_up_at):
+            match await self._write(Lease.released, give_up_at):
                 case Written():
                     return True
                 case Lost(current):
@@ -205,29 +163,12 @@ class Keeper:
                     await self._clock.sleep(self._retry_pause())
         return False
 
-    def _next_row(self, lease: Lease) -> Lease:
-        noted = self._noted()
-        due = self._clock.monotonic() - self._checkpointed_at >= self._timing.checkpoint_interval
-        if due and noted and _advances(lease, noted):
-            row = lease.checkpointed(noted.position, noted.sub, noted.children)
-        else:
-            row = lease.renewed()
-        return row.seen(self._read_until(row.checkpoint))
-
-    def _last_row(self, lease: Lease) -> Lease:
-        noted = self._noted()
-        if noted and _advances(lease, noted):
-            row = lease.released_at(noted.position, noted.sub, noted.children)
-        else:
-            row = lease.released()
-        return row.seen(self._read_until(row.checkpoint))
-
     async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | Behind | None:
         return await self._send(lambda: self._store.apply(self.lease, change), give_up_at)
 
     async def _recreate(self) -> Outcome | Behind | None:
-        """Somebody deleted our row: write it again with all that we know."""
-        lease = self._next_row(self.lease)
+        """Somebody deleted our row: write it again."""
+        lease = self.lease.renewed()
         outcome = await self._send(lambda: self._store.create_if_absent(lease), self.deadline)
         if isinstance(outcome, Written):
             logger.warning("lease %s: its row was deleted from %s; written again", self.lease.key, self._store.label)
@@ -239,8 +180,7 @@ class Keeper:
         """Send one write; None when it failed for now or took too long."""
 
         async def sent() -> tuple[float, Outcome | Behind]:
-            async with self._slots:
-                return self._clock.monotonic(), await request()
+            return self._clock.monotonic(), await request()
 
         try:
             answer = await within(self._clock, give_up_at - self._clock.monotonic(), sent())
@@ -254,8 +194,6 @@ class Keeper:
             return None
         sent_at, outcome = answer
         if isinstance(outcome, Written):
-            if outcome.lease.checkpoint != self.lease.checkpoint or outcome.lease.sub != self.lease.sub:
-                self._checkpointed_at = sent_at
             self.lease, self._sent_at, self.trouble = outcome.lease, sent_at, None
             self._stopped, self._unanswered = 0.0, 0
         elif isinstance(outcome, Behind):
@@ -264,7 +202,3 @@ class Keeper:
 
     def _retry_pause(self) -> float:
         return self._timing.renewal / 3 * self._random.uniform(0.5, 1)
-
-
-def _advances(lease: Lease, noted: Noted) -> bool:
-    return lease.advances(noted.position, noted.sub) or not noted.children <= lease.children

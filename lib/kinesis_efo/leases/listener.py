@@ -1,54 +1,45 @@
-"""What a worker's lease loop tells the one who reads the shards, and what it asks of it."""
+"""What a run's lease tells the one who reads the streams."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from kinesis_efo.errors import LeaseError
-from kinesis_efo.positions import Position
+from kinesis_efo.leases.row import Lease
 
 
 class LeaseListener(Protocol):
-    """Reads shards while their leases are held. The loop calls it in its own event loop."""
+    """Reads streams while their leases are held. It is called in the event loop of the lease."""
 
-    def lease_taken(self, key: str) -> None:
-        """A lease is held now: its shard may be read."""
-
-    def lease_lost(self, key: str, owner: str | None) -> None:
-        """A lease that was not given up is gone: stop reading its shard before returning.
+    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
+        """The lease on a stream is held now: its shards may be read.
 
         Args:
-            key: Lease key.
+            stream: Its logical name.
+            rows: The rows of its shards as they were found, by lease key.
+        """
+
+    def lease_lost(self, stream: str, owner: str | None) -> None:
+        """A lease that was not given up is gone: stop reading the stream before returning.
+
+        Args:
+            stream: Its logical name.
             owner: Who has it now; None where that is not known, because the table could not be reached in time.
         """
 
     def failed(self, error: LeaseError) -> None:
-        """The loop has ended with an error."""
-
-    def read_until(self, key: str, position: Position | None) -> float | None:
-        """The time up to which every record that arrived in a shard lies at or before a position, in epoch seconds.
-
-        Args:
-            key: Lease key.
-            position: The position; None for a row without a checkpoint.
-
-        Returns:
-            None where the time is not known.
-        """
+        """Reading cannot go on."""
 
 
 class SilentListener:
-    """Ignores everything and knows nothing."""
+    """Ignores everything."""
 
-    def lease_taken(self, key: str) -> None:
+    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """See `LeaseListener`."""
 
-    def lease_lost(self, key: str, owner: str | None) -> None:
+    def lease_lost(self, stream: str, owner: str | None) -> None:
         """See `LeaseListener`."""
 
     def failed(self, error: LeaseError) -> None:
         """See `LeaseListener`."""
-
-    def read_until(self, key: str, position: Position | None) -> float | None:  # noqa: ARG002
-        """See `LeaseListener`."""
-        return None

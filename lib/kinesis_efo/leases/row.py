@@ -1,8 +1,8 @@
 """One row of the lease table as a value: its changes, and its form in DynamoDB.
 
-Attribute names and types are KCL's (its `DynamoDBLeaseSerializer`), so that KCL's tools can read our rows and we can
-read its; `endpoint`, `run`, `checkpointTimestamp`, `checkpointWhole`, `readUntil` (epoch milliseconds) and
-`handoverTo` are ours.
+A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`).
+Attribute names and types are those of KCL's `DynamoDBLeaseSerializer` where it has one, so that rows of a KCL application can be
+read; `epoch`, `endpoint`, `continuation`, `checkpointTimestamp` and `readUntil` (epoch milliseconds) are ours.
 """
 
 from __future__ import annotations
@@ -16,18 +16,28 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 Item: TypeAlias = dict[str, dict[str, Any]]
 """Attributes in DynamoDB's typed form, such as `{"leaseKey": {"S": "shardId-000000000000"}}`."""
 
-KCL_TRANSIENT: Final = (
+RUN_PREFIX: Final = "#run:"
+"""Begins the key of a run's row. No stream's name has a `#`."""
+
+OBSOLETE: Final = (
     "checkpointOwner",
     "pendingCheckpoint",
     "pendingCheckpointSubSequenceNumber",
     "pendingCheckpointState",
+    "run",
+    "handoverTo",
+    "checkpointWhole",
 )
-"""What KCL keeps in a row while a hand-over or a two-phase checkpoint is under way; void once we take the lease."""
+"""What others leave in a shard's row: KCL, of a hand-over or a two-phase checkpoint, and version 0.1. Void once it is written."""
+
+_OURS: Final = frozenset(
+    {"epoch", "endpoint", "run", "continuation", "checkpointTimestamp", "checkpointWhole", "readUntil"}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """What a worker knows about a shard when it creates the row of its lease.
+    """What a run knows about a shard when it creates the row of its checkpoint.
 
     Attributes:
         start: Checkpoint of a new row.
@@ -44,25 +54,27 @@ class LeaseInfo:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A row of the lease table.
+    """A row of the lease table: a run's lease on a stream, or the checkpoint of a shard.
 
     Attributes:
         key: Lease key; see `LeaseKeys`.
         counter: Fencing token: one more with every write.
-        owner: Worker id, or None where nobody owns it.
-        checkpoint: How far the shard was read, or None where a KCL application stored no position: it wrote `LATEST`,
-            or `AT_TIMESTAMP` whose time is only in its configuration.
+        owner: Who owns it; None where nobody does. Of the shards' rows, only those of a KCL application and of version 0.1 have
+            owners.
+        checkpoint: The last record that was read, where its number is known, or where reading starts; None where a KCL application
+            stored no position: it wrote `LATEST`, or `AT_TIMESTAMP` whose time is only in its configuration.
         sub: Sub-sequence number within an aggregated record; 0 for a plain one.
-        whole: Whether the checkpoint is behind all of its record. In KCL's rows it may be inside of an aggregate, also with
-            `sub` 0, and in ours it never is.
+        continuation: Sequence number up to which the shard was read, which may lie behind the last record's: Kinesis names such
+            numbers for idle shards, too. None in rows of a KCL application, whose checkpoint may be inside of an aggregate.
         owner_switches: Changes of owner since the last checkpoint.
         parents: Shard ids of the parents.
         children: Shard ids of the children, once known.
         starting_hash_key: First partition-key hash, decimal.
         ending_hash_key: Last partition-key hash, decimal.
-        endpoint: Where the owner serves the shard's data.
-        run: Query run that the owner belongs to; None for KCL's rows.
-        handover_to: Worker of the same run that asked the owner to give the lease up.
+        epoch: Grows with every run that takes the lease. In a shard's row, that of the run that wrote it.
+        endpoint: Where the owner serves data.
+        also: Attributes with texts that only rows for a KCL application have.
+        ours: Whether it was surely this library that wrote the row, and no KCL application.
         read_until: What arrived before this time lies at or before the checkpoint, epoch seconds; None where that is not
             known. Where a shard is idle and polled, nothing else tells how far it was read.
     """
@@ -77,101 +89,129 @@ class Lease:
     children: frozenset[str] = field(default=frozenset())
     starting_hash_key: str | None = None
     ending_hash_key: str | None = None
+    epoch: int = 0
     endpoint: str | None = None
-    run: str | None = None
-    handover_to: str | None = None
     read_until: float | None = None
-    whole: bool = False
+    continuation: int | None = None
+    also: tuple[tuple[str, str], ...] = ()
+    ours: bool = field(default=True, compare=False)
 
     @classmethod
     def new(cls, key: str, info: LeaseInfo) -> Self:
         """A row for a shard that has none yet, without an owner."""
-        position, sub, whole = _stored(info.start, 0)
+        position, sub, continuation = _stored(info.start)
         return cls(
             key,
             checkpoint=position,
             sub=sub,
-            whole=whole,
+            continuation=continuation,
             parents=info.parents,
             starting_hash_key=info.starting_hash_key,
             ending_hash_key=info.ending_hash_key,
         )
 
-    def taken(self, owner: str, run: str, endpoint: str) -> Self:
+    def taken(self, owner: str, endpoint: str, epoch: int) -> Self:
         """The row once `owner` has taken the lease."""
-        switches = self.owner_switches + (self.owner not in (None, owner))
-        return replace(self._next(), owner=owner, run=run, endpoint=endpoint, handover_to=None, owner_switches=switches)
+        return replace(self._next(), owner=owner, endpoint=endpoint, epoch=epoch)
 
     def renewed(self) -> Self:
         """The row once its owner has shown that it is alive."""
         return self._next()
 
-    def checkpointed(self, position: Position, sub: int = 0, children: Collection[str] = ()) -> Self:
-        """The row once its owner has stored a position; it renews the lease as well."""
-        position, sub, whole = _stored(position, sub)
+    def checkpointed(self, position: Position, children: Collection[str] = (), record: int | None = None) -> Self:
+        """The row once a position is stored. Whoever owned it before does not any more: a shard's row has no owner.
+
+        Args:
+            position: Everything up to here is done.
+            children: Shard ids of the children, where the shard has ended.
+            record: Number of the last record up to there; None where there was none since the row was written, or it is not known.
+        """
+        checkpoint, sub, continuation = _stored(position)
+        if continuation is not None and record is not None:
+            checkpoint = Position.after(record)
+        elif continuation is not None and self.checkpoint is not None:
+            checkpoint, sub = self.checkpoint, self.sub
         return replace(
-            self._next(),
-            checkpoint=position,
+            self.released(),
+            checkpoint=checkpoint,
             sub=sub,
-            whole=whole,
+            continuation=continuation,
             owner_switches=0,
             children=self.children | frozenset(children),
         )
+
+    def moved(self, position: Position) -> Self:
+        """The row once somebody has moved it by hand, forwards or back."""
+        checkpoint, sub, continuation = _stored(position)
+        return replace(self.released(), checkpoint=checkpoint, sub=sub, continuation=continuation, read_until=None)
+
+    def written_in(self, epoch: int) -> Self:
+        """The row as the run with this epoch writes it."""
+        return replace(self, epoch=epoch)
 
     def seen(self, read_until: float | None) -> Self:
         """The row with the time up to which its checkpoint reaches, where that is known."""
         return self if read_until is None else replace(self, read_until=read_until)
 
     def released(self) -> Self:
-        """The row once its owner has given the lease up. A hand-over that was asked for stays visible."""
-        return replace(self._next(), owner=None, run=None, endpoint=None)
-
-    def released_at(self, position: Position, sub: int = 0, children: Collection[str] = ()) -> Self:
-        """The row once its owner has stored a last position and given the lease up, in one write."""
-        return replace(self.checkpointed(position, sub, children), owner=None, run=None, endpoint=None)
-
-    def asked(self, worker: str) -> Self:
-        """The row once `worker` has asked for a hand-over. The counter stays: the owner's renewal must not fail."""
-        return replace(self, handover_to=worker)
+        """The row once its owner has given the lease up."""
+        return replace(self._next(), owner=None, endpoint=None)
 
     def _next(self) -> Self:
         return replace(self, counter=self.counter + 1)
 
-    def advances(self, position: Position, sub: int = 0) -> bool:
-        """Whether storing this position moves the checkpoint forward."""
-        if self.checkpoint is None:
+    def advances(self, position: Position) -> bool:
+        """Whether storing this position moves the row forward."""
+        current = self.position
+        if current is None:
             return True
-        position, sub, whole = _stored(position, sub)
-        if position == self.checkpoint:
-            return (whole, sub) > (self.whole, self.sub)
-        return position.reaches(self.checkpoint)
+        if current.kind is PositionKind.INSIDE and position.kind is PositionKind.AFTER:
+            return position.value >= current.value
+        return position != current and position.reaches(current)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether this is a run's lease on a stream."""
+        return self.key.startswith(RUN_PREFIX)
 
     @property
     def position(self) -> Position | None:
         """Where reading goes on, or None where a KCL application stored no position."""
-        if self.checkpoint is None or self.checkpoint.kind is not PositionKind.AFTER or self.whole:
+        if self.continuation is not None:
+            return Position.after(self.continuation)
+        if self.checkpoint is None or self.checkpoint.kind is not PositionKind.AFTER:
             return self.checkpoint
         return Position.inside(self.checkpoint.value, self.sub)
 
     @property
+    def reached(self) -> Position | None:
+        """How far the shard was read, as tools show it: the record that a KCL application was in counts as read."""
+        return self.checkpoint if self.continuation is None else Position.after(self.continuation)
+
+    @property
+    def record(self) -> int | None:
+        """Number of the last record that was read; None where it is not known, or there was none."""
+        known = self.checkpoint is not None and self.checkpoint.kind is PositionKind.AFTER
+        return self.checkpoint.value if known and self.checkpoint is not None else None
+
+    @property
     def has_begun(self) -> bool:
         """Whether something of the shard was read: its checkpoint is not a start position any more."""
-        return self.checkpoint is not None and self.checkpoint.kind in (PositionKind.AFTER, PositionKind.SHARD_END)
+        return self.reached is not None and self.reached.kind in (PositionKind.AFTER, PositionKind.SHARD_END)
 
     def to_item(self) -> Item:
         """The row as DynamoDB attributes."""
-        item: Item = {
-            "leaseKey": {"S": self.key},
-            "leaseCounter": {"N": str(self.counter)},
-            "checkpoint": {"S": _checkpoint_text(self.checkpoint)},
-            "checkpointSubSequenceNumber": {"N": str(self.sub)},
-            "ownerSwitchesSinceCheckpoint": {"N": str(self.owner_switches)},
-        }
+        item: Item = {"leaseKey": {"S": self.key}, "leaseCounter": {"N": str(self.counter)}}
+        if not self.is_run:
+            item["checkpoint"] = {"S": _checkpoint_text(self.checkpoint)}
+            item["checkpointSubSequenceNumber"] = {"N": str(self.sub)}
+            item["ownerSwitchesSinceCheckpoint"] = {"N": str(self.owner_switches)}
+        if self.epoch:
+            item["epoch"] = {"N": str(self.epoch)}
         if self.checkpoint is not None and self.checkpoint.kind is PositionKind.AT_TIMESTAMP:
             item["checkpointTimestamp"] = {"N": str(self.checkpoint.value)}
-        if self.whole:
-            # Names the checkpoint it belongs to: a KCL application that takes the row over keeps attributes it does not know.
-            item["checkpointWhole"] = item["checkpoint"]
+        if self.continuation is not None:
+            item["continuation"] = {"S": str(self.continuation)}
         if self.read_until is not None:
             item["readUntil"] = {"N": str(round(self.read_until * 1000))}
         for name, text in (
@@ -179,8 +219,7 @@ class Lease:
             ("startingHashKey", self.starting_hash_key),
             ("endingHashKey", self.ending_hash_key),
             ("endpoint", self.endpoint),
-            ("run", self.run),
-            ("handoverTo", self.handover_to),
+            *self.also,
         ):
             if text is not None:
                 item[name] = {"S": text}
@@ -213,11 +252,11 @@ class Lease:
             children=frozenset(_read(item, "childShardIds", "SS", ())),
             starting_hash_key=_read(item, "startingHashKey", "S", None),
             ending_hash_key=_read(item, "endingHashKey", "S", None),
+            epoch=_number(item, "epoch", 0),
             endpoint=_read(item, "endpoint", "S", None),
-            run=_read(item, "run", "S", None),
-            handover_to=_read(item, "handoverTo", "S", None),
+            ours=not _OURS.isdisjoint(item),
             read_until=_number(item, "readUntil") / 1000 if "readUntil" in item else None,
-            whole=_read(item, "checkpointWhole", "S", None) == _read(item, "checkpoint", "S", "LATEST"),
+            continuation=_read_continuation(item),
         )
 
 
@@ -253,11 +292,26 @@ def _checkpoint_text(position: Position | None) -> str:
     return str(position.value) if position.kind is PositionKind.AFTER else position.kind.value
 
 
-def _stored(position: Position, sub: int) -> tuple[Position, int, bool]:
-    """A position in the form of a row: checkpoint, sub-sequence number, and whether it is behind all of its record."""
+def _stored(position: Position) -> tuple[Position, int, int | None]:
+    """A position in the form of a row: checkpoint, sub-sequence number, and continuation."""
     if position.kind is PositionKind.INSIDE:
-        return Position.after(position.value), position.sub, False
-    return position, sub, position.kind is PositionKind.AFTER and not sub
+        return Position.after(position.value), position.sub, None
+    return position, 0, position.value if position.kind is PositionKind.AFTER else None
+
+
+def _read_continuation(item: Mapping[str, Mapping[str, Any]]) -> int | None:
+    checkpoint = _read(item, "checkpoint", "S", "LATEST")
+    # Version 0.1 marked checkpoints that are behind all of their record so.
+    text = _read(
+        item, "continuation", "S", None if (old := _read(item, "checkpointWhole", "S", None)) != checkpoint else old
+    )
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise _fault(item, f"has attribute 'continuation' = {text!r}, expected a sequence number")
+    # A KCL application that takes a row over moves its checkpoint, and keeps attributes that it does not know.
+    moved_on = checkpoint == "SHARD_END" or (checkpoint.isdecimal() and int(checkpoint) > int(text))
+    return None if moved_on else int(text)
 
 
 def _read_checkpoint(item: Mapping[str, Mapping[str, Any]]) -> Position | None:
@@ -278,10 +332,10 @@ def _read_checkpoint(item: Mapping[str, Mapping[str, Any]]) -> Position | None:
 
 
 class LeaseKeys:
-    """Translates between shards and lease keys of one application.
+    """Translates between shards and the keys of their rows, for one application.
 
-    The shard id alone where the application reads one stream, `<stream name>:<shard id>` where it reads several.
-    KCL's multi-stream keys, `<account>:<stream>:<epoch>:<shard id>`, are understood when reading.
+    A shard's row has the key `<stream name>:<shard id>`. Two other forms are understood: the shard id alone, which version 0.1
+    and KCL write where an application reads one stream, and KCL's `<account>:<stream>:<epoch>:<shard id>`.
 
     Args:
         streams: Logical stream name to the stream's name in Kinesis, for all streams of the application.
@@ -291,6 +345,8 @@ class LeaseKeys:
     'orders:shardId-000000000000'
     >>> keys.decode("123456789012:dev-clicks:1700000000:shardId-000000000007")
     ShardKey(stream='clicks', shard='shardId-000000000007')
+    >>> keys.stream("#run:orders")
+    'orders'
     """
 
     def __init__(self, streams: Mapping[str, str]) -> None:
@@ -301,17 +357,17 @@ class LeaseKeys:
         self._only = next(iter(streams)) if len(streams) == 1 else None
 
     def encode(self, shard: ShardKey) -> str:
-        """The lease key of a shard.
+        """The key of a shard's row.
 
         Raises:
             ValueError: The application does not read that stream.
         """
         if shard.stream not in self._names:
             raise ValueError(f"{shard.stream!r} is not a stream of this application: {', '.join(sorted(self._names))}")
-        return shard.shard if self._only else f"{shard.stream}:{shard.shard}"
+        return f"{shard.stream}:{shard.shard}"
 
     def decode(self, key: str) -> ShardKey | None:
-        """The shard of a lease key, or None where it is of a stream that this application does not read."""
+        """The shard of a row, or None for other rows and those of streams that this application does not read."""
         match key.split(":"):
             case [shard] if self._only:
                 return ShardKey(self._only, shard)
@@ -320,6 +376,32 @@ class LeaseKeys:
             case [_, name, _, shard] if name in self._logical:
                 return ShardKey(self._logical[name], shard)
         return None
+
+    def stream(self, key: str) -> str | None:
+        """The stream of a run's or shard's row, or None where this application does not read it."""
+        if key.startswith(RUN_PREFIX):
+            name = key.removeprefix(RUN_PREFIX)
+            return name if name in self._names else None
+        shard = self.decode(key)
+        return None if shard is None else shard.stream
+
+    def by_shard(self, leases: Mapping[str, Lease]) -> dict[ShardKey, Lease]:
+        """The shards' rows. Of several rows of one shard, which differ in the form of their key, the one in our own form."""
+        found: dict[ShardKey, Lease] = {}
+        for key, lease in leases.items():
+            shard = self.decode(key)
+            if shard is not None and (shard not in found or key == self.encode(shard)):
+                found[shard] = lease
+        return found
+
+
+def run_key(stream: str) -> str:
+    """The key of a run's lease on a stream, by the stream's logical name.
+
+    >>> run_key("orders")
+    '#run:orders'
+    """
+    return f"{RUN_PREFIX}{stream}"
 
 
 def sibling(key: str, shard_id: str) -> str:

@@ -98,17 +98,17 @@ class LeaseStore(ABC):
         """Write a new row. It may have an owner already: creating and taking are one write then."""
         return await self._put(lease)
 
-    async def take(self, seen: Lease, owner: str, run: str, endpoint: str) -> Outcome:
+    async def take(self, seen: Lease, owner: str, endpoint: str, epoch: int) -> Outcome:
         """Make `owner` the owner of a lease, on condition that nobody has written its row since it was seen.
 
         Returns:
             `Lost` also where an earlier take of ours had arrived although its answer got lost: the row names us then,
             but since when is not known. It is ours to take again.
         """
-        return await self._update(seen, seen.taken(owner, run, endpoint))
+        return await self._update(seen, seen.taken(owner, endpoint, epoch))
 
     async def apply(self, held: Lease, change: Callable[[Lease], Lease]) -> Outcome | Behind:
-        """Change a row that the caller owns, on condition that owner and counter are as the caller knows them.
+        """Change a row, on condition that owner and counter are as the caller knows them.
 
         A refusal may be our own doing: a write that arrived although its answer was lost, and that the SDK or the
         caller then repeated. The row shows it: our owner, one counter further. It is not reported as written, even if
@@ -123,10 +123,6 @@ class LeaseStore(ABC):
         if current is not None and (current.owner, current.counter) == (held.owner, held.counter + 1):
             return Behind(current)
         return outcome
-
-    async def ask(self, seen: Lease, worker: str) -> Outcome:
-        """Ask the owner of a lease to hand it over to `worker`. It stays the owner until it does."""
-        return await self._update(seen, seen.asked(worker))
 
     async def delete(self, seen: Lease) -> Outcome:
         """Delete a row, on condition that nobody has written it since it was seen.

@@ -10,7 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.aws_errors import Cause, cause_of, code_of
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
-from kinesis_efo.leases.row import KCL_TRANSIENT, Item, Lease
+from kinesis_efo.leases.row import OBSOLETE, Item, Lease
 from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan, Written
 
 _FOR_NOW: Final = (Cause.PASSING, Cause.IN_USE, Cause.CREDENTIALS_UNREACHABLE)
@@ -205,9 +205,9 @@ def _update_request(before: Lease, after: Lease) -> dict[str, Any]:
     old, new = before.to_item(), after.to_item()
     changed = sorted(name for name in new if old.get(name) != new[name])
     gone = sorted(set(old) - set(new))
-    if after.owner is not None and after.owner != before.owner:
-        gone += KCL_TRANSIENT
-    # Placeholders for all names: some, such as "run" or "endpoint", may become reserved words.
+    if not after.is_run:
+        gone += [name for name in OBSOLETE if name not in gone]
+    # Placeholders for all names: some, such as "endpoint", may become reserved words.
     names = {f"#n{i}": name for i, name in enumerate([*changed, *gone])}
     short = {name: placeholder for placeholder, name in names.items()}
     expression = "SET " + ", ".join(f"{short[name]} = :v{i}" for i, name in enumerate(changed))

@@ -109,15 +109,15 @@ BUFFER_LIMIT: Final = Metric(
     "kinesis_efo.buffer.limit", "BufferLimitBytes", Kind.AMOUNT, "By", (), "the option `bufferBytes`"
 )
 LEASES_WANTED: Final = Metric(
-    "kinesis_efo.leases.wanted", "LeasesWanted", Kind.AMOUNT, "{lease}", (), "leases of the shards that are to be read"
+    "kinesis_efo.leases.wanted", "LeasesWanted", Kind.AMOUNT, "{lease}", (), "streams whose lease is to be held"
 )
 LEASES_HELD: Final = Metric(
-    "kinesis_efo.leases.held", "LeasesHeld", Kind.AMOUNT, "{lease}", (), "leases that this process holds of them"
+    "kinesis_efo.leases.held", "LeasesHeld", Kind.AMOUNT, "{lease}", (), "streams whose lease this run holds"
 )
 LEASES_TAKEN: Final = Metric("kinesis_efo.leases.taken", "LeasesTaken", Kind.COUNTER, "{lease}", (), "leases taken")
 LEASES_LOST: Final = Metric(
     "kinesis_efo.leases.lost", "LeasesLost", Kind.COUNTER, "{lease}", ("reason",),
-    "leases lost: `taken` by another worker, or `not renewed` in time",
+    "leases lost: `taken` by another run, or `not renewed` in time",
 )  # fmt: skip
 WRITTEN: Final = Metric(
     "kinesis_efo.producer.records", "RecordsWritten", Kind.COUNTER, "{record}", ("stream",), "records acknowledged"

@@ -118,18 +118,24 @@ class Sightings:
         self._renewed |= dict.fromkeys(seen.live, now)
         for key, lease in seen.scan.leases.items():
             old = self._positions.get(key)
-            if key in seen.moved or (old is not None and old[0] != lease.checkpoint):
-                self._positions[key] = lease.checkpoint, now, True
+            if key in seen.moved or (old is not None and old[0] != lease.reached):
+                self._positions[key] = lease.reached, now, True
             elif old is None:
-                self._positions[key] = lease.checkpoint, start, False
+                self._positions[key] = lease.reached, start, False
 
-    def state(self, lease: Lease, now: float) -> State:
-        """The state of a lease's shard."""
-        if lease.checkpoint is not None and lease.checkpoint.is_end:
+    def state(self, row: Lease, holder: Lease, now: float) -> State:
+        """The state of a shard.
+
+        Args:
+            row: Its row.
+            holder: The row whose owner reads it.
+            now: Monotonic time, seconds.
+        """
+        if row.checkpoint is not None and row.checkpoint.is_end:
             return State.ENDED
-        if lease.owner is None:
+        if holder.owner is None:
             return State.FREE
-        if (renewed := self._renewed.get(lease.key)) is not None and now - renewed < self._timeout:
+        if (renewed := self._renewed.get(holder.key)) is not None and now - renewed < self._timeout:
             return State.READING
         silent_since = renewed if renewed is not None else self._watched_since
         return State.SILENT if silent_since is not None and now - silent_since >= self._timeout else State.HELD
@@ -141,7 +147,12 @@ class Sightings:
 
 
 def rows(
-    ref: StreamRef, shards: list[Shard], leases: Mapping[str, Lease], sightings: Sightings, clock: Clock
+    ref: StreamRef,
+    shards: list[Shard],
+    leases: Mapping[str, Lease],
+    run: Lease | None,
+    sightings: Sightings,
+    clock: Clock,
 ) -> list[ShardLag]:
     """The shards of a stream, not yet with their unread records.
 
@@ -150,21 +161,22 @@ def rows(
     Args:
         ref: The stream.
         shards: Its shards, as Kinesis lists them.
-        leases: Its leases, by shard id.
+        leases: The rows of its shards, by shard id.
+        run: The run's lease on it; None where it was never held.
         sightings: What was seen of them.
         clock: Time.
     """
     lineage, now = Lineage(shards), clock.monotonic()
     # A row without a position is one that KCL has just started.
-    positions = {shard: lease.checkpoint or Position.at_timestamp(0) for shard, lease in leases.items()}
+    positions = {shard: lease.reached or Position.at_timestamp(0) for shard, lease in leases.items()}
     done = set(lineage.droppable(positions))
     found = [
         ShardLag(
             ShardKey(ref.name, shard_id),
-            sightings.state(lease, now),
-            lease.checkpoint,
+            sightings.state(lease, holder := _holder(lease, run), now),
+            lease.reached,
             _read_until(shard_id, lease, clock.time()),
-            lease.owner,
+            holder.owner,
             movement=sightings.movement(lease.key, now),
         )
         for shard_id, lease in leases.items()
@@ -279,17 +291,22 @@ async def reported(
 
 
 def by_shard(leases: Mapping[str, Lease], keys: LeaseKeys, stream: str) -> dict[str, Lease]:
-    """The leases of one stream, by shard id."""
-    decoded = ((keys.decode(key), lease) for key, lease in leases.items())
-    return {shard.shard: lease for shard, lease in decoded if shard is not None and shard.stream == stream}
+    """The rows of one stream's shards, by shard id."""
+    return {shard.shard: lease for shard, lease in keys.by_shard(leases).items() if shard.stream == stream}
+
+
+def _holder(row: Lease, run: Lease | None) -> Lease:
+    """The row whose owner reads a shard: a KCL application or a query of version 0.1 owns the shard's row itself."""
+    return run if run is not None and row.owner is None else row
 
 
 def _read_until(shard_id: str, lease: Lease, now: float) -> float | None:
     times = [lease.read_until] if lease.read_until is not None else []
-    if lease.checkpoint is not None and lease.checkpoint.kind is PositionKind.AT_TIMESTAMP:
-        times.append(lease.checkpoint.value / 1000)
-    elif lease.checkpoint is not None and lease.checkpoint.kind is PositionKind.AFTER:
-        written = written_at(lease.checkpoint.value, shard_id, now + SKEW_SECONDS)
+    position = lease.reached
+    if position is not None and position.kind is PositionKind.AT_TIMESTAMP:
+        times.append(position.value / 1000)
+    elif position is not None and position.kind is PositionKind.AFTER:
+        written = written_at(position.value, shard_id, now + SKEW_SECONDS)
         times += [] if written is None else [written]
     return max(times, default=None)
 

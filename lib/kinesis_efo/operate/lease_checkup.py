@@ -35,9 +35,9 @@ async def owners(clients: Clients, manifest: Manifest) -> dict[str, set[str]]:
     keys = LeaseKeys(manifest.stream_names)
     found: dict[str, set[str]] = {name: set() for name in manifest.streams}
     for key, lease in (await (await open_table(clients, manifest)).scan()).leases.items():
-        shard = keys.decode(key)
-        if shard is not None and lease.owner is not None and shard.stream in found:
-            found[shard.stream].add(lease.owner)
+        stream = keys.stream(key)
+        if stream in found and lease.owner is not None:
+            found[stream].add(lease.owner)
     return found
 
 

@@ -33,7 +33,7 @@ class Edit:
             return "created"
         if self.after is None:
             return "deleted"
-        return "released" if self.before.checkpoint == self.after.checkpoint else "moved"
+        return "released" if self.before.reached == self.after.reached else "moved"
 
 
 def releases(leases: Iterable[Lease]) -> list[Edit]:
@@ -44,10 +44,9 @@ def releases(leases: Iterable[Lease]) -> list[Edit]:
 def moves(leases: Iterable[Lease], position: Position) -> list[Edit]:
     """Set the checkpoint of these leases, and free them."""
     return [
-        # How far the shard was read before says nothing about the new position.
-        Edit(lease.key, lease, replace(lease.released_at(position), read_until=None))
+        Edit(lease.key, lease, lease.moved(position))
         for lease in leases
-        if (lease.checkpoint, lease.sub, lease.owner) != (position, 0, None)
+        if (lease.reached, lease.sub, lease.owner) != (position, 0, None)
     ]
 
 
@@ -70,6 +69,23 @@ def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -
         else:
             edits += moves([before], info.start)
     return edits
+
+
+def exact(present: Mapping[str, Lease], wanted: Collection[Lease]) -> list[Edit]:
+    """Make the rows exactly the wanted ones; all others are deleted.
+
+    Args:
+        present: All rows that may be changed.
+        wanted: The rows they shall be.
+    """
+    edits = []
+    for row in wanted:
+        before = present.get(row.key)
+        after = replace(row, counter=before.counter + 1 if before else 0)
+        if before is None or replace(before, counter=after.counter, owner_switches=0, also=after.also) != after:
+            edits.append(Edit(row.key, before, after))
+    keys = {row.key for row in wanted}
+    return edits + [Edit(key, before, None) for key, before in sorted(present.items()) if key not in keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +119,8 @@ def imported(
     skipped = []
     for lease in source:
         shard = source_keys.decode(lease.key)
+        if lease.is_run:
+            continue
         if shard is None:
             skipped.append(lease.key)
         else:
@@ -116,7 +134,7 @@ def imported(
         position = lease.checkpoint or Position.at_timestamp(now_ms)
         after = replace(
             lease, key=key, counter=before.counter + 1 if before else 0, checkpoint=position,
-            owner=None, owner_switches=0, endpoint=None, run=None, handover_to=None,
+            owner=None, owner_switches=0, endpoint=None, epoch=before.epoch if before else 0,
         )  # fmt: skip
         if before is None or replace(before, counter=after.counter, owner_switches=0) != after:
             edits.append(Edit(key, before, after))

@@ -86,6 +86,6 @@ async def watch(
     moved = {
         key
         for key, lease in scan.leases.items()
-        if (old := first.leases.get(key)) is not None and old.checkpoint != lease.checkpoint
+        if (old := first.leases.get(key)) is not None and old.reached != lease.reached
     }
     return Watched(scan, frozenset(live & owned), frozenset(moved), clock.monotonic() - began)

@@ -45,6 +45,7 @@ class SourceOptions:
     catch_up: bool = False
     latency_hooks: bool = True
     lease_timeout: float = 10.0
+    checkpoint_rate: float = 25.0
     poll_timeout: float = 0.2
     idle_checkpoint_interval: float = 60.0
     retry: RetrySettings = field(default_factory=RetrySettings)
@@ -131,6 +132,8 @@ SOURCE_OPTIONS: Final = (
            "quick TCP acknowledgements, fewer zip look-ups and less garbage collection in Spark's Python workers", "latency_hooks"),
     Option("leaseTimeout", read.bounded(read.seconds, 1, 3600), "a duration such as 10s, at least 1s", "`10s`",
            "a lease that is not renewed for this long is free", "lease_timeout"),
+    Option("checkpointRate", read.bounded(float, 1, 1_000), "a number of writes a second, from 1 to 1000", "`25`",
+           "most checkpoints written to the lease table in a second, all shards together", "checkpoint_rate"),
     Option("pollTimeout", read.bounded(read.seconds, 0.001, 60), "a duration such as 200ms, up to 60s", "`200ms`",
            "how long a trigger waits for data before it reports that there is none", "poll_timeout"),
     Option("idleCheckpointInterval", read.bounded(read.seconds, 1), "a duration such as 60s, at least 1s", "`60s`",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.leases import Lease, LeaseInfo
+from kinesis_efo.leases import Lease, run_key
 from kinesis_efo.local import NoFaults
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_manifest import Refusing
@@ -78,7 +78,7 @@ def test_what_is_gone_has_its_fix(run: Run, world: Callable[..., World]) -> None
 
 def test_a_query_that_runs_is_left_alone(run: Run, world: Callable[..., World]) -> None:
     here = world()
-    lease = Lease.new(here.shards()[0]["ShardId"], LeaseInfo()).taken("host:1:a", "run", "")
+    lease = Lease(run_key("orders"), checkpoint=None).taken("host:1:a", "", 1)
     here.dynamodb.put_item(TableName=here.lease_table, Item=lease.to_item())
     before = len(here.aws.kinesis.trace)
     line = _lines(run("doctor", "--manifest", here.manifest, "--json"))["subscribing to orders"]

@@ -7,13 +7,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
 
-from kinesis_efo.leases import Lease
+from kinesis_efo.leases import Lease, run_key
 from kinesis_efo.positions import Position
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_manifest import Refusing
+from tests.support.fetching import Row, reading
 from tests.support.world import World, create_lease_table
 
 Run = Callable[..., Result]
@@ -54,21 +57,26 @@ def renewing(here: World, key: str, table: str | None = None) -> Iterator[None]:
         thread.join()
 
 
-def _owned(here: World, number: int = 0) -> Lease:
-    return Lease(here.shards()[number]["ShardId"], owner="host:1:abc", checkpoint=Position.after(7), run="r")
+OWNED = Lease(run_key("orders"), owner="host:1:abc", checkpoint=None, epoch=3)
+"""A run's lease."""
 
 
 def test_list(run: Run, world: Callable[..., World]) -> None:
     here = world({"orders": 2})
     first, second = (shard["ShardId"] for shard in here.shards())
-    _put(here, _owned(here), Lease(second, checkpoint=Position.at_timestamp(1_700_000_000_000)))
+    checkpoint = Lease(f"orders:{first}", checkpoint=Position.after(7), epoch=3)
+    before = Lease(first, checkpoint=Position.after(6))
+    _put(
+        here, OWNED, before, checkpoint, Lease(f"orders:{second}", checkpoint=Position.at_timestamp(1_700_000_000_000))
+    )
     here.dynamodb.put_item(TableName=here.lease_table, Item={"leaseKey": {"S": "broken"}})
     found = run("leases", "list", "--manifest", here.manifest, "--json")
     assert found.code == 0
-    assert [(row["shardId"], row["checkpoint"], row["owner"]) for row in found.data["leases"]] == [
-        (first, "AFTER:7", "host:1:abc"),
-        (second, "AT_TIMESTAMP:1700000000000", None),
+    assert [(row["shardId"], row["checkpoint"], row["epoch"], row["owner"]) for row in found.data["leases"]] == [
+        (first, "AFTER:7", 3, "host:1:abc"),
+        (second, "AT_TIMESTAMP:1700000000000", 0, "host:1:abc"),
     ]
+    assert [(row["stream"], row["owner"], row["epoch"]) for row in found.data["runs"]] == [("orders", "host:1:abc", 3)]
     shown = run("leases", "list", "--manifest", here.manifest, "--shard", second)
     assert "AT_TIMESTAMP:2023-11-14T22:13:20.000Z" in shown.out
     assert first not in shown.out
@@ -77,14 +85,14 @@ def test_list(run: Run, world: Callable[..., World]) -> None:
 
 def test_release_frees_what_a_dead_worker_left(run: Run, world: Callable[..., World]) -> None:
     here = world()
-    _put(here, _owned(here))
+    _put(here, OWNED)
     found = run("leases", "release", "--manifest", here.manifest, *AT_ONCE, "--yes", "--json")
     assert found.code == 0
     assert [(each["change"], each["owner"]) for each in found.data["changes"]] == [("released", "host:1:abc")]
     assert found.data["written"]
     [row] = here.leases().values()
     assert "leaseOwner" not in row
-    assert row["checkpoint"] == {"S": "7"}
+    assert row["epoch"] == {"N": "3"}
     again = run("leases", "release", "--manifest", here.manifest, *AT_ONCE)
     assert (again.code, "nothing to change" in again.err) == (0, True)
 
@@ -92,21 +100,20 @@ def test_release_frees_what_a_dead_worker_left(run: Run, world: Callable[..., Wo
 @pytest.mark.parametrize("command", [("release",), ("reset", "--to", "TRIM_HORIZON")])
 def test_nothing_is_taken_from_a_live_worker(run: Run, world: Callable[..., World], command: tuple[str, ...]) -> None:
     here = world()
-    lease = _owned(here)
-    _put(here, lease)
-    with renewing(here, lease.key):
+    _put(here, OWNED)
+    with renewing(here, OWNED.key):
         found = run("leases", *command, "--manifest", here.manifest, *QUICKLY, "--yes", "--json")
         assert (found.code, found.out) == (3, "")
-        assert "is in use: host:1:abc renews shardId-000000000000. Nothing was changed" in found.err
-        assert here.leases()[lease.key]["leaseOwner"] == {"S": "host:1:abc"}
+        assert "is in use: host:1:abc renews #run:orders. Nothing was changed" in found.err
+        assert here.leases()[OWNED.key]["leaseOwner"] == {"S": "host:1:abc"}
         forced = run("leases", *command, "--manifest", here.manifest, *QUICKLY, "--yes", "--force", "--json")
     assert (forced.code, forced.data["written"]) == (0, True)
-    assert "leaseOwner" not in here.leases()[lease.key]
+    assert ("leaseOwner" in here.leases()[OWNED.key]) == (command[0] == "reset")
 
 
 def test_nothing_is_changed_without_a_yes(run: Run, world: Callable[..., World]) -> None:
     here = world()
-    _put(here, _owned(here))
+    _put(here, OWNED)
     before = here.leases()
     asked = run("leases", "release", "--manifest", here.manifest, *AT_ONCE)
     assert asked.code == 3
@@ -126,17 +133,17 @@ def test_reset_of_a_stream_follows_its_lineage(run: Run, world: Callable[..., Wo
     here.kinesis.split_shard(StreamName=here.streams["orders"], ShardToSplit=parent, NewStartingHashKey=str(2**127))
     here.wait_active()
     left, right = (shard["ShardId"] for shard in here.shards()[1:])
-    _put(here, Lease(left, checkpoint=Position.after(7)), Lease(right, checkpoint=Position.after(8)))
+    _put(here, Lease(left, checkpoint=Position.after(7)), Lease(f"orders:{right}", checkpoint=Position.after(8)))
     oldest = run("leases", "reset", "--to", "TRIM_HORIZON", "--manifest", here.manifest, "--yes")
     assert oldest.code == 0
-    assert _checkpoints(here) == {parent: "TRIM_HORIZON"}
+    assert _checkpoints(here) == {f"orders:{parent}": "TRIM_HORIZON"}
     assert "A query that has a checkpoint goes on from it" in oldest.err
     assert run("leases", "reset", "--to", "LATEST", "--manifest", here.manifest, "--yes").code == 0
-    assert _checkpoints(here) == {left: "AT_TIMESTAMP", right: "AT_TIMESTAMP"}
-    assert here.leases()[left]["parentShardId"] == {"SS": [parent]}
+    assert _checkpoints(here) == {f"orders:{left}": "AT_TIMESTAMP", f"orders:{right}": "AT_TIMESTAMP"}
+    assert here.leases()[f"orders:{left}"]["parentShardId"] == {"SS": [parent]}
     one = run("leases", "reset", "--to", "AFTER:123", "--shard", left, "--manifest", here.manifest, "--yes")
     assert one.code == 0
-    assert _checkpoints(here) == {left: "123", right: "AT_TIMESTAMP"}
+    assert _checkpoints(here) == {f"orders:{left}": "123", f"orders:{right}": "AT_TIMESTAMP"}
 
 
 @pytest.mark.parametrize(
@@ -180,7 +187,7 @@ def test_an_export_comes_back(run: Run, world: Callable[..., World], tmp_path: P
         Lease("orders:shardId-000000000001", checkpoint=Position.at_timestamp(44)),
         Lease("clicks:shardId-000000000000", owner="host:1:abc"),
     ]
-    _put(here, *rows)
+    _put(here, OWNED, *rows)
     file = tmp_path / "leases.json"
     assert run("leases", "export", "--manifest", here.manifest, "--output", file).code == 0
     printed = run("leases", "export", "--manifest", here.manifest)
@@ -220,3 +227,92 @@ def test_positions_of_a_kcl_application(run: Run, world: Callable[..., World]) -
     assert _checkpoints(here) == {f"orders:{one}": "5", f"orders:{two}": "AT_TIMESTAMP"}
     own = run("leases", "import-kcl", "--from-table", here.lease_table, "--manifest", here.manifest)
     assert "is the application's own lease table" in own.err
+
+
+def _read_all(here: World, records: int) -> list[Row]:
+    """Read as a query does, and stop."""
+    with reading(here) as query:
+        rows = query.until(records)
+        query.client.commit(query.offset)
+        return rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("several", [False, True])
+def test_a_kcl_application_goes_on_where_the_query_stopped(
+    run: Run, world: Callable[..., World], several: bool
+) -> None:
+    here = world({"orders": 2, **({"clicks": 1} if several else {})})
+    aggregator = RecordAggregator()
+    for number in range(5):
+        aggregator.add_user_record("k", b"%d" % number, explicit_hash_key="1")
+    aggregate = bytes(aggregator.clear_and_get().get_contents()[2])
+    one, two = (shard["ShardId"] for shard in here.shards())
+    here.kinesis.put_record(StreamName=here.streams["orders"], PartitionKey="k", Data=b"x", ExplicitHashKey="1")
+    last = here.kinesis.put_record(
+        StreamName=here.streams["orders"], PartitionKey="k", Data=aggregate, ExplicitHashKey="1"
+    )
+    assert last["ShardId"] == one
+    assert len(_read_all(here, 6)) == 6
+    table = f"OrdersKcl-{here.lease_table}"
+    create_lease_table(here.dynamodb, table)
+    _put(here, Lease("shardId-9", checkpoint=Position.after(5)), Lease("1:other:2:shardId-9"), table=table)
+    leader = {"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}}
+    here.dynamodb.put_item(TableName=table, Item=leader)
+    command = ("leases", "export-kcl", "--table", table, "--manifest", here.manifest, *AT_ONCE)
+    kinds = ("--multi-stream",) if several else ()
+    if several:
+        unsaid = run(*command, "--yes")
+        assert (unsaid.code, "this one reads clicks, orders: say with --stream which one" in unsaid.err) == (1, True)
+    assert run(*command, *kinds, "--dry-run").code == 0
+    assert len(_table(here, table)) == 3
+    _put(here, OWNED)
+    with renewing(here, OWNED.key):
+        live = run("leases", "export-kcl", "--table", table, "--manifest", here.manifest, *kinds, *QUICKLY, "--yes")
+    assert (live.code, "is in use: host:1:abc renews #run:orders" in live.err) == (3, True)
+    assert run(*command, *kinds, "--yes").code == 0
+    found = _table(here, table)
+    summary = here.kinesis.describe_stream_summary(StreamName=here.streams["orders"])["StreamDescriptionSummary"]
+    stream = f"123456789012:{here.streams['orders']}:{int(summary['StreamCreationTimestamp'].timestamp())}"
+    prefix = f"{stream}:" if several else ""
+    shard = next(each for each in here.shards() if each["ShardId"] == one)
+    assert found[f"{prefix}{one}"] == {
+        "leaseKey": {"S": f"{prefix}{one}"},
+        **({"streamName": {"S": stream}, "shardId": {"S": one}} if several else {}),
+        "leaseCounter": {"N": "0"},
+        "ownerSwitchesSinceCheckpoint": {"N": "0"},
+        "checkpoint": {"S": last["SequenceNumber"]},
+        "checkpointSubSequenceNumber": {"N": "4"},
+        "startingHashKey": {"S": shard["HashKeyRange"]["StartingHashKey"]},
+        "endingHashKey": {"S": shard["HashKeyRange"]["EndingHashKey"]},
+    }
+    assert found[f"{prefix}{two}"]["checkpoint"] == {"S": "TRIM_HORIZON"}
+    assert "Leader" in found, "KCL's own rows stay"
+    assert "1:other:2:shardId-9" in found, "and other streams'"
+    assert ("shardId-9" in found) == several, "a row of this stream that nobody needs goes"
+    again = run(*command, *kinds, "--yes")
+    assert (again.code, "nothing to change" in again.err) == (0, True)
+
+
+def test_a_kcl_application_finds_parents_and_children(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    here.put([("k", b"x")] * 3)
+    (parent,) = (shard["ShardId"] for shard in here.shards())
+    here.kinesis.split_shard(StreamName=here.streams["orders"], ShardToSplit=parent, NewStartingHashKey=str(2**127))
+    here.wait_active()
+    here.put([(f"k{number}", b"x") for number in range(20)])
+    assert len(_read_all(here, 23)) == 23
+    table = f"OrdersKcl-{here.lease_table}"
+    create_lease_table(here.dynamodb, table)
+    done = run("leases", "export-kcl", "--table", table, "--manifest", here.manifest, *AT_ONCE, "--yes")
+    assert done.code == 0
+    found = _table(here, table)
+    assert found[parent]["checkpoint"] == {"S": "SHARD_END"}
+    children = {shard["ShardId"] for shard in here.shards()} - {parent}
+    for child in children:
+        assert found[child]["parentShardId"] == {"SS": [parent]}
+        assert found[child]["checkpoint"]["S"].isdecimal()
+
+
+def _table(here: World, name: str) -> dict[str, Any]:
+    return {item["leaseKey"]["S"]: item for item in here.dynamodb.scan(TableName=name)["Items"]}

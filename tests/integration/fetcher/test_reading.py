@@ -189,8 +189,8 @@ def test_order_across_a_split_and_a_merge_and_a_restart(world: MakeWorld) -> Non
                     assert after[key] == TRIM_HORIZON, "children come in a later batch than their parents' ends"
         wait_until(lambda: (r.batch(), list(r.offset))[1] == [ShardKey("orders", "shardId-000000000003")], 20)
     leases = w.leases()
-    assert leases["shardId-000000000001"]["checkpoint"]["S"] == "SHARD_END"
-    assert leases["shardId-000000000001"]["childShardIds"]["SS"] == ["shardId-000000000003"]
+    assert leases["orders:shardId-000000000001"]["checkpoint"]["S"] == "SHARD_END"
+    assert leases["orders:shardId-000000000001"]["childShardIds"]["SS"] == ["shardId-000000000003"]
 
 
 def test_a_second_run_is_refused_and_the_first_goes_on(world: MakeWorld) -> None:
@@ -202,7 +202,8 @@ def test_a_second_run_is_refused_and_the_first_goes_on(world: MakeWorld) -> None
         opened = w.aws.kinesis.calls("SubscribeToShard")
         with reading(w, leaseTimeout="4s") as second:
             with pytest.raises(
-                AlreadyRunningError, match=r"application lake is already read by .*:\d+ \(run .*\), last seen \d+ s ago"
+                AlreadyRunningError,
+                match=r"application lake, stream orders, is already read by .*:\d+, last seen \d+ s ago",
             ) as caught:
                 second.until(1, seconds=30)
             assert "stop that query, or give this one an application of its own" in str(caught.value)
@@ -230,7 +231,7 @@ def test_a_released_lease_is_taken_at_once_and_a_crashed_ones_after_its_timeout(
         offset = first.offset
     w.dynamodb.update_item(
         TableName=w.lease_table,
-        Key={"leaseKey": {"S": "shardId-000000000000"}},
+        Key={"leaseKey": {"S": "#run:orders"}},
         UpdateExpression="SET leaseOwner = :crashed",
         ExpressionAttributeValues={":crashed": {"S": "host:1:crashed"}},
     )
@@ -246,11 +247,11 @@ def test_a_lost_lease_ends_the_query_and_its_subscription(world: MakeWorld) -> N
         r.until(10)
         w.dynamodb.update_item(
             TableName=w.lease_table,
-            Key={"leaseKey": {"S": "shardId-000000000000"}},
+            Key={"leaseKey": {"S": "#run:orders"}},
             UpdateExpression="SET leaseOwner = :thief ADD leaseCounter :one",
             ExpressionAttributeValues={":thief": {"S": "thief"}, ":one": {"N": "1"}},
         )
-        with pytest.raises(LeaseLostError, match="thief took lease shardId-000000000000 while this query was reading"):
+        with pytest.raises(LeaseLostError, match="thief took the lease on stream orders while this query was reading"):
             wait_until(lambda: r.batch() and False, 20)
         wait_until(lambda: not w.aws.kinesis.subscriptions or _open(w) == 0, 10)
 
@@ -376,16 +377,23 @@ def test_starting_where_a_kcl_application_stopped(world: MakeWorld) -> None:
         int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=data)["SequenceNumber"])
         for _, data in numbered(10)
     ]
-    w.dynamodb.put_item(
-        TableName=w.lease_table,
-        Item={
-            "leaseKey": {"S": "shardId-000000000000"},
-            "leaseCounter": {"N": "7"},
-            "checkpoint": {"S": str(numbers[3])},
-            "checkpointSubSequenceNumber": {"N": "0"},
-            "ownerSwitchesSinceCheckpoint": {"N": "0"},
-        },
-    )
+    row = {
+        "leaseKey": {"S": "shardId-000000000000"},
+        "leaseCounter": {"N": "7"},
+        "checkpoint": {"S": str(numbers[3])},
+        "checkpointSubSequenceNumber": {"N": "0"},
+        "ownerSwitchesSinceCheckpoint": {"N": "0"},
+    }
+    w.dynamodb.put_item(TableName=w.lease_table, Item=row)
+    with (
+        pytest.raises(
+            LeaseTableError, match=r"row shardId-0{12} of lease table .* is a KCL application's: .*import-kcl"
+        ),
+        reading(w, startingPosition="LEASES"),
+    ):
+        pass
+    imported = {**row, "leaseKey": {"S": "orders:shardId-000000000000"}}
+    w.dynamodb.put_item(TableName=w.lease_table, Item=imported)
     with reading(w, startingPosition="LEASES") as r:
         assert [row.sequence for row in r.until(6)] == numbers[4:]
 
@@ -400,7 +408,7 @@ def test_children_that_the_kcl_holds_back_come_after_their_parent(world: MakeWor
     children = [shard["ShardId"] for shard in w.shards() if shard["ShardId"] != root]
     for shard, parents in ((root, []), *((child, [root]) for child in children)):
         row = {
-            "leaseKey": {"S": shard},
+            "leaseKey": {"S": f"orders:{shard}"},
             "leaseCounter": {"N": "7"},
             "checkpoint": {"S": "TRIM_HORIZON"},
             "checkpointSubSequenceNumber": {"N": "0"},
@@ -427,7 +435,7 @@ def test_starting_where_a_kcl_application_stopped_inside_an_aggregate(world: Mak
         for data in (b"before", aggregate, aggregate, b"behind")
     ]
     row = {
-        "leaseKey": {"S": "shardId-000000000000"},
+        "leaseKey": {"S": "orders:shardId-000000000000"},
         "leaseCounter": {"N": "7"},
         "checkpoint": {"S": str(put[1])},
         "checkpointSubSequenceNumber": {"N": "6"},

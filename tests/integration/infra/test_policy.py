@@ -19,19 +19,21 @@ from infra.app import synthesize
 from infra.iam import POLL_STREAM
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import AccessRefusedError
+from kinesis_efo.errors import AccessRefusedError, LeaseError
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Unlimited
 from kinesis_efo.leases import (
+    Checkpoints,
     Lease,
     LeaseInfo,
-    LeaseLoop,
+    LeaseKeys,
     LeaseTable,
+    Pace,
+    RunLease,
     SilentListener,
     Timing,
-    Worker,
     Written,
     client_config,
     owner_id,
@@ -39,7 +41,7 @@ from kinesis_efo.leases import (
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import Manifest, StreamRef, load_manifest
 from kinesis_efo.options import AwsSettings
-from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.producer import BlockingProducer
 from tests.integration.infra.conftest import write_environment
 from tests.support.iam import Enforced, many
@@ -149,12 +151,19 @@ async def life(world: World) -> int:
 async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transport: BotoTransport) -> int:
     stream = manifest.streams["orders"]
     shards = await topology.shards(stream.stream_arn)
-    leases = LeaseLoop(table, Worker(owner_id(Random(1)), "run"), Timing(10), SystemClock(), Random(2))
-    await leases.start(SilentListener(), "grpc://127.0.0.1:1")
+    keys, clock = LeaseKeys(manifest.stream_names), SystemClock()
+    lease = RunLease(table, owner_id(Random(1)), keys, Timing(10), clock, Random(2))
+    failures: list[LeaseError] = []
+    checkpoints = Checkpoints(
+        table, keys, lease.epoch, Pace(), clock, read_until=lambda _shard, _position: None, failed=failures.append
+    )
+    await lease.start(SilentListener(), "grpc://127.0.0.1:1")
     received = 0
     try:
-        leases.want({shard.shard_id: LeaseInfo() for shard in shards})
-        await leases.wait_held([shard.shard_id for shard in shards], at_most=10)
+        lease.want(["orders"])
+        await lease.wait_held(["orders"], at_most=10)
+        checkpoints.start()
+        checkpoints.want({ShardKey("orders", shard.shard_id): LeaseInfo() for shard in shards})
         for shard in shards:
             events = await transport.subscribe(stream, shard.shard_id, TRIM_HORIZON, Unlimited())
             try:
@@ -163,12 +172,14 @@ async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transp
                     break
             finally:
                 events.close()
-            leases.checkpoint(shard.shard_id, Position.after(shard.first))
+            checkpoints.note(ShardKey("orders", shard.shard_id), Position.after(shard.first))
     finally:
-        await leases.stop()
-    for lease in (await table.scan()).leases.values():
-        assert isinstance(lease, Lease)
-        assert isinstance(await table.delete(lease), Written)
+        await checkpoints.stop()
+        await lease.stop()
+    assert failures == []
+    for row in (await table.scan()).leases.values():
+        assert isinstance(row, Lease)
+        assert isinstance(await table.delete(row), Written)
     return received
 
 

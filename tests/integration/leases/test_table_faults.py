@@ -21,12 +21,12 @@ from kinesis_efo.leases import (
     Behind,
     Lease,
     LeaseInfo,
-    LeaseLoop,
+    LeaseKeys,
     LeaseTable,
     Lost,
+    RunLease,
     SilentListener,
     Timing,
-    Worker,
     Written,
     client_config,
     owner_id,
@@ -148,7 +148,7 @@ def moto() -> Any:
 
 
 async def owned(table: LeaseTable) -> Lease:
-    outcome = await table.create_if_absent(Lease.new(KEY, LeaseInfo()).taken("a", "run", ""))
+    outcome = await table.create_if_absent(Lease.new(KEY, LeaseInfo()).taken("a", "", 1))
     assert isinstance(outcome, Written)
     return outcome.lease
 
@@ -235,37 +235,38 @@ async def test_the_sdk_repeats_a_write_whose_answer_was_lost_and_it_is_not_mista
     assert proxy.seen.count("UpdateItem") == 2
     seen = held.renewed()
     proxy.drop_answers = 1
-    assert await table.take(seen, "b", "run", "") == Lost(seen.taken("b", "run", ""))
+    assert await table.take(seen, "b", "", 2) == Lost(seen.taken("b", "", 2))
     proxy.drop_answers = 1
-    assert await table.delete(seen.taken("b", "run", "")) == Lost(None)
+    assert await table.delete(seen.taken("b", "", 2)) == Lost(None)
 
 
 @pytest.mark.slow
 @with_table
-async def test_a_worker_gets_through_lost_answers_throttling_and_silence(
+async def test_a_run_gets_through_lost_answers_throttling_and_silence(
     table: LeaseTable, proxy: Proxy, client: Any
 ) -> None:
     lost: list[tuple[str, str | None]] = []
 
     class Listener(SilentListener):
-        def lease_lost(self, key: str, owner: str | None) -> None:
-            lost.append((key, owner))
+        def lease_lost(self, stream: str, owner: str | None) -> None:
+            lost.append((stream, owner))
 
-    loop = LeaseLoop(table, Worker(owner_id(Random(1)), "run"), Timing(3.0), SystemClock(), Random(1))
-    keys = {f"shardId-{i:012d}": LeaseInfo() for i in range(32)}
-    await loop.start(Listener(), "grpc://here")
-    loop.want(keys)
-    await loop.wait_held(keys, at_most=20)
+    streams = [f"stream-{number}" for number in range(32)]
+    keys = LeaseKeys({stream: stream for stream in streams})
+    lease = RunLease(table, owner_id(Random(1)), keys, Timing(3.0), SystemClock(), Random(1))
+    await lease.start(Listener(), "grpc://here")
+    lease.want(streams)
+    await lease.wait_held(streams, at_most=20)
     proxy.drop_answers = 20
     await asyncio.sleep(2)
     proxy.quiet.clear()
     proxy.faults = [refusal(400, "ThrottlingException")] * 20 + [silence, hang_up] * 3
-    await loop.wait_held(keys, at_most=20)
+    await lease.wait_held(streams, at_most=20)
     async with asyncio.timeout(20):
         await proxy.quiet.wait()
-    await loop.wait_held(keys, at_most=20)
+    await lease.wait_held(streams, at_most=20)
     assert [each for each in lost if each[1] is not None] == []
-    await loop.stop(at_most=20)
+    await lease.stop(at_most=20)
     rows = (await client.scan(TableName=table._name))["Items"]
     assert len(rows) == 32
     assert not [row for row in rows if "leaseOwner" in row]

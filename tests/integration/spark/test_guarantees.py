@@ -118,7 +118,7 @@ def test_a_second_query_is_refused_and_the_first_goes_on(world: MakeWorld, queri
     second = queries.start(queries.load(w, leaseTimeout="2s"), other)
     wait_until(lambda: second.exception() is not None, 60)
     message = str(second.exception())
-    assert "AlreadyRunningError: application lake is already read by" in message
+    assert "AlreadyRunningError: application lake, stream orders, is already read by" in message
     assert "stop that query, or give this one an application of its own" in message
     w.put(numbered(10, first=10))
     assert sorted(numbers(rows.wait_for(first, 20))) == list(range(20))

@@ -16,7 +16,7 @@ TIMEOUT = 10.0
 
 
 async def _owned(store: MemoryLeaseStore, shard: str, owner: str) -> Lease:
-    outcome = await store.create_if_absent(Lease(shard).taken(owner, "run", "grpc://host:1"))
+    outcome = await store.create_if_absent(Lease(shard).taken(owner, "grpc://host:1", 1))
     assert isinstance(outcome, Written)
     return outcome.lease
 
@@ -84,7 +84,7 @@ def test_whoever_takes_a_lease_meanwhile_is_alive() -> None:
 
         async def take() -> None:
             await asyncio.sleep(4)
-            await store.take(lease, "successor", "next", "grpc://host:2")
+            await store.take(lease, "successor", "grpc://host:2", 2)
 
         taking = asyncio.create_task(take())
         assert (await _look(store))[0] == ["successor"]

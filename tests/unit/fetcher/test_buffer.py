@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.buffer import Portion
+from kinesis_efo.kinesis.events import Event, EventHead
 from kinesis_efo.positions import Position
 from tests.support.fetched import (
     EVENT_OVERHEAD,
@@ -107,6 +109,22 @@ def test_a_commit_drops_what_lies_before_it_and_keeps_the_rest() -> None:
     assert budget.used == SIZE
     with b.reading(after(20), after(30)) as cursor:
         assert len(cursor.take(NO_LIMIT)) == 1
+
+
+def test_the_buffer_knows_the_last_record_before_its_start() -> None:
+    def numbered(end: int, *records: int) -> Event:
+        document = {"Records": [{"SequenceNumber": str(record)} for record in records]}
+        return Event(json.dumps(document).encode(), EventHead(end, 0, len(records)))
+
+    b = buffer()
+    fill(b, numbered(10, 7, 9), idle(15), numbered(20, 16), numbered(30, 27))
+    assert b.last_record is None
+    for position, record in ((10, 9), (15, 9), (20, 16), (30, 27)):
+        b.commit(after(position))
+        assert (b.start, b.last_record) == (after(position), record)
+    fill(b, idle(40))
+    b.commit(after(40))
+    assert b.last_record == 27
 
 
 def test_the_buffer_knows_since_when_records_wait_for_a_commit() -> None:

@@ -9,7 +9,7 @@ from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import QUIET_SECONDS, FetcherCollector
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.kinesis.subscription import State, SubscriptionStats
-from kinesis_efo.leases.loop import LeaseStats
+from kinesis_efo.leases.run import LeaseStats
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.catalog import Metric
 from kinesis_efo.metrics.registry import Values, merge

@@ -25,8 +25,7 @@ from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.leases import LeaseLoop, Timing, Worker
-from kinesis_efo.leases.row import LeaseKeys
+from kinesis_efo.leases import LeaseKeys, RunLease, Timing, run_key
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.metrics import Kind
 from kinesis_efo.metrics import catalog as metrics
@@ -67,10 +66,10 @@ class Query:
         access = Stream(ref, transport, stream, RetrySettings(), "manifest.json", clock, limits)
         keys = LeaseKeys({"orders": "dev-orders"})
         self._streams = {"orders": access}
-        worker = Worker(f"w{id(self)}", f"r{id(self)}")
-        self.leases = LeaseLoop(self.store, worker, Timing(10.0), clock, Random(1), application="lake")
+        self.leases = RunLease(self.store, f"w{id(self)}", keys, Timing(10.0), clock, Random(1), application="lake")
         budget = Budget(buffer_bytes, now=clock.monotonic)
-        self.fetcher = Fetcher({"orders": access}, self.leases, keys, budget, FetcherSettings(True, 10.0), clock)
+        settings = FetcherSettings(True, 10.0)
+        self.fetcher = Fetcher({"orders": access}, self.leases, self.store, keys, budget, settings, clock)
 
     async def __aenter__(self) -> Query:
         await self.fetcher.start("grpc://here")
@@ -223,7 +222,7 @@ async def test_an_ended_parent_leaves_the_offset_and_its_lease_is_finished() -> 
             if ShardKey("orders", "shardId-000000000000") not in offset:
                 break
         await asyncio.sleep(20)
-        parent = query.store.lease("shardId-000000000000")
+        parent = query.store.lease("orders:shardId-000000000000")
         assert parent.checkpoint == SHARD_END
         assert parent.owner is None
         assert parent.children == {"shardId-000000000001", "shardId-000000000002"}
@@ -248,6 +247,25 @@ async def test_a_shard_that_has_ended_holds_no_records() -> None:
 
 
 @scenario
+async def test_a_shard_that_was_left_behind_and_is_read_again_is_let_go_of_afterwards() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, *[300] * 20)
+    async with Query(stream) as query:
+        offset = await until_read(query, horizon(stream), 20)
+        again = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, next(iter(offset.values())))
+        stream.split(0)
+        while again.key in offset:
+            offset = await query.poll(offset)
+            await query.commit(offset)
+        await query.poll(offset)
+        assert len(await query.read(again)) == 20
+        await query.poll(offset)
+        assert again.key not in {feed.key for feed in query.fetcher.feeds}
+        await asyncio.sleep(1)
+        assert not stream.open[again.key.shard], "its subscription is closed"
+
+
+@scenario
 async def test_a_parent_that_ended_before_a_crash_is_finished_after_it() -> None:
     stream = ModelStream(shards=1)
     stream.put(0, 30)
@@ -260,7 +278,7 @@ async def test_a_parent_that_ended_before_a_crash_is_finished_after_it() -> None
             end = await query.poll(offset)
         await query.commit(end)
         await asyncio.sleep(20)
-        assert query.store.lease("shardId-000000000000").checkpoint == SHARD_END
+        assert query.store.lease("orders:shardId-000000000000").checkpoint == SHARD_END
 
 
 @scenario
@@ -315,11 +333,11 @@ async def test_a_lost_lease_ends_the_query() -> None:
     stream.put(0, 30)
     async with Query(stream) as query:
         offset = await until_read(query, horizon(stream), 1)
-        item = query.store.items["shardId-000000000000"]
+        item = query.store.items[run_key("orders")]
         item["leaseOwner"] = {"S": "thief"}
         item["leaseCounter"] = {"N": str(int(item["leaseCounter"]["N"]) + 1)}
         await asyncio.sleep(10)
-        with pytest.raises(LeaseLostError, match="thief took lease shardId-000000000000 while this query was reading"):
+        with pytest.raises(LeaseLostError, match="thief took the lease on stream orders while this query was reading"):
             await query.poll(offset)
         assert not stream.open["shardId-000000000000"], "reading goes on without a lease"
         with pytest.raises(LeaseLostError):
@@ -372,9 +390,6 @@ async def test_the_query_goes_on_from_where_it_asked_for_the_tips() -> None:
         while await query.fetcher.tips(offset, 0.2) is None:
             pass
         await query.poll(offset)
-        # Leases that are not wanted are given up some time later.
-        await asyncio.sleep(30)
-        assert "shardId-000000000000" in query.leases.held
         await until_read(query, offset, 1)
 
 
@@ -385,7 +400,7 @@ async def test_what_came_while_a_lease_seemed_lost_is_found_once_it_is_held() ->
         offset = horizon(stream)
         await query.poll(offset)
         is_held = query.leases.is_held
-        query.leases.is_held = lambda _key: False  # type: ignore[method-assign]
+        query.leases.is_held = lambda _stream: False  # type: ignore[method-assign]
         stream.put(0, 30)
         stream.split(0)
         await asyncio.sleep(60)

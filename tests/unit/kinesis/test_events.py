@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from contextlib import suppress
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import FrameError
-from kinesis_efo.kinesis.events import ChildShard, Event, EventHead, read_head
+from kinesis_efo.kinesis.events import ChildShard, Event, EventHead, last_record, read_head
 from kinesis_efo.positions import SHARD_END, Position
 
 CHILD = {
@@ -101,3 +102,23 @@ def test_garbage_raises_frame_errors_only(garbage: bytes) -> None:
     ):
         with suppress(FrameError):
             read_head(payload)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**56), st.text(max_size=60), st.binary(max_size=30)), max_size=4),
+    st.integers(0, 10**56),
+    st.sampled_from([(",", ":"), (", ", ": ")]),
+    st.booleans(),
+)
+def test_the_last_records_number_is_found_whatever_keys_and_data_say(
+    records: list[tuple[int, str, bytes]], continuation: int, separators: tuple[str, str], number_first: bool
+) -> None:
+    def record(number: int, key: str, data: bytes) -> dict[str, str]:
+        rest = {"PartitionKey": key + '"SequenceNumber":"1"', "Data": b64encode(data).decode()}
+        name = {"SequenceNumber": str(number)}
+        return name | rest if number_first else rest | name
+
+    document = {"ContinuationSequenceNumber": str(continuation), "Records": [record(*each) for each in records]}
+    for ordered in (document, dict(reversed(document.items()))):
+        payload = json.dumps(ordered, separators=separators).encode()
+        assert last_record(payload) == (records[-1][0] if records else None)

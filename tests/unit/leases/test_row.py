@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.leases import Lease, LeaseInfo, LeaseKeys
+from kinesis_efo.leases import Lease, LeaseInfo, LeaseKeys, run_key
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
 numbers = st.integers(0, 10**129 - 1)
@@ -30,15 +31,22 @@ leases = st.builds(
     children=st.frozensets(texts, max_size=2),
     starting_hash_key=st.none() | st.integers(0, 2**128 - 1).map(str),
     ending_hash_key=st.none() | st.integers(0, 2**128 - 1).map(str),
+    epoch=st.integers(0, 10**9),
     endpoint=st.none() | texts,
-    run=st.none() | texts,
-    handover_to=st.none() | texts,
     read_until=st.none() | st.integers(0, 10**13).map(lambda milliseconds: milliseconds / 1000),
-    whole=st.booleans(),
 )
 
 
-@given(leases)
+@st.composite
+def rows(draw: st.DrawFn) -> Lease:
+    """Rows with a continuation, where they can have one: it is never before the last record."""
+    row = draw(leases)
+    if row.checkpoint == SHARD_END or draw(st.booleans()):
+        return row
+    return replace(row, continuation=(row.record or 0) + draw(st.integers(0, 10**30)))
+
+
+@given(rows())
 def test_a_row_survives_the_table(lease: Lease) -> None:
     assert Lease.from_item(lease.to_item()) == lease
 
@@ -55,11 +63,10 @@ def test_names_and_types_are_kcls() -> None:
         frozenset({"c"}),
         "0",
         "9",
+        3,
         "grpc://x",
-        "r",
-        "b",
         1700000000.123,
-        True,
+        51,
     )
     assert lease.to_item() == {
         "leaseKey": {"S": "shardId-1"},
@@ -72,11 +79,10 @@ def test_names_and_types_are_kcls() -> None:
         "childShardIds": {"SS": ["c"]},
         "startingHashKey": {"S": "0"},
         "endingHashKey": {"S": "9"},
+        "epoch": {"N": "3"},
         "endpoint": {"S": "grpc://x"},
-        "run": {"S": "r"},
-        "handoverTo": {"S": "b"},
         "readUntil": {"N": "1700000000123"},
-        "checkpointWhole": {"S": "49"},
+        "continuation": {"S": "51"},
     }
 
 
@@ -103,7 +109,7 @@ KCL: dict[str, Any] = {
 def test_a_row_of_kcl_is_read() -> None:
     lease = Lease.from_item(KCL)
     assert lease is not None
-    assert (lease.counter, lease.owner, lease.run) == (812, "ip-10-0-0-1:8a7b", None)
+    assert (lease.counter, lease.owner, lease.epoch, lease.ours) == (812, "ip-10-0-0-1:8a7b", 0, False)
     assert lease.checkpoint == Position.after(49590338271490256608559692538361571095921575989136588898)
 
 
@@ -154,36 +160,65 @@ def test_a_row_without_a_counter_is_named() -> None:
 @pytest.mark.parametrize(
     ("stored", "noted", "forward"),
     [
-        ((Position.after(9), 0), (Position.after(10), 0), True),
-        ((Position.after(10), 0), (Position.after(9), 0), False),
-        ((Position.after(10), 0), (Position.after(10), 0), False),
-        ((Position.after(10), 1), (Position.after(10), 2), True),
-        ((Position.after(10), 2), (Position.after(10), 1), False),
-        ((Position.after(10**55), 7), (Position.after(10**55 + 1), 0), True),
-        ((TRIM_HORIZON, 0), (Position.after(0), 0), True),
-        ((Position.at_timestamp(5), 0), (Position.after(0), 0), True),
-        ((Position.after(0), 0), (TRIM_HORIZON, 0), False),
-        ((Position.after(5), 0), (SHARD_END, 0), True),
-        ((SHARD_END, 0), (Position.after(5), 0), False),
-        ((None, 0), (TRIM_HORIZON, 0), True),
+        (Position.after(9), Position.after(10), True),
+        (Position.after(10), Position.after(9), False),
+        (Position.after(10), Position.after(10), False),
+        (Position.after(10**55), Position.after(10**55 + 1), True),
+        (TRIM_HORIZON, Position.after(0), True),
+        (Position.at_timestamp(5), Position.after(0), True),
+        (Position.after(0), TRIM_HORIZON, False),
+        (Position.after(5), SHARD_END, True),
+        (SHARD_END, Position.after(5), False),
     ],
 )
-def test_checkpoints_only_move_forward(
-    stored: tuple[Position | None, int], noted: tuple[Position, int], forward: bool
-) -> None:
-    row = Lease("k", checkpoint=stored[0], sub=stored[1], whole=not stored[1])
-    assert row.advances(*noted) is forward
+def test_rows_only_move_forward(stored: Position, noted: Position, forward: bool) -> None:
+    assert Lease.new("k", LeaseInfo(stored)).advances(noted) is forward
+
+
+def test_a_row_without_a_position_takes_any() -> None:
+    assert Lease("k", checkpoint=None).advances(TRIM_HORIZON)
+
+
+def test_a_row_names_the_last_record_and_how_far_the_shard_was_read() -> None:
+    row = Lease.new("k", LeaseInfo(Position.at_timestamp(5)))
+    idle = row.checkpointed(Position.after(40))
+    assert (idle.checkpoint, idle.record, idle.position) == (Position.at_timestamp(5), None, Position.after(40))
+    read = idle.checkpointed(Position.after(50), record=47)
+    assert (read.checkpoint, read.record, read.position) == (Position.after(47), 47, Position.after(50))
+    later = read.checkpointed(Position.after(60))
+    assert (later.record, later.position) == (47, Position.after(60)), "nothing came since"
+    assert later.checkpointed(SHARD_END).checkpoint == SHARD_END
+    back = later.moved(Position.after(3))
+    assert (back.record, back.position, back.read_until) == (3, Position.after(3), None)
+    assert Lease.from_item(back.to_item()) == back
+
+
+def test_rows_of_version_0_1_are_behind_all_of_their_record() -> None:
+    item = {**Lease("k", checkpoint=Position.after(49)).to_item(), "checkpointWhole": {"S": "49"}}
+    whole = Lease.from_item(item)
+    assert whole is not None
+    assert (whole.position, whole.ours) == (Position.after(49), True)
+    moved = Lease.from_item({**item, "checkpoint": {"S": "60"}})
+    assert moved is not None
+    assert moved.position == Position.inside(60, 0), "a KCL application went on with it"
+
+
+def test_a_broken_continuation_is_named() -> None:
+    with pytest.raises(
+        ValueError, match="lease row 'k' has attribute 'continuation' = 'x', expected a sequence number"
+    ):
+        Lease.from_item({**Lease("k").to_item(), "continuation": {"S": "x"}})
 
 
 class TestKeys:
     one = LeaseKeys({"orders": "dev-orders"})
     two = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
 
-    def test_one_stream_uses_shard_ids(self) -> None:
-        assert self.one.encode(ShardKey("orders", "shardId-1")) == "shardId-1"
+    def test_where_one_stream_is_read_the_shard_id_alone_is_understood(self) -> None:
+        assert self.one.encode(ShardKey("orders", "shardId-1")) == "orders:shardId-1"
         assert self.one.decode("shardId-1") == ShardKey("orders", "shardId-1")
 
-    def test_several_streams_name_the_stream(self) -> None:
+    def test_keys_name_the_stream(self) -> None:
         assert self.two.encode(ShardKey("clicks", "shardId-1")) == "clicks:shardId-1"
         assert self.two.decode("clicks:shardId-1") == ShardKey("clicks", "shardId-1")
         assert self.two.decode("shardId-1") is None
@@ -196,6 +231,18 @@ class TestKeys:
     def test_keys_of_other_streams_are_not_ours(self, key: str) -> None:
         assert self.two.decode(key) is None
 
+    def test_a_runs_row_is_of_its_stream_and_of_no_shard(self) -> None:
+        assert run_key("orders") == "#run:orders"
+        assert [self.two.decode(run_key("orders")), self.one.decode(run_key("orders"))] == [None, None]
+        assert [self.two.stream(run_key(name)) for name in ("orders", "other")] == ["orders", None]
+        assert [self.two.stream(key) for key in ("clicks:shardId-1", "shardId-1")] == ["clicks", None]
+
+    def test_of_two_rows_of_a_shard_the_one_with_our_key_counts(self) -> None:
+        ours, old = Lease("orders:shardId-1"), Lease("shardId-1")
+        for rows in ([ours, old], [old, ours]):
+            found = self.one.by_shard({row.key: row for row in [*rows, Lease(run_key("orders"))]})
+            assert found == {ShardKey("orders", "shardId-1"): ours}
+
     def test_a_stream_that_is_not_read_has_no_key(self) -> None:
         with pytest.raises(ValueError, match="'x' is not a stream of this application: clicks, orders"):
             self.two.encode(ShardKey("x", "shardId-1"))
@@ -206,7 +253,7 @@ def test_a_row_of_the_kcl_may_stand_inside_an_aggregate_and_ours_stand_behind_it
     theirs = Lease.from_item({**KCL, "checkpoint": {"S": "49"}, "checkpointSubSequenceNumber": {"N": str(sub)}})
     assert theirs is not None
     assert theirs.position == Position.inside(49, sub)
-    ours = theirs.taken("me", "run", "grpc://x").checkpointed(Position.after(50))
+    ours = theirs.taken("me", "grpc://x", 1).checkpointed(Position.after(50))
     assert ours.position == Position.after(50)
     again = Lease.from_item({**ours.to_item(), "checkpoint": {"S": "60"}, "checkpointSubSequenceNumber": {"N": "0"}})
     assert again is not None

@@ -52,7 +52,7 @@ SHARDS = [
 
 def _rows(positions: Mapping[str, Position | None]) -> dict[str, ShardLag]:
     leases = {shard: Lease(shard, checkpoint=position) for shard, position in positions.items()}
-    found = rows(REF, SHARDS, leases, Sightings(10), Still())
+    found = rows(REF, SHARDS, leases, None, Sightings(10), Still())
     assert len({row.key for row in found}) == len(found)
     return {row.key.shard: row for row in found}
 
@@ -95,7 +95,7 @@ def test_until_when_a_shard_was_read() -> None:
         (Lease(shard, checkpoint=Position.after(7)), None),
         (Lease(shard, checkpoint=None), None),
     ):
-        [row] = rows(REF, [], {shard: lease}, Sightings(10), clock)
+        [row] = rows(REF, [], {shard: lease}, None, Sightings(10), clock)
         assert row.read_until == expected
 
 
@@ -106,18 +106,30 @@ def _seen(*leases: Lease, live: str = "", moved: str = "", seconds: float = 0.0)
 def test_who_is_alive_is_remembered_and_forgotten() -> None:
     lease, sightings = Lease("a", owner="w"), Sightings(10)
     sightings.add(_seen(lease, seconds=4), now=104)
-    assert sightings.state(lease, 104) is State.HELD
+    assert sightings.state(lease, lease, 104) is State.HELD
     sightings.add(_seen(lease, live="a", seconds=4), now=108)
-    assert sightings.state(lease, 117) is State.READING
-    assert sightings.state(lease, 118) is State.SILENT
-    assert sightings.state(replace(lease, owner=None), 109) is State.FREE
-    assert sightings.state(replace(lease, checkpoint=SHARD_END), 109) is State.ENDED
+    assert sightings.state(lease, lease, 117) is State.READING
+    assert sightings.state(lease, lease, 118) is State.SILENT
+    assert sightings.state(lease, replace(lease, owner=None), 109) is State.FREE
+    assert sightings.state(replace(lease, checkpoint=SHARD_END), lease, 109) is State.ENDED
 
 
 def test_an_owner_that_never_moved_is_silent_after_the_timeout() -> None:
     lease, sightings = Lease("a", owner="w"), Sightings(10)
     sightings.add(_seen(lease, seconds=10), now=110)
-    assert sightings.state(lease, 110) is State.SILENT
+    assert sightings.state(lease, lease, 110) is State.SILENT
+
+
+def test_the_owner_of_the_runs_lease_reads_every_shard_that_has_no_owner_of_its_own() -> None:
+    sightings, run = Sightings(10), Lease("#run:orders", owner="w", checkpoint=None)
+    kcl = Lease("s2", owner="kcl", checkpoint=TRIM_HORIZON)
+    leases = {"s1": Lease("s1", checkpoint=TRIM_HORIZON), "s2": kcl}
+    sightings.add(Watched(Scan({run.key: run, **leases}), frozenset({run.key}), frozenset(), 4.0), now=100)
+    found = {row.key.shard: row for row in rows(REF, [], leases, run, sightings, Still())}
+    assert {shard: (row.owner, row.state.value) for shard, row in found.items()} == {
+        "s1": ("w", "reading"),
+        "s2": ("kcl", "held"),
+    }
 
 
 def test_how_long_a_position_stands_still() -> None:

@@ -104,6 +104,7 @@ def test_an_import_understands_the_keys_of_kcl_and_passes_over_other_streams() -
         Lease("123456789012:dev-clicks:1700000000:shardId-1", checkpoint=Position.after(5)),
         Lease("123456789012:elsewhere:1700000000:shardId-1"),
         Lease("shardId-2"),
+        Lease("#run:orders", owner="w"),
     ]
     found = imported(source, keys, {}, keys, now_ms=0)
     assert [(edit.key, edit.what) for edit in found.edits] == [("clicks:shardId-1", "created")]
@@ -114,7 +115,7 @@ def test_what_was_written_meanwhile_is_left_alone_unless_forced() -> None:
     async def main() -> None:
         for change in (
             lambda row: row.renewed(),
-            lambda row: row.taken("another", "run", ""),
+            lambda row: row.taken("another", "", 1),
             lambda row: row.released(),
         ):
             for plan in (moves([owned], Position.after(70)), [Edit(owned.key, owned, None)]):
@@ -129,7 +130,7 @@ def test_what_was_written_meanwhile_is_left_alone_unless_forced() -> None:
                     assert table.lease(owned.key).checkpoint == Position.after(70)
                     assert table.lease(owned.key).owner is None
 
-    owned = replace(Lease("shardId-1").taken("worker", "run", ""), checkpoint=Position.after(3))
+    owned = replace(Lease("shardId-1").taken("worker", "", 1), checkpoint=Position.after(3))
     asyncio.run(main())
 
 

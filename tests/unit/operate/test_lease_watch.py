@@ -84,7 +84,7 @@ def test_an_owner_that_released_meanwhile_is_not_alive() -> None:
 def test_a_lease_that_is_taken_meanwhile_is_alive() -> None:
     def change(table: MemoryLeaseStore, now: float) -> None:
         if now == 2.5:
-            table.items["f"] = table.lease("f").taken("new", "run", "").to_item()
+            table.items["f"] = table.lease("f").taken("new", "", 1).to_item()
 
     assert _watch(change, FREE, DEAD).live_owners == {"new": ["f"]}
 

@@ -1,0 +1,377 @@
+"""Writes how far each shard is done into the lease table: when it changed, at a bounded rate, and only while the run's lease is held.
+
+Checkpoints are for tools and for new queries; a running query goes on from Spark's own offsets. Every row bears the epoch of the
+run that wrote it, and a run never overwrites what a later one has written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final
+
+from kinesis_efo.clock import Clock, within
+from kinesis_efo.errors import LeaseError, LeaseLostError, TableUnavailableError
+from kinesis_efo.leases.cleanup import finished_parents, passed_parents
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.row import Lease, LeaseInfo, LeaseKeys
+from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Outcome, Written
+from kinesis_efo.positions import SHARD_END, Position, ShardKey
+
+logger = logging.getLogger(__name__)
+
+CLEANUP_INTERVAL: Final = 60.0
+"""Seconds between two cleanups of the rows of finished shards (KCL's interval)."""
+
+REFRESH_INTERVAL: Final = 60.0
+"""Seconds between two writes of the time up to which a shard was read whose position stays, as an idle polled shard's does."""
+
+_LOOK_INTERVAL: Final = 5.0
+
+_RETRY_PAUSE: Final = 1.0
+_LAST_WRITES_IN_FLIGHT: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often checkpoints are written.
+
+    Attributes:
+        rate: Most writes a second, all shards together.
+        interval: Least seconds between two checkpoints of one shard.
+    """
+
+    rate: float = 25.0
+    interval: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A position to store with one of the next writes."""
+
+    position: Position
+    children: frozenset[str] = frozenset()
+    record: int | None = None
+
+    def is_news_to(self, row: Lease) -> bool:
+        """Whether storing it changes a row: positions only move forwards."""
+        return row.advances(self.position) or not self.children <= row.children
+
+    def stored_in(self, row: Lease) -> Lease:
+        """The row with this position."""
+        return row.checkpointed(self.position, self.children, self.record)
+
+
+class Checkpoints:
+    """Keeps the rows of the shards that a run reads. One per run, on one asyncio loop.
+
+    Args:
+        table: The lease table.
+        keys: Whose rows are whose.
+        epoch: The epoch of the run's lease on a stream; None while that is not held.
+        pace: How often rows are written.
+        clock: Time.
+        read_until: The time up to which every record that arrived in a shard lies at or before a position, in epoch seconds; None
+            where that is not known.
+        failed: Called with an error that keeps the run from going on.
+    """
+
+    def __init__(
+        self,
+        table: LeaseStore,
+        keys: LeaseKeys,
+        epoch: Callable[[str], int | None],
+        pace: Pace,
+        clock: Clock,
+        *,
+        read_until: Callable[[ShardKey, Position], float | None],
+        failed: Callable[[LeaseError], None],
+    ) -> None:
+        self._table = table
+        self._keys = keys
+        self._epoch = epoch
+        self._pace = pace
+        self._clock = clock
+        self._read_until = read_until
+        self._failed = failed
+        self._rows: dict[ShardKey, Lease] = {}
+        self._old: dict[ShardKey, Lease] = {}
+        self._wanted: dict[ShardKey, LeaseInfo] = {}
+        self._noted: dict[ShardKey, Noted] = {}
+        self._queue: list[tuple[float, int, ShardKey]] = []
+        self._queued: set[ShardKey] = set()
+        self._numbers = count()
+        self._written_at: dict[ShardKey, float] = {}
+        self._wake = asyncio.Event()
+        self._cleanup_at: float | None = None
+        self._look_at = clock.monotonic() + _LOOK_INTERVAL
+        self._troubled = False
+        self._task: asyncio.Task[None] | None = None
+
+    # -- what the reader says and asks
+
+    def found(self, stream: str, rows: Mapping[str, Lease]) -> None:
+        """Take note of the rows of a stream's shards, as they were when its lease was taken."""
+        for shard in [shard for shard in self._rows if shard.stream == stream]:
+            del self._rows[shard]
+        for shard, row in self._keys.by_shard(rows).items():
+            if row.key == self._keys.encode(shard):
+                self._rows[shard] = row
+        for key, row in rows.items():
+            # Version 0.1 wrote the shard id alone as the key where an application reads one stream.
+            old = self._keys.decode(key)
+            if old is not None and ":" not in key and row.ours:
+                self._old[old] = row
+                self._enqueue(old)
+        if rows:
+            self._clean_soon()
+
+    def want(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
+        """Name the shards that the query reads now. Those without a row get one.
+
+        Args:
+            shards: All of them, with what their rows say when they are created.
+        """
+        new = shards.keys() - self._wanted.keys()
+        gone = self._wanted.keys() - shards.keys()
+        self._wanted = dict(shards)
+        for shard in sorted(new):
+            self._enqueue(shard)
+        if gone:
+            self._clean_soon()
+
+    def note(self, shard: ShardKey, position: Position, record: int | None = None) -> None:
+        """Note how far a shard is done: written in time, forwards only.
+
+        Args:
+            shard: The shard.
+            position: Everything up to here is done.
+            record: Number of the last record up to there; None where none is known.
+        """
+        noted = self._noted.get(shard)
+        if noted is None or (position != noted.position and position.reaches(noted.position)):
+            self._noted[shard] = Noted(position, record=record if record is not None or noted is None else noted.record)
+            self._enqueue(shard)
+
+    def finish(self, shard: ShardKey, children: Collection[str] = ()) -> None:
+        """Note that a shard is done to its end.
+
+        Args:
+            shard: The shard.
+            children: Shard ids of its children.
+        """
+        self._noted[shard] = Noted(SHARD_END, frozenset(children))
+        self._enqueue(shard, soon=True)
+        self._clean_soon()
+
+    def read_until(self, shard: ShardKey, position: Position) -> float | None:
+        """The time up to which every record that arrived lies at or before a position, by the shard's row; epoch seconds."""
+        row = self._rows.get(shard) or self._old.get(shard)
+        known = row is not None and row.position is not None and position.reaches(row.position)
+        return row.read_until if row is not None and known else None
+
+    # -- start and stop
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._task = asyncio.create_task(self._run(), name="checkpoints")
+
+    async def stop(self, at_most: float = 4.0) -> None:
+        """Write what is not written yet, in one burst, while the run's lease is still held.
+
+        Args:
+            at_most: Seconds after which the rest stays unwritten.
+        """
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        slots = asyncio.Semaphore(_LAST_WRITES_IN_FLIGHT)
+        left = [
+            shard for shard in {*self._queued, *self._wanted, *self._noted} if self._epoch(shard.stream) is not None
+        ]
+
+        async def write(shard: ShardKey) -> None:
+            async with slots:
+                await self._write(shard, last=True)
+
+        writing = [asyncio.create_task(write(shard)) for shard in left]
+        if writing:
+            await within(self._clock, at_most, asyncio.wait(writing))
+        unwritten = sum(not task.done() or task.exception() is not None for task in writing if not task.cancelled())
+        for task in writing:
+            task.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
+        if unwritten:
+            logger.warning("%d of %d last checkpoints were not written to %s", unwritten, len(left), self._table.label)
+
+    # -- writing
+
+    def _enqueue(self, shard: ShardKey, pause: float = 0.0, *, soon: bool = False) -> None:
+        if shard in self._queued and not soon:
+            return
+        now = self._clock.monotonic()
+        due = now + pause if soon else max(now + pause, self._written_at.get(shard, now) + self._pace.interval)
+        if shard not in self._rows:
+            due = now + pause
+        self._queued.add(shard)
+        heapq.heappush(self._queue, (due, next(self._numbers), shard))
+        self._wake.set()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self._wake.clear()
+                now = self._clock.monotonic()
+                await self._tidy(now)
+                if self._queue and self._queue[0][0] <= now:
+                    _, _, shard = heapq.heappop(self._queue)
+                    if shard in self._queued:
+                        await self._write_paced(shard)
+                    continue
+                due = [
+                    self._look_at,
+                    *([self._cleanup_at] if self._cleanup_at else []),
+                    *(at for at, *_ in self._queue[:1]),
+                ]
+                await within(self._clock, min(due) - now, self._wake.wait())
+        except LeaseError as error:
+            self._failed(error)
+        except Exception as error:
+            logger.error("writing checkpoints failed", exc_info=error)
+            self._failed(LeaseError(f"{self._table.label}: writing checkpoints failed: {error!r}"))
+
+    async def _write_paced(self, shard: ShardKey) -> None:
+        began = self._clock.monotonic()
+        self._queued.discard(shard)
+        if self._epoch(shard.stream) is None:
+            self._enqueue(shard, _RETRY_PAUSE, soon=True)
+            return
+        try:
+            wrote = await self._write(shard)
+        except TableUnavailableError as error:
+            if not self._troubled:
+                logger.warning("checkpoints wait: %s", error)
+            self._troubled = True
+            self._enqueue(shard, _RETRY_PAUSE, soon=True)
+            await self._clock.sleep(_RETRY_PAUSE)
+            return
+        self._troubled = False
+        if wrote:
+            await self._clock.sleep(max(0.0, began + 1 / self._pace.rate - self._clock.monotonic()))
+
+    async def _write(self, shard: ShardKey, *, last: bool = False) -> bool:
+        """Bring a shard's row up to what was noted; False where nothing had to be written."""
+        wrote = False
+        while (epoch := self._epoch(shard.stream)) is not None:
+            row = self._rows.get(shard)
+            change = self._created(shard) if row is None else self._changed(shard, row, last=last)
+            if change is None or change.epoch > epoch:  # a later run has written it
+                return wrote
+            wrote = True
+            change = change.written_in(epoch)
+            outcome: Outcome | Behind
+            if row is None:
+                outcome = await self._table.create_if_absent(change)
+            else:
+                outcome = await self._table.apply(row, lambda _, change=change: change)  # type: ignore[misc]
+            if isinstance(outcome, Written):
+                self._rows[shard] = outcome.lease
+                self._written_at[shard] = self._clock.monotonic()
+                await self._drop_old(shard)
+                return True
+            current = outcome.lease if isinstance(outcome, Behind) else outcome.current
+            if current is None:
+                del self._rows[shard]
+            else:
+                self._check_owner(current)
+                self._rows[shard] = current
+        return wrote
+
+    def _created(self, shard: ShardKey) -> Lease | None:
+        """The row of a shard that has none; None where nothing is known of it."""
+        key, noted = self._keys.encode(shard), self._noted.get(shard)
+        if (old := self._old.get(shard)) is not None:
+            row = replace(old, key=key, counter=0, owner=None, endpoint=None)
+        elif (info := self._wanted.get(shard)) is not None:
+            row = Lease.new(key, info)
+        else:
+            return None
+        if noted is not None and noted.is_news_to(row):
+            row = noted.stored_in(row)
+        return self._seen(shard, row)
+
+    def _changed(self, shard: ShardKey, row: Lease, *, last: bool) -> Lease | None:
+        """A shard's row with what was noted since; None where it says so already."""
+        noted = self._noted.get(shard)
+        if noted is not None and noted.is_news_to(row):
+            return self._seen(shard, noted.stored_in(row))
+        return (
+            self._seen(shard, row.renewed())
+            if self._is_outdated(shard, row, 1.0 if last else REFRESH_INTERVAL)
+            else None
+        )
+
+    def _is_outdated(self, shard: ShardKey, row: Lease, seconds: float) -> bool:
+        """Whether a shard was read without anything new for so much longer than its row says."""
+        until = self._read_until(shard, row.position) if row.position is not None else None
+        return until is not None and until - (row.read_until or 0.0) >= seconds
+
+    def _seen(self, shard: ShardKey, row: Lease) -> Lease:
+        return row if row.position is None else row.seen(self._read_until(shard, row.position))
+
+    def _check_owner(self, row: Lease) -> None:
+        """Owners of shards' rows are KCL applications and queries of version 0.1, which know nothing of the run's lease."""
+        if row.owner is not None:
+            raise LeaseLostError(
+                f"{readable(row.owner)} took lease {row.key} while this query was reading: a KCL application, or a query of an earlier "
+                f"version, reads with {self._table.label}, too. Nothing was lost; stop it, or give this query an application of its own"
+            )
+
+    async def _drop_old(self, shard: ShardKey) -> None:
+        if (old := self._old.pop(shard, None)) is not None:
+            await self._table.delete(old)
+
+    # -- what is done now and then
+
+    def _clean_soon(self) -> None:
+        self._cleanup_at = self._cleanup_at or self._clock.monotonic() + CLEANUP_INTERVAL
+
+    async def _tidy(self, now: float) -> None:
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_INTERVAL
+            for shard in self._wanted:
+                if (row := self._rows.get(shard)) is not None and self._is_outdated(shard, row, REFRESH_INTERVAL):
+                    self._enqueue(shard)
+        if self._cleanup_at is not None and now >= self._cleanup_at:
+            await self._clean(now)
+
+    async def _clean(self, now: float) -> None:
+        """Finish and delete the rows of parents that are read; never what is wanted."""
+        self._cleanup_at = now + CLEANUP_INTERVAL if self._rows.keys() - self._wanted.keys() else None
+        rows = {row.key: row for shard, row in self._rows.items() if row.epoch <= (self._epoch(shard.stream) or -1)}
+        wanted = {self._keys.encode(shard) for shard in self._wanted}
+        left = rows.keys() - wanted
+        for row, children in passed_parents(rows, left, wanted):
+            shard = self._keys.decode(row.key)
+            assert shard is not None
+            if (noted := self._noted.get(shard)) is None or not noted.position.is_end:
+                logger.info("checkpoint %s finished: its shard was read to its end in an earlier run", row.key)
+                self.finish(shard, children)
+        try:
+            for row in finished_parents(rows, left):
+                outcome = await self._table.delete(row)
+                shard = self._keys.decode(row.key)
+                assert shard is not None
+                if isinstance(outcome, Lost) and outcome.current is not None:
+                    self._rows[shard] = outcome.current
+                else:
+                    logger.info("checkpoint %s deleted: its shard and what came before its children is read", row.key)
+                    for known in (self._rows, self._noted, self._written_at):
+                        known.pop(shard, None)
+        except TableUnavailableError as error:
+            logger.warning("rows of finished shards stay for now: %s", error)

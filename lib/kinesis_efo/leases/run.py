@@ -1,0 +1,372 @@
+"""The run's lease: one row for each stream that a query reads. Finds out who holds it, takes it, keeps it and gives it back.
+
+The table is scanned only while a lease is missing. One `Keeper` per held lease renews it, on its own schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from random import Random
+
+from kinesis_efo.clock import Clock, within
+from kinesis_efo.errors import AlreadyRunningError, LeaseError, LeaseLostError, LeaseTableError, TableUnavailableError
+from kinesis_efo.leases.decision import Free, Rival, decide
+from kinesis_efo.leases.expiry import Observer, Sighting
+from kinesis_efo.leases.keeper import Ending, Keeper, Timing
+from kinesis_efo.leases.listener import LeaseListener, SilentListener
+from kinesis_efo.leases.owner import provably_gone, readable
+from kinesis_efo.leases.row import Lease, LeaseKeys, run_key
+from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LeaseStats:
+    """What happened to a run's leases so far, for metrics: plain numbers, read from other threads.
+
+    Attributes:
+        taken: Leases that became ours.
+        lost_to_others: Leases that another run took.
+        not_renewed: Leases given up because no renewal came through in time.
+    """
+
+    taken: int = 0
+    lost_to_others: int = 0
+    not_renewed: int = 0
+
+
+class RunLease:
+    """Holds the lease on each stream that a run reads. One per run, on one asyncio loop.
+
+    Args:
+        table: The lease table.
+        owner: Names this run; see `owner_id`.
+        keys: The streams, and whose rows are whose.
+        timing: How long a lease lasts.
+        clock: Time.
+        random: Spreads renewals.
+        application: Name for messages.
+        gone: Tells whether an owner has ended for certain, so that its leases need not expire.
+
+    Attributes:
+        stats: What happened so far.
+    """
+
+    def __init__(
+        self,
+        table: LeaseStore,
+        owner: str,
+        keys: LeaseKeys,
+        timing: Timing,
+        clock: Clock,
+        random: Random,
+        *,
+        application: str | None = None,
+        gone: Callable[[str], bool] = provably_gone,
+    ) -> None:
+        self.stats = LeaseStats()
+        self._table = table
+        self._me = owner
+        self._keys = keys
+        self._endpoint = ""
+        self._listener: LeaseListener = SilentListener()
+        self._clock = clock
+        self._timing = timing
+        self._random = random
+        self._subject = f"application {application}" if application else table.label
+        self._observer = Observer(timing.lease_timeout, gone)
+        self._wanted: frozenset[str] = frozenset()
+        self._keepers: dict[str, Keeper] = {}
+        self._epochs: dict[str, int] = {}
+        self._tending: set[asyncio.Task[None]] = set()
+        self._loop_task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._news = asyncio.Event()
+        self._trouble: LeaseError | None = None
+        self._troubled_since: float | None = None
+        self._failure: LeaseError | None = None
+        self._stopping = False
+
+    def want(self, streams: Collection[str]) -> None:
+        """Take the leases on these streams as soon as possible, and hold them until `stop`.
+
+        Args:
+            streams: Logical names.
+        """
+        if self._wanted != frozenset(streams):
+            self._wanted = frozenset(streams)
+            self._wake.set()
+
+    @property
+    def held(self) -> frozenset[str]:
+        """Streams whose lease is ours at this moment."""
+        # The copy is for other threads that count.
+        return frozenset(stream for stream, keeper in list(self._keepers.items()) if keeper.held)
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Streams whose lease is to be held."""
+        return self._wanted
+
+    def is_held(self, stream: str) -> bool:
+        """Whether a lease is ours at this moment: asks the clock, so it is right even after the process was paused."""
+        keeper = self._keepers.get(stream)
+        return keeper is not None and keeper.held
+
+    def epoch(self, stream: str) -> int | None:
+        """The epoch with which the lease on a stream was taken; None while it is not held."""
+        return self._epochs[stream] if self.is_held(stream) else None
+
+    @property
+    def failure(self) -> LeaseError | None:
+        """The error that ended the run's lease, if one did."""
+        return self._failure
+
+    async def wait_held(self, streams: Collection[str], at_most: float | None = None) -> None:
+        """Wait until the leases on these streams are held.
+
+        Args:
+            streams: Logical names; they must be wanted.
+            at_most: Longest wait, seconds.
+
+        Raises:
+            AlreadyRunningError: Another run holds one of them and has been seen renewing it, for `lease_timeout`.
+            LeaseLostError: Another run took one of them.
+            LeaseTableError: The table cannot be used.
+            TableUnavailableError: `at_most` has passed.
+        """
+        give_up_at = None if at_most is None else self._clock.monotonic() + at_most
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            missing = sorted(stream for stream in streams if not self.is_held(stream))
+            if not missing:
+                return
+            now = self._clock.monotonic()
+            if give_up_at is not None and now >= give_up_at:
+                reason = f": {self._trouble}" if self._trouble else ""
+                raise TableUnavailableError(
+                    f"{self._subject}: the lease on stream {', '.join(missing)} is not held after {at_most:g} s{reason}"
+                ) from self._trouble
+            self._news.clear()
+            pause = self._timing.renewal if give_up_at is None else give_up_at - now
+            await within(self._clock, pause, self._news.wait())
+
+    # -- start and stop
+
+    async def start(self, listener: LeaseListener, endpoint: str) -> None:
+        """Check the table and begin.
+
+        Args:
+            listener: Reads the streams, and learns what happens to their leases.
+            endpoint: Where this run serves data; other processes find it in the rows.
+
+        Raises:
+            LeaseTableError: The table is missing, is no lease table, or refuses us.
+            TableUnavailableError: It cannot be reached.
+        """
+        self._listener, self._endpoint = listener, endpoint
+        await self._table.check()
+        self._loop_task = asyncio.create_task(self._run(), name=f"leases of {self._me}")
+
+    async def stop(self, at_most: float = 5.0) -> None:
+        """Release all leases.
+
+        Args:
+            at_most: Seconds after which leases that could not be released are left to expire.
+        """
+        give_up_at = self._clock.monotonic() + at_most
+        self._stopping = True
+        self._wake.set()
+        if self._loop_task is not None:
+            # Not cancelled at once: a lease that is just being taken would be ours without anybody to release it.
+            await within(self._clock, at_most, asyncio.wait((self._loop_task,)))
+            self._loop_task.cancel()
+            await asyncio.gather(self._loop_task, return_exceptions=True)
+        for keeper in self._keepers.values():
+            keeper.leave()
+        tending = set(self._tending)
+        if tending:
+            await within(self._clock, give_up_at - self._clock.monotonic(), asyncio.wait(tending))
+        for stream in self._keepers:
+            logger.warning("the lease on stream %s was not released in time: it is left to expire", stream)
+        for task in tending:
+            task.cancel()
+        await asyncio.gather(*tending, return_exceptions=True)
+        self._keepers.clear()
+
+    # -- the loop
+
+    async def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._wake.clear()
+                pause = await self._step() if self._missing else self._timing.renewal
+                self._news.set()
+                await within(self._clock, pause, self._wake.wait())
+        except Exception as error:
+            self._fail(error)
+
+    @property
+    def _missing(self) -> list[str]:
+        return sorted(self._wanted - self._keepers.keys())
+
+    async def _step(self) -> float:
+        """Scan, decide and take once.
+
+        Returns:
+            Seconds until the next step is due.
+        """
+        try:
+            scan = await within(self._clock, self._timing.lease_timeout, self._table.scan())
+            if scan is None:
+                raise TableUnavailableError(f"{self._table.label}: no answer for {self._timing.lease_timeout:g} s")
+            self._check_readable(scan)
+            return await self._take_missing(scan)
+        except TableUnavailableError as error:
+            return self._unavailable(error)
+
+    def _unavailable(self, error: TableUnavailableError) -> float:
+        now = self._clock.monotonic()
+        if self._trouble is None or self._troubled_since is None:
+            self._troubled_since = now
+            logger.warning("%s", error)
+        self._trouble = error
+        if now - self._troubled_since >= self._timing.patience:
+            raise TableUnavailableError(
+                f"{self._subject}: the lease table could not be used for {now - self._troubled_since:.0f} s, given up: {error}"
+            ) from error
+        return self._timing.renewal / 3 * self._random.uniform(0.5, 1)
+
+    def _check_readable(self, scan: Scan) -> None:
+        for key in sorted(scan.unreadable):
+            named = ":" in key or key.startswith("shardId-")
+            if named and self._keys.stream(key) in self._wanted:
+                raise LeaseTableError(f"{scan.unreadable[key]}; correct or delete the row")
+
+    async def _take_missing(self, scan: Scan) -> float:
+        now = self._clock.monotonic()
+        sightings: dict[str, dict[str, Sighting]] = {}
+        for key, seen in self._observer.observe(scan.leases, now).items():
+            if (stream := self._keys.stream(key)) is not None:
+                sightings.setdefault(stream, {})[key] = seen
+        missing = self._missing
+        found = {
+            stream: decide(run_key(stream), sightings.get(stream, {}), self._observer, now, me=self._me)
+            for stream in missing
+        }
+        rivals = [each.seen for each in found.values() if isinstance(each, Rival)]
+        alive = [seen for seen in rivals if self._observer.proven_alive(seen, now)]
+        if alive:
+            raise self._already_running(alive[0], now)
+        if not self._keepers:
+            # The first stream decides between runs that start at the same moment: each would hold some, and none all.
+            missing = missing[:1] if not rivals else []
+        free = {stream: each for stream in missing if isinstance(each := found[stream], Free)}
+        for stream, each in free.items():
+            self._check_continued(stream, each)
+        attempts = [self._take(stream, each, sightings.get(stream, {})) for stream, each in free.items()]
+        # No attempt outlasts a lease. One that is given up may still arrive: then the row names us, and is taken again.
+        results = await asyncio.gather(
+            *(within(self._clock, self._timing.lease_timeout, attempt) for attempt in attempts), return_exceptions=True
+        )
+        trouble = [error for error in results if isinstance(error, TableUnavailableError)]
+        for error in results:
+            if isinstance(error, BaseException) and not isinstance(error, TableUnavailableError):
+                raise error
+        if trouble:
+            raise trouble[0]
+        self._trouble = None
+        if any(result is True for result in results):
+            return 0.0  # look again at once: more may be ours to take now
+        # The moment at which the first of them expires is not slept through.
+        expiring = [left for seen in rivals if (left := self._observer.expires_in(seen, self._clock.monotonic()))]
+        return min([self._timing.lease_timeout / 10, *expiring])
+
+    def _check_continued(self, stream: str, free: Free) -> None:
+        """A run that was cut off from the table goes on only if nobody else has read meanwhile."""
+        epoch = self._epochs.get(stream)
+        if epoch is not None and free.row is not None and free.row.owner != self._me and free.row.epoch > epoch:
+            raise LeaseLostError(
+                f"{self._subject}: another run held the lease on stream {stream} while this one could not renew it, "
+                "and has ended since. Nothing was lost: start this query again, and run one query per application"
+            )
+
+    async def _take(self, stream: str, free: Free, seen: Mapping[str, Sighting]) -> bool:
+        write: Awaitable[Outcome]
+        if free.row is None:
+            row = Lease(run_key(stream), checkpoint=None).taken(self._me, self._endpoint, free.epoch)
+            write = self._table.create_if_absent(row)
+        else:
+            write = self._table.take(free.row, self._me, self._endpoint, free.epoch)
+        sent_at = self._clock.monotonic()
+        outcome = await write
+        if isinstance(outcome, Lost):
+            return outcome.current is not None and outcome.current.owner == self._me  # an earlier take had arrived
+        if self._clock.monotonic() < sent_at + self._timing.lease_timeout:
+            rows = {key: each.lease for key, each in seen.items() if not each.gone and not each.lease.is_run}
+            self._begin(stream, outcome.lease, sent_at, rows)
+        return True
+
+    def _begin(self, stream: str, lease: Lease, sent_at: float, rows: Mapping[str, Lease]) -> None:
+        keeper = Keeper(self._table, lease, sent_at, self._timing, self._clock, self._random)
+        self._keepers[stream], self._epochs[stream] = keeper, lease.epoch
+        self.stats.taken += 1
+        logger.info("lease %s taken by %s, epoch %d", lease.key, self._me, lease.epoch)
+        task = asyncio.create_task(self._tend(stream, keeper), name=f"lease {lease.key}")
+        self._tending.add(task)
+        task.add_done_callback(self._tending.discard)
+        if self._stopping:  # while the write was under way
+            keeper.leave()
+        else:
+            self._listener.lease_taken(stream, rows)
+            self._news.set()
+
+    async def _tend(self, stream: str, keeper: Keeper) -> None:
+        key = keeper.lease.key
+        try:
+            match await keeper.keep():
+                case Ending.LEAVING:
+                    freed = await keeper.release()
+                    logger.info("lease %s %s by %s", key, "released" if freed else "left to expire", self._me)
+                case Ending.LOST:
+                    self.stats.lost_to_others += 1
+                    logger.warning("lease %s of %s lost to %s", key, self._me, keeper.lost_to or "nobody")
+                    self._listener.lease_lost(stream, keeper.lost_to)
+                case Ending.UNREACHABLE:
+                    self.stats.not_renewed += 1
+                    logger.warning("lease %s of %s lost: not renewed in time: %s", key, self._me, keeper.why_late)
+                    self._listener.lease_lost(stream, None)
+                    if isinstance(keeper.trouble, LeaseTableError):
+                        self._fail(keeper.trouble)
+                    elif self._stopping:
+                        await keeper.release()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            # Only now: until its release is through, the row must not be taken again.
+            del self._keepers[stream]
+            self._wake.set()
+            self._news.set()
+
+    def _already_running(self, rival: Sighting, now: float) -> AlreadyRunningError:
+        return AlreadyRunningError(
+            f"{self._subject}, stream {self._keys.stream(rival.lease.key)}, is already read by {readable(rival.lease.owner or '')}, "
+            f"last seen {now - rival.changed_at:.0f} s ago renewing lease {rival.lease.key}; "
+            "stop that query, or give this one an application of its own"
+        )
+
+    def _fail(self, error: Exception) -> None:
+        if not isinstance(error, LeaseError):
+            logger.error("the run's lease failed", exc_info=error)
+            cause, error = error, LeaseError(f"{self._subject}: the run's lease failed: {error!r}")
+            error.__cause__ = cause
+        if self._failure is None:
+            self._failure = error
+            logger.error("%s", error)
+            self._listener.failed(error)
+        self._news.set()

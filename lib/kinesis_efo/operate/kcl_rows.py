@@ -1,0 +1,145 @@
+"""Makes the rows of a KCL's lease table from which a KCL application goes on exactly where a query stopped.
+
+The form is what KCL 2.7 and 3.5 were seen to accept: a record's number, the last index within its aggregate, parents and children.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kinesis_efo.kinesis.aggregation import deaggregate
+from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
+
+_CONCURRENT_SHARDS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How a KCL application names the shards of a stream.
+
+    Attributes:
+        stream: `<account>:<stream name>:<creation time, whole seconds>` where the application reads several streams, else None.
+    """
+
+    stream: str | None
+
+    def key(self, shard_id: str) -> str:
+        """The lease key of a shard."""
+        return shard_id if self.stream is None else f"{self.stream}:{shard_id}"
+
+    def owns(self, key: str) -> bool:
+        """Whether a lease key is one of this stream's."""
+        return ":" not in key if self.stream is None else key.startswith(f"{self.stream}:")
+
+
+@dataclass(frozen=True, slots=True)
+class KclRows:
+    """The rows for a KCL application.
+
+    Attributes:
+        rows: The rows, without owners.
+        remarks: What the person who starts the application should know of single rows.
+    """
+
+    rows: list[Lease]
+    remarks: list[str]
+
+
+async def stream_id(kinesis: Any, stream_arn: str) -> str:
+    """A stream's identifier in a multi-stream KCL application.
+
+    Raises:
+        ClientError: Kinesis refused; botocore's exception.
+    """
+    summary = (await kinesis.describe_stream_summary(StreamARN=stream_arn))["StreamDescriptionSummary"]
+    account = stream_arn.split(":")[4]
+    return f"{account}:{summary['StreamName']}:{int(summary['StreamCreationTimestamp'].timestamp())}"
+
+
+async def kcl_rows(
+    kinesis: Any, stream_arn: str, rows: Mapping[str, Lease], shards: Mapping[str, Shard], naming: Naming
+) -> KclRows:
+    """Make the rows of one stream.
+
+    Args:
+        kinesis: An aiobotocore client; it reads each shard's last record, to find out whether that is an aggregate.
+        stream_arn: The stream.
+        rows: The query's rows, by shard id.
+        shards: The stream's shards, by id.
+        naming: How the application names them.
+
+    Raises:
+        ClientError: Kinesis refused; botocore's exception.
+    """
+    slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
+
+    async def make(shard_id: str, row: Lease) -> tuple[Lease, str | None]:
+        async with slots:
+            position, sub, remark = await _position(kinesis, stream_arn, shard_id, row)
+        shard = shards.get(shard_id)
+        first, last = map(str, shard.hash_range) if shard is not None else (row.starting_hash_key, row.ending_hash_key)
+        made = Lease(
+            naming.key(shard_id),
+            checkpoint=position,
+            sub=sub,
+            parents=row.parents | frozenset(shard.parents if shard is not None else ()),
+            children=row.children,
+            starting_hash_key=row.starting_hash_key or first,
+            ending_hash_key=row.ending_hash_key or last,
+        )
+        if naming.stream is not None:
+            made = replace(made, also=(("streamName", naming.stream), ("shardId", shard_id)))
+        return made, remark
+
+    made = await asyncio.gather(*(make(shard_id, row) for shard_id, row in sorted(rows.items())))
+    return KclRows([row for row, _ in made], [remark for _, remark in made if remark is not None])
+
+
+async def _position(kinesis: Any, stream_arn: str, shard_id: str, row: Lease) -> tuple[Position, int, str | None]:
+    """Checkpoint, sub-sequence number and a remark."""
+    reached = row.reached
+    if reached is not None and reached.kind in (PositionKind.SHARD_END, PositionKind.TRIM_HORIZON):
+        return reached, 0, None
+    if row.record is None:
+        return (
+            TRIM_HORIZON,
+            0,
+            (
+                f"{shard_id} begins at TRIM_HORIZON: the query has read no record of it, and a KCL row can only name a record. "
+                "What lies there from before the query's start is delivered"
+            ),
+        )
+    position = Position.after(row.record)
+    if row.continuation is None:
+        return position, row.sub, None
+    last = await _last_index(kinesis, stream_arn, shard_id, row.record)
+    if last is None:
+        return (
+            position,
+            0,
+            (
+                f"{shard_id}: record {row.record} cannot be read any more; if it is a KPL aggregate, all but its first record is delivered again"
+            ),
+        )
+    return position, last, None
+
+
+async def _last_index(kinesis: Any, stream_arn: str, shard_id: str, number: int) -> int | None:
+    """The sub-sequence number of a record's last user record; None where the record is gone."""
+    answer = await kinesis.get_shard_iterator(
+        StreamARN=stream_arn,
+        ShardId=shard_id,
+        ShardIteratorType="AT_SEQUENCE_NUMBER",
+        StartingSequenceNumber=str(number),
+    )
+    page = await kinesis.get_records(StreamARN=stream_arn, ShardIterator=answer["ShardIterator"], Limit=1)
+    for record in page["Records"]:
+        if int(record["SequenceNumber"]) == number:
+            users = deaggregate(record["Data"], None)
+            return max(len(users) - 1, 0) if users else 0
+    return None

@@ -1,0 +1,530 @@
+"""Checkpoints in virtual time against the model of the table: when they are written, by whom, and what they never overwrite."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kinesis_efo.errors import LeaseError, LeaseLostError, LeaseTableError
+from kinesis_efo.leases import Checkpoints, Lease, LeaseInfo, LeaseKeys, Pace
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from tests.support.lease_store import MemoryLeaseStore, Network
+from tests.support.virtual_time import LoopClock, run
+
+KEYS = LeaseKeys({"s": "dev-s"})
+
+
+def shard(name: str) -> ShardKey:
+    return ShardKey("s", name)
+
+
+def infos(names: str, **about: frozenset[str]) -> dict[ShardKey, LeaseInfo]:
+    return {shard(name): LeaseInfo(parents=about.get(name, frozenset())) for name in names}
+
+
+class Run:
+    """The checkpoints of one run."""
+
+    def __init__(self, store: MemoryLeaseStore, epoch: int | None = 1, pace: Pace = Pace()) -> None:  # noqa: B008
+        self.epoch = epoch
+        self.network = Network(store, Random(7))
+        self.failures: list[LeaseError] = []
+        self.known: dict[tuple[ShardKey, Position], float] = {}
+        self.checkpoints = Checkpoints(
+            self.network,
+            KEYS,
+            lambda _stream: self.epoch,
+            pace,
+            LoopClock(),
+            read_until=lambda key, position: self.known.get((key, position)),
+            failed=self.failures.append,
+        )
+
+    async def begin(self) -> Checkpoints:
+        self.checkpoints.start()
+        self.checkpoints.found("s", (await self.network.scan()).leases)
+        return self.checkpoints
+
+
+class Fixture:
+    def __init__(self) -> None:
+        self.store = MemoryLeaseStore()
+        self.runs: list[Run] = []
+
+    def run(self, epoch: int | None = 1, pace: Pace = Pace()) -> Run:  # noqa: B008
+        self.runs.append(Run(self.store, epoch, pace))
+        return self.runs[-1]
+
+    def row(self, name: str) -> Lease:
+        return self.store.lease(f"s:{name}")
+
+    def put(self, *rows: Lease) -> None:
+        self.store.items |= {row.key: row.to_item() for row in rows}
+
+
+def scenario(test: Callable[[Fixture], Awaitable[None]]) -> Callable[[], None]:
+    def in_virtual_time() -> None:
+        async def main() -> None:
+            fixture = Fixture()
+            await test(fixture)
+            for each in fixture.runs:
+                each.network.cut = False
+                await each.checkpoints.stop()
+            assert len(asyncio.all_tasks()) == 1, "nothing goes on after stop"
+
+        run(main())
+
+    in_virtual_time.__name__ = getattr(test, "__name__", "scenario")
+    return in_virtual_time
+
+
+# -- writing
+
+
+@scenario
+async def test_a_shard_gets_a_row_as_soon_as_it_is_read(f: Fixture) -> None:
+    checkpoints = await f.run(epoch=3).begin()
+    start = LeaseInfo(Position.at_timestamp(7), frozenset({"o"}), "0", "9")
+    checkpoints.want({shard("p"): start, **infos("q")})
+    await asyncio.sleep(0.2)
+    assert f.row("p") == Lease(
+        "s:p",
+        0,
+        None,
+        Position.at_timestamp(7),
+        parents=frozenset({"o"}),
+        starting_hash_key="0",
+        ending_hash_key="9",
+        epoch=3,
+    )
+    assert f.row("q").position == TRIM_HORIZON
+
+
+@scenario
+async def test_checkpoints_are_batched_and_only_go_forward(f: Fixture) -> None:
+    checkpoints = await f.run().begin()
+    checkpoints.want(infos("p"))
+    for i in range(1000):
+        checkpoints.note(shard("p"), Position.after(10**55 + i))
+        await asyncio.sleep(0.1)
+    checkpoints.note(shard("p"), Position.after(3))
+    await asyncio.sleep(20)
+    stored = [after["continuation"]["S"] for _, before, after in f.store.writes if before and after]
+    assert 20 <= len(stored) <= 24
+    assert stored == sorted(stored, key=int)
+    assert f.row("p").position == Position.after(10**55 + 999)
+
+
+@scenario
+async def test_a_row_keeps_the_number_of_the_last_record(f: Fixture) -> None:
+    checkpoints = await f.run().begin()
+    checkpoints.want(infos("p"))
+    checkpoints.note(shard("p"), Position.after(50), 47)
+    checkpoints.note(shard("p"), Position.after(60))
+    await asyncio.sleep(10)
+    assert (f.row("p").record, f.row("p").position) == (47, Position.after(60))
+    checkpoints.note(shard("p"), Position.after(70))
+    await asyncio.sleep(10)
+    assert (f.row("p").record, f.row("p").position) == (47, Position.after(70))
+
+
+@scenario
+async def test_what_did_not_change_is_not_written(f: Fixture) -> None:
+    checkpoints = await f.run().begin()
+    checkpoints.want(infos("pq"))
+    checkpoints.note(shard("p"), Position.after(5))
+    await asyncio.sleep(10)
+    writes = len(f.store.writes)
+    for _ in range(300):
+        checkpoints.note(shard("p"), Position.after(5))
+        await asyncio.sleep(1)
+    assert len(f.store.writes) == writes
+
+
+@scenario
+async def test_writes_keep_to_the_rate_and_every_shard_has_its_turn(f: Fixture) -> None:
+    checkpoints = await f.run(pace=Pace(rate=25.0)).begin()
+    names = [f"{number:04}" for number in range(1000)]
+    shards = [shard(name) for name in names]
+    checkpoints.want({key: LeaseInfo() for key in shards})
+    await asyncio.sleep(45)
+    assert len(f.store.items) == 1000, "each has a row"
+    before = len(f.store.writes)
+    for second in range(120):
+        for key in shards:
+            checkpoints.note(key, Position.after(second))
+        await asyncio.sleep(1)
+    written = Counter(key for key, *_ in f.store.writes[before:])
+    assert 120 * 25 * 0.8 <= written.total() <= 120 * 25 + 25
+    assert len(written) == 1000
+    assert set(written.values()) <= {2, 3, 4}, "the oldest first"
+
+
+@scenario
+async def test_a_stop_writes_everything_at_once(f: Fixture) -> None:
+    each = f.run()
+    checkpoints = await each.begin()
+    shards = [shard(f"{number:04}") for number in range(1000)]
+    checkpoints.want({key: LeaseInfo() for key in shards})
+    for key in shards:
+        checkpoints.note(key, Position.after(9))
+    start = asyncio.get_running_loop().time()
+    await checkpoints.stop()
+    assert asyncio.get_running_loop().time() - start < 2
+    assert {f.store.lease(key).position for key in f.store.items} == {Position.after(9)}
+    assert len(f.store.items) == 1000
+    assert each.network.most_in_flight <= 32
+
+
+@scenario
+async def test_a_stop_without_a_table_takes_bounded_time(f: Fixture) -> None:
+    each = f.run()
+    checkpoints = await each.begin()
+    checkpoints.want(infos("pq"))
+    await asyncio.sleep(1)
+    each.network.cut, each.network.patience = True, 1000
+    checkpoints.note(shard("p"), Position.after(9))
+    start = asyncio.get_running_loop().time()
+    await checkpoints.stop(at_most=3)
+    assert asyncio.get_running_loop().time() - start < 3.5
+    assert f.row("p").position == TRIM_HORIZON
+
+
+@scenario
+async def test_a_start_inside_an_aggregate_is_kept_until_something_is_done(f: Fixture) -> None:
+    checkpoints = await f.run().begin()
+    inside = Position.inside(5, 3)
+    checkpoints.want({shard("p"): LeaseInfo(inside)})
+    checkpoints.note(shard("p"), inside)
+    await asyncio.sleep(10)
+    assert f.row("p").position == inside
+    checkpoints.note(shard("p"), Position.after(5))
+    await checkpoints.stop()
+    assert f.row("p").position == Position.after(5)
+
+
+@scenario
+async def test_a_table_out_of_reach_is_waited_for(f: Fixture) -> None:
+    each = f.run()
+    checkpoints = await each.begin()
+    checkpoints.want(infos("p"))
+    await asyncio.sleep(1)
+    each.network.throttled = True
+    checkpoints.note(shard("p"), Position.after(9))
+    await asyncio.sleep(60)
+    assert each.failures == []
+    each.network.throttled = False
+    await asyncio.sleep(3)
+    assert f.row("p").position == Position.after(9)
+
+
+@scenario
+async def test_a_write_whose_answer_is_lost_is_not_made_twice(f: Fixture) -> None:
+    each = f.run()
+    checkpoints = await each.begin()
+    checkpoints.want(infos("p"))
+    await asyncio.sleep(1)
+    each.network.lose_answers, each.network.patience = 1.0, 0.5
+    checkpoints.note(shard("p"), Position.after(9))
+    await asyncio.sleep(30)
+    each.network.lose_answers = 0.0
+    await asyncio.sleep(5)
+    assert f.row("p").position == Position.after(9)
+    checkpoints.note(shard("p"), Position.after(10))
+    await asyncio.sleep(10)
+    assert f.row("p").position == Position.after(10)
+
+
+@scenario
+async def test_a_table_that_refuses_us_ends_the_run(f: Fixture) -> None:
+    each = f.run()
+    checkpoints = await each.begin()
+    each.network.error = LeaseTableError("not allowed: dynamodb:PutItem")
+    checkpoints.want(infos("p"))
+    await asyncio.sleep(5)
+    assert [str(error) for error in each.failures] == ["not allowed: dynamodb:PutItem"]
+
+
+# -- only while the lease is held, and not over what another run has written
+
+
+@scenario
+async def test_nothing_is_written_while_the_lease_is_not_held(f: Fixture) -> None:
+    each = f.run(epoch=None)
+    checkpoints = await each.begin()
+    checkpoints.want(infos("p"))
+    await asyncio.sleep(30)
+    assert f.store.items == {}
+    each.epoch = 4
+    await asyncio.sleep(2)
+    assert f.row("p").epoch == 4
+
+
+@scenario
+async def test_a_run_that_was_replaced_does_not_overwrite_its_successors_checkpoints(f: Fixture) -> None:
+    old, new = f.run(epoch=1), f.run(epoch=2)
+    first = await old.begin()
+    first.want(infos("p"))
+    first.note(shard("p"), Position.after(5))
+    await asyncio.sleep(10)
+    second = await new.begin()
+    second.want(infos("p"))
+    second.note(shard("p"), Position.after(6))
+    await asyncio.sleep(10)
+    first.note(shard("p"), Position.after(1000))
+    await asyncio.sleep(10)
+    await first.stop()
+    assert (f.row("p").position, f.row("p").epoch) == (Position.after(6), 2)
+    second.note(shard("p"), Position.after(7))
+    await second.stop()
+    assert f.row("p").position == Position.after(7)
+
+
+@scenario
+async def test_a_stored_checkpoint_ahead_of_ours_stays(f: Fixture) -> None:
+    f.put(Lease("s:p", 4, checkpoint=Position.after(490), continuation=500, epoch=1))
+    checkpoints = await f.run(epoch=2).begin()
+    checkpoints.want(infos("p"))
+    checkpoints.note(shard("p"), Position.after(100))
+    await asyncio.sleep(20)
+    assert f.row("p").position == Position.after(500)
+    checkpoints.note(shard("p"), Position.after(501))
+    await asyncio.sleep(20)
+    assert f.row("p").position == Position.after(501)
+
+
+@scenario
+async def test_a_row_deleted_by_hand_is_written_again_where_it_stood(f: Fixture) -> None:
+    checkpoints = await f.run().begin()
+    checkpoints.want({shard("p"): LeaseInfo(TRIM_HORIZON, frozenset({"o"}), "0", "9")})
+    checkpoints.note(shard("p"), Position.after(77))
+    await asyncio.sleep(10)
+    del f.store.items["s:p"]
+    checkpoints.note(shard("p"), Position.after(78))
+    await asyncio.sleep(10)
+    assert (f.row("p").position, f.row("p").parents) == (Position.after(78), {"o"})
+
+
+@scenario
+async def test_a_row_moved_by_hand_is_moved_on_from_there(f: Fixture) -> None:
+    checkpoints = await f.run().begin()
+    checkpoints.want(infos("p"))
+    checkpoints.note(shard("p"), Position.after(5))
+    await asyncio.sleep(10)
+    f.put(replace(f.row("p"), counter=f.row("p").counter + 1, checkpoint=TRIM_HORIZON, continuation=None))
+    checkpoints.note(shard("p"), Position.after(6))
+    await asyncio.sleep(10)
+    assert f.row("p").position == Position.after(6)
+
+
+@scenario
+async def test_a_row_that_a_kcl_takes_ends_the_run(f: Fixture) -> None:
+    each = f.run()
+    checkpoints = await each.begin()
+    checkpoints.want(infos("p"))
+    await asyncio.sleep(1)
+    f.put(replace(f.row("p"), counter=5, owner="kcl-worker-3"))
+    checkpoints.note(shard("p"), Position.after(6))
+    await asyncio.sleep(10)
+    assert f.row("p").position == TRIM_HORIZON
+    [error] = each.failures
+    assert isinstance(error, LeaseLostError)
+    assert str(error).startswith("kcl-worker-3 took lease s:p while this query was reading")
+
+
+# -- rows of version 0.1
+
+
+@scenario
+async def test_rows_of_version_0_1_move_to_the_new_key(f: Fixture) -> None:
+    old = {
+        "leaseKey": {"S": "p"}, "leaseCounter": {"N": "40"}, "leaseOwner": {"S": "dead"}, "run": {"S": "r"}, "endpoint": {"S": "grpc://x"},
+        "checkpoint": {"S": "77"}, "checkpointWhole": {"S": "77"}, "checkpointSubSequenceNumber": {"N": "0"},
+        "ownerSwitchesSinceCheckpoint": {"N": "2"}, "parentShardId": {"SS": ["o"]}, "readUntil": {"N": "1700000000000"},
+    }  # fmt: skip
+    kcl = {
+        "leaseKey": {"S": "q"}, "leaseCounter": {"N": "40"}, "checkpoint": {"S": "88"}, "checkpointSubSequenceNumber": {"N": "0"},
+        "ownerSwitchesSinceCheckpoint": {"N": "2"},
+    }  # fmt: skip
+    f.store.items |= {"p": old, "q": kcl}
+    checkpoints = await f.run(epoch=1).begin()
+    assert checkpoints.read_until(shard("p"), Position.after(80)) == 1700000000
+    checkpoints.want(infos("p"))
+    await asyncio.sleep(2)
+    assert "p" not in f.store.items, "moved"
+    assert "q" in f.store.items, "what may be a KCL application's is left alone"
+    row = f.row("p")
+    assert (row.record, row.position, row.owner, row.epoch, row.parents) == (77, Position.after(77), None, 1, {"o"})
+    assert row.read_until == 1700000000
+    assert "run" not in f.store.items["s:p"]
+    checkpoints.note(shard("p"), Position.after(78))
+    await asyncio.sleep(10)
+    assert f.row("p").position == Position.after(78)
+
+
+@scenario
+async def test_a_row_with_the_same_key_keeps_its_place_and_loses_its_dead_owner(f: Fixture) -> None:
+    f.store.items["s:p"] = {
+        **Lease("s:p", 40, "dead", Position.after(77)).to_item(),
+        "run": {"S": "r"},
+        "handoverTo": {"S": "x"},
+    }
+    checkpoints = await f.run().begin()
+    checkpoints.want(infos("p"))
+    checkpoints.note(shard("p"), Position.after(78))
+    await asyncio.sleep(10)
+    assert (f.row("p").position, f.row("p").owner) == (Position.after(78), None)
+    assert not {"run", "handoverTo", "endpoint"} & f.store.items["s:p"].keys()
+
+
+# -- until when a shard was read
+
+
+@scenario
+async def test_a_row_tells_until_when_its_checkpoint_reaches(f: Fixture) -> None:
+    each = f.run()
+    each.known[shard("p"), TRIM_HORIZON] = 111.0
+    checkpoints = await each.begin()
+    checkpoints.want(infos("pq"))
+    await asyncio.sleep(1)
+    assert [f.row(name).read_until for name in "pq"] == [111, None]
+    assert checkpoints.read_until(shard("p"), Position.after(5)) == 111
+    assert checkpoints.read_until(shard("q"), Position.after(5)) is None
+    checkpoints.note(shard("p"), Position.after(9))
+    await asyncio.sleep(10)
+    assert f.row("p").read_until == 111, "true of every later position, too"
+    assert checkpoints.read_until(shard("p"), Position.after(5)) is None, "the row's checkpoint lies behind that"
+    each.known[shard("p"), Position.after(9)] = 222.0
+    await checkpoints.stop()
+    assert f.row("p").read_until == 222
+
+
+@scenario
+async def test_the_time_of_an_idle_shard_is_written_once_a_minute(f: Fixture) -> None:
+    each = f.run()
+    checkpoints = await each.begin()
+    checkpoints.want(infos("p"))
+    for second in range(600):
+        each.known[shard("p"), TRIM_HORIZON] = 1000.0 + second
+        await asyncio.sleep(1)
+    assert 9 <= len(f.store.writes) <= 11
+    assert (f.row("p").read_until or 0) > 1500
+
+
+# -- shard end
+
+
+@scenario
+async def test_a_finished_shard_is_marked_and_deleted_once_its_children_have_begun(f: Fixture) -> None:
+    checkpoints = await f.run().begin()
+    checkpoints.want({shard("p"): LeaseInfo(starting_hash_key="0", ending_hash_key="9")})
+    await asyncio.sleep(1)
+    checkpoints.finish(shard("p"), {"c", "d"})
+    checkpoints.note(shard("p"), Position.after(1))  # a late one of a batch before
+    checkpoints.want(infos("cd", c=frozenset("p"), d=frozenset("p")))
+    await asyncio.sleep(1)
+    assert (f.row("p").position, f.row("p").children) == (SHARD_END, {"c", "d"})
+    checkpoints.note(shard("c"), Position.after(10))
+    await asyncio.sleep(130)
+    assert "s:p" in f.store.items, "a child is still at its start"
+    checkpoints.note(shard("d"), Position.after(20))
+    await asyncio.sleep(130)
+    assert sorted(f.store.items) == ["s:c", "s:d"]
+
+
+@scenario
+async def test_a_parent_left_behind_by_a_crash_is_finished_once_only_its_children_are_read(f: Fixture) -> None:
+    """Spark had planned the micro-batch without the parent, and the process died before the parent's last checkpoint."""
+    parent = Lease("s:p", 4, "dead", Position.after(70))
+    children = [Lease(f"s:{name}", 1, "dead", parents=frozenset("p")) for name in "cd"]
+    f.put(parent, *children, Lease("t:p", 4, checkpoint=Position.after(70)))
+    checkpoints = await f.run().begin()
+    checkpoints.want(infos("p"))
+    checkpoints.want(infos("cd", c=frozenset("p"), d=frozenset("p")))
+    await asyncio.sleep(70)
+    assert (f.row("p").position, f.row("p").owner, f.row("p").children) == (SHARD_END, None, {"c", "d"})
+    for name in "cd":
+        checkpoints.note(shard(name), Position.after(80))
+    await asyncio.sleep(130)
+    assert sorted(f.store.items) == ["s:c", "s:d", "t:p"], "another stream's rows stay"
+
+
+@scenario
+async def test_rows_of_finished_shards_that_an_earlier_run_left_are_deleted(f: Fixture) -> None:
+    f.put(
+        Lease("s:p", 1, None, SHARD_END, children=frozenset("c")),
+        Lease("s:c", 1, checkpoint=Position.after(1), parents=frozenset("p")),
+    )
+    checkpoints = await f.run().begin()
+    checkpoints.want(infos("c", c=frozenset("p")))
+    await asyncio.sleep(130)
+    assert sorted(f.store.items) == ["s:c"]
+
+
+# -- whatever happens
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_a_checkpoint_never_goes_back_and_the_last_one_is_written(data: st.DataObject) -> None:
+    """Two runs, one after the other or beside each other for a while, on a network that loses requests and answers."""
+
+    async def main() -> None:
+        store = MemoryLeaseStore()
+        each = [Run(store, epoch) for epoch in (1, 2)]
+        position = 0
+        current = 0
+        for number in (0, 1):
+            checkpoints = await each[number].begin()
+            checkpoints.want(infos("pq"))
+            current = number
+            for _ in range(data.draw(st.integers(1, 6))):
+                position += 1
+                network = each[current].network
+                network.lose_answers = data.draw(st.sampled_from([0.0, 0.5]))
+                network.lose_requests = data.draw(st.sampled_from([0.0, 0.5]))
+                network.late = 0.5
+                for name in data.draw(st.sampled_from(["p", "q", "pq"])):
+                    checkpoints.note(shard(name), Position.after(position))
+                await asyncio.sleep(data.draw(st.sampled_from([0.1, 3.0, 8.0])))
+            network.lose_answers = network.lose_requests = 0.0
+        await asyncio.sleep(60)
+        for name in "pq":
+            checkpoints.note(shard(name), Position.after(position + 1))
+        each[0].epoch = None
+        await each[0].checkpoints.stop()
+        await each[1].checkpoints.stop()
+        await asyncio.gather(*each[0].network.stragglers, *each[1].network.stragglers)
+        for _, before, after in store.writes:
+            old, new = Lease.from_item(before or after or {}), Lease.from_item(after or {})
+            assert old is not None
+            assert new is not None
+            assert new.epoch >= old.epoch
+            assert new.position is not None
+            assert old.position is not None
+            assert new.position.reaches(old.position)
+        assert {store.lease(f"s:{name}").position for name in "pq"} == {Position.after(position + 1)}
+        assert each[0].failures == each[1].failures == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("rate", [1.0, 1000.0])
+def test_any_rate_works(rate: float) -> None:
+    async def main() -> None:
+        store = MemoryLeaseStore()
+        each = Run(store, pace=Pace(rate=rate))
+        checkpoints = await each.begin()
+        checkpoints.want(infos("pqr"))
+        await asyncio.sleep(4)
+        assert len(store.items) == 3
+        await checkpoints.stop()
+
+    run(main())

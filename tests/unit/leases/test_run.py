@@ -1,0 +1,653 @@
+"""The run's lease in virtual time against the model of the table: what readers of streams rely on, scenario by scenario."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from kinesis_efo.errors import (
+    AlreadyRunningError,
+    LeaseError,
+    LeaseLostError,
+    LeaseTableError,
+    TableUnavailableError,
+)
+from kinesis_efo.leases import LeaseKeys, LeaseListener, RunLease, SilentListener, Timing, run_key
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.leases.run import LeaseStats
+from kinesis_efo.positions import Position
+from tests.support.lease_store import MemoryLeaseStore, Network
+from tests.support.virtual_time import LoopClock, run
+
+TIMEOUT = 10.0
+KEYS = LeaseKeys({name: f"dev-{name}" for name in "pqrs"})
+
+
+class Listener(SilentListener):
+    """Writes down what a run's lease tells."""
+
+    def __init__(self, fixture: Fixture, name: str) -> None:
+        self._fixture = fixture
+        self._name = name
+
+    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
+        self._fixture.events.append((self._name, stream, "taken"))
+        self._fixture.rows_found[stream] = rows
+
+    def lease_lost(self, stream: str, owner: str | None) -> None:
+        self._fixture.events.append((self._name, stream, owner))
+
+    def failed(self, error: LeaseError) -> None:
+        self._fixture.failed.append(error)
+
+
+class Fixture:
+    """A table and the runs on it."""
+
+    def __init__(self) -> None:
+        self.store = MemoryLeaseStore()
+        self.networks: dict[str, Network] = {}
+        self.events: list[tuple[str, str, str | None]] = []
+        self.rows_found: dict[str, Mapping[str, Lease]] = {}
+        self.failed: list[LeaseError] = []
+        self.leases: list[RunLease] = []
+        self.ended: set[str] = set()
+
+    async def begin(self, name: str = "a", streams: str = "", listener: LeaseListener | None = None) -> RunLease:
+        network = self.networks[name] = Network(self.store, Random(name))
+        lease = RunLease(
+            network,
+            name,
+            KEYS,
+            Timing(TIMEOUT),
+            LoopClock(),
+            Random(name),
+            application="lake",
+            gone=self.ended.__contains__,
+        )
+        self.leases.append(lease)
+        await lease.start(listener or Listener(self, name), f"grpc://{name}")
+        lease.want(streams)
+        return lease
+
+    def row(self, stream: str = "p") -> Lease:
+        return self.store.lease(run_key(stream))
+
+    @property
+    def losses(self) -> list[tuple[str, str, str | None]]:
+        return [event for event in self.events if event[2] != "taken"]
+
+
+def scenario(test: Callable[[Fixture], Awaitable[None]]) -> Callable[[], None]:
+    def in_virtual_time() -> None:
+        async def main() -> None:
+            fixture = Fixture()
+            try:
+                await test(fixture)
+            finally:
+                for network in fixture.networks.values():
+                    network.running.set()
+                await asyncio.gather(*(lease.stop() for lease in fixture.leases))
+            assert len(asyncio.all_tasks()) == 1, "nothing goes on after stop"
+
+        run(main())
+
+    in_virtual_time.__name__ = getattr(test, "__name__", "scenario")
+    return in_virtual_time
+
+
+async def until(condition: Callable[[], bool], seconds: float) -> float:
+    """Wait in virtual time; how long it took."""
+    start = now()
+    while not condition():
+        assert now() - start < seconds, "took too long"
+        await asyncio.sleep(0.05)
+    return now() - start
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@contextmanager
+def logged(name: str, level: int = logging.WARNING) -> Iterator[list[str]]:
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+# -- taking and renewing
+
+
+@scenario
+async def test_an_empty_table_is_filled_at_once(f: Fixture) -> None:
+    lease = await f.begin(streams="pqr")
+    start = now()
+    await lease.wait_held("pqr")
+    assert now() - start < 0.1
+    assert (f.row().owner, f.row().endpoint, f.row().epoch) == ("a", "grpc://a", 1)
+    assert (lease.held, lease.wanted) == ({"p", "q", "r"}, {"p", "q", "r"})
+    assert [lease.epoch(stream) for stream in "ps"] == [1, None]
+    assert sorted(f.events) == [("a", stream, "taken") for stream in "pqr"]
+    assert sorted(f.store.items) == ["#run:p", "#run:q", "#run:r"], "no row for a shard"
+
+
+@scenario
+async def test_renewed_every_third_of_the_timeout_and_the_table_is_not_scanned_meanwhile(f: Fixture) -> None:
+    lease = await f.begin(streams="pq")
+    await lease.wait_held("pq")
+    await asyncio.sleep(10)
+    scans, before = f.networks["a"].requests["scan"], f.row().counter
+    await asyncio.sleep(100)
+    assert 28 <= f.row().counter - before <= 32
+    assert f.networks["a"].requests["scan"] == scans
+    assert lease.held == {"p", "q"}
+
+
+@scenario
+async def test_the_rows_of_a_streams_shards_are_told_with_its_lease(f: Fixture) -> None:
+    shards = [Lease(f"{stream}:shardId-{n}", 3, checkpoint=Position.after(n)) for stream in "pq" for n in (1, 2)]
+    f.store.items |= {row.key: row.to_item() for row in shards}
+    lease = await f.begin(streams="pq")
+    await lease.wait_held("pq")
+    assert {stream: sorted(rows) for stream, rows in f.rows_found.items()} == {
+        stream: [f"{stream}:shardId-1", f"{stream}:shardId-2"] for stream in "pq"
+    }
+    assert f.rows_found["p"]["p:shardId-2"] == shards[1]
+
+
+@scenario
+async def test_the_epoch_grows_with_every_run_also_where_the_row_was_deleted(f: Fixture) -> None:
+    for number in (1, 2):
+        lease = await f.begin(f"run {number}", "p")
+        await lease.wait_held("p")
+        assert lease.epoch("p") == number
+        await lease.stop()
+    f.store.items = {"p:shardId-1": Lease("p:shardId-1", epoch=2).to_item()}
+    lease = await f.begin("run 3", "p")
+    await lease.wait_held("p")
+    assert lease.epoch("p") == 3
+
+
+# -- another run
+
+
+@scenario
+async def test_a_second_run_is_refused_and_the_first_goes_on_undisturbed(f: Fixture) -> None:
+    first = await f.begin("a", "pq")
+    await first.wait_held("pq")
+    second = await f.begin("b", "pqr")
+    start = now()
+    with pytest.raises(
+        AlreadyRunningError,
+        match=r"^application lake, stream [pq], is already read by a, last seen [0-4] s ago renewing lease #run:[pq]; stop that",
+    ):
+        await second.wait_held("pqr")
+    assert TIMEOUT <= now() - start < TIMEOUT + 2
+    assert (first.held, second.held) == ({"p", "q"}, set())
+    assert run_key("r") not in f.store.items, "it takes nothing next to the first"
+    assert f.losses == []
+    assert [type(error) for error in f.failed] == [AlreadyRunningError]
+
+
+@scenario
+async def test_queries_of_other_streams_do_not_disturb_each_other(f: Fixture) -> None:
+    first, second = await f.begin("a", "pq"), await f.begin("b", "rs")
+    await first.wait_held("pq")
+    await second.wait_held("rs")
+    await asyncio.sleep(10 * TIMEOUT)
+    assert (first.held, second.held, f.losses) == ({"p", "q"}, {"r", "s"}, [])
+
+
+@scenario
+async def test_two_runs_that_start_at_once_do_not_split_the_streams(f: Fixture) -> None:
+    leases = [await f.begin(name, "pqrs") for name in "ab"]
+    outcomes = await asyncio.gather(*(lease.wait_held("pqrs") for lease in leases), return_exceptions=True)
+    assert sorted(type(each).__name__ for each in outcomes) == ["AlreadyRunningError", "NoneType"]
+    assert sorted(len(lease.held) for lease in leases) == [0, 4]
+
+
+@scenario
+async def test_a_live_run_of_version_0_1_is_not_disturbed(f: Fixture) -> None:
+    old = Lease("p:shardId-1", 1, "old", Position.after(5))
+
+    async def renew() -> None:
+        for counter in range(2, 1000):
+            f.store.items[old.key] = replace(old, counter=counter).to_item()
+            await asyncio.sleep(TIMEOUT / 3)
+
+    renewing = asyncio.create_task(renew())
+    lease = await f.begin(streams="pq")
+    with pytest.raises(
+        AlreadyRunningError, match=r"stream p, is already read by old, last seen .* lease p:shardId-1; stop"
+    ):
+        await lease.wait_held("pq")
+    assert not [key for key in f.store.items if key.startswith("#run:")]
+    renewing.cancel()
+    later = await f.begin("b", "pq")
+    start = now()
+    await later.wait_held("pq")
+    assert TIMEOUT * 0.6 < now() - start < TIMEOUT + 0.2
+
+
+@scenario
+async def test_after_a_crash_the_next_run_takes_over_when_the_leases_expire(f: Fixture) -> None:
+    first = await f.begin("a", "pq")
+    await first.wait_held("pq")
+    f.networks["a"].running.clear()  # never to be seen again
+    second = await f.begin("b", "pq")
+    start = now()
+    await second.wait_held("pq")
+    assert TIMEOUT <= now() - start < TIMEOUT + 0.2, "nor later than that"
+    assert second.epoch("p") == 2
+
+
+@scenario
+async def test_the_leases_of_a_process_that_is_provably_gone_are_taken_at_once(f: Fixture) -> None:
+    first = await f.begin("a", "pqr")
+    await first.wait_held("pqr")
+    f.networks["a"].running.clear()
+    f.ended.add("a")
+    second = await f.begin("b", "pqr")
+    start = now()
+    await second.wait_held("pqr")
+    assert now() - start < 0.2
+
+
+@scenario
+async def test_a_run_that_waits_for_a_silent_one_takes_over_once_its_process_is_gone(f: Fixture) -> None:
+    first = await f.begin("a", "pq")
+    await first.wait_held("pq")
+    f.networks["a"].running.clear()
+    second = await f.begin("b", "pq")
+    await asyncio.sleep(TIMEOUT / 2)
+    assert second.held == set()
+    f.ended.add("a")
+    assert await until(lambda: second.held == {"p", "q"}, 2) < TIMEOUT / 10 + 0.2
+
+
+@scenario
+async def test_after_a_graceful_stop_the_next_run_begins_at_once(f: Fixture) -> None:
+    first = await f.begin("a", "pq")
+    await first.wait_held("pq")
+    start = now()
+    await first.stop()
+    assert first.held == set()
+    assert first.epoch("p") is None
+    second = await f.begin("b", "pq")
+    await second.wait_held("pq")
+    assert now() - start < 0.5
+    assert f.losses == []
+
+
+@scenario
+async def test_a_run_that_ends_while_the_next_waits_makes_way_at_once(f: Fixture) -> None:
+    first = await f.begin("a", "pq")
+    await first.wait_held("pq")
+    second = await f.begin("b", "pq")
+    await asyncio.sleep(5)
+    await first.stop()
+    start = now()
+    await second.wait_held("pq")
+    assert now() - start < 2
+
+
+# -- losing
+
+
+@scenario
+async def test_a_lease_taken_by_another_is_lost_with_its_name(f: Fixture) -> None:
+    lease = await f.begin(streams="pq")
+    await lease.wait_held("pq")
+    f.store.items[run_key("p")] = f.row().taken("thief", "", 9).to_item()
+    await until(lambda: ("a", "p", "thief") in f.events, TIMEOUT / 2)
+    assert not lease.is_held("p")
+    assert lease.epoch("p") is None
+    assert lease.is_held("q")
+    assert lease.stats == LeaseStats(taken=2, lost_to_others=1)
+    assert lease.wanted == {"p", "q"}
+
+
+@scenario
+async def test_an_unreachable_table_costs_the_leases_at_the_deadline_and_they_come_back(f: Fixture) -> None:
+    lease = await f.begin(streams="pq")
+    await lease.wait_held("pq")
+    await asyncio.sleep(20)
+    f.networks["a"].throttled = True
+    took = await until(lambda: not lease.held, TIMEOUT + 0.2)
+    assert took > TIMEOUT * 2 / 3 - 0.2
+    await asyncio.sleep(0.1)
+    assert set(f.losses) == {("a", "p", None), ("a", "q", None)}
+    await asyncio.sleep(60 - TIMEOUT)
+    f.networks["a"].throttled = False
+    await until(lambda: lease.held == {"p", "q"}, 3)
+    assert lease.failure is None
+    assert lease.stats == LeaseStats(taken=4, not_renewed=2)
+
+
+@scenario
+async def test_a_table_that_stays_unreachable_ends_the_run_with_its_last_error(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    f.networks["a"].throttled = True
+    await asyncio.sleep(Timing().patience - 1)
+    assert lease.failure is None
+    with pytest.raises(
+        TableUnavailableError, match=r"^application lake: .* not be used for 60\d s, given up: .*throttled$"
+    ):
+        await lease.wait_held("p", at_most=30)
+    assert f.failed == [lease.failure]
+
+
+@scenario
+async def test_a_lease_lost_to_the_deadline_is_not_taken_back_from_another(f: Fixture) -> None:
+    a = await f.begin("a", "p")
+    await a.wait_held("p")
+    f.networks["a"].cut = True
+    b = await f.begin("b", "p")
+    await b.wait_held("p")
+    f.networks["a"].cut = False
+    with pytest.raises(AlreadyRunningError, match="already read by b"):
+        await a.wait_held("p")
+    assert b.held == {"p"}
+
+
+@scenario
+async def test_a_run_that_another_has_replaced_meanwhile_does_not_go_on(f: Fixture) -> None:
+    a = await f.begin("a", "p")
+    await a.wait_held("p")
+    f.networks["a"].cut = True
+    b = await f.begin("b", "p")
+    await b.wait_held("p")
+    await b.stop()
+    f.networks["a"].cut = False
+    with pytest.raises(
+        LeaseLostError, match="another run held the lease on stream p while this one could not renew it"
+    ):
+        await a.wait_held("p")
+
+
+@scenario
+async def test_a_lease_released_by_hand_is_taken_again(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    f.store.items[run_key("p")] = f.row().released().to_item()
+    await until(lambda: ("a", "p", None) in f.events, TIMEOUT / 2)
+    await until(lambda: lease.is_held("p"), 2)
+
+
+@scenario
+async def test_a_process_that_was_stopped_knows_before_it_does_anything(f: Fixture) -> None:
+    """SIGSTOP: the loop does not run and time passes; on waking up the clock is asked first."""
+    written_before_loss: list[int] = []
+
+    class Counting(SilentListener):
+        def lease_lost(self, stream: str, owner: str | None) -> None:
+            written_before_loss.append(len(f.store.writes) - writes)
+
+    lease = await f.begin(streams="p", listener=Counting())
+    await lease.wait_held("p")
+    await asyncio.sleep(20)
+    writes = len(f.store.writes)
+    asyncio.get_running_loop().now += 60  # type: ignore[attr-defined]
+    assert not lease.is_held("p")
+    assert lease.held == set()
+    assert lease.epoch("p") is None
+    await until(lambda: bool(written_before_loss), 0.2)
+    assert written_before_loss == [0]
+    await until(lambda: lease.is_held("p"), 2)
+
+
+LATE = "lease #run:p of a lost: not renewed in time: "
+
+
+@scenario
+async def test_a_lease_not_renewed_in_time_says_whose_fault_that_was(f: Fixture) -> None:
+    with logged("kinesis_efo.leases.run") as said:
+        lease = await f.begin(streams="p")
+        network = f.networks["a"]
+        for spoil, mend in (
+            (lambda: setattr(network, "throttled", True), lambda: setattr(network, "throttled", False)),
+            (lambda: setattr(network, "latency", 100.0), lambda: setattr(network, "latency", 0.005)),
+            (lambda: setattr(asyncio.get_running_loop(), "now", now() + 25), lambda: None),
+        ):
+            await until(lambda: lease.is_held("p"), 130)
+            await asyncio.sleep(20)
+            spoil()
+            await until(lambda: not lease.is_held("p"), 30)
+            await asyncio.sleep(0.1)
+            mend()
+    reasons = [text.removeprefix(LATE) for text in said if text.startswith(LATE)]
+    assert reasons[0] == "lease table memory: throttled"
+    assert reasons[1] == "lease table memory did not answer (writes sent: 1)"
+    assert re.match(r"this process did not run for 2\d\.\d s .*lease_timeout is 10 s", reasons[2])
+    assert len(reasons) == 3
+
+
+@scenario
+async def test_a_hanging_renewal_does_not_put_off_the_deadline(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    f.networks["a"].cut = True
+    f.networks["a"].patience = 1000
+    await until(lambda: ("a", "p", None) in f.events, TIMEOUT + 0.2)
+
+
+@scenario
+async def test_a_taking_write_that_is_answered_too_late_is_not_a_lease(f: Fixture) -> None:
+    lease = await f.begin()
+    network = f.networks["a"]
+    network.latency = 1
+    lease.want("p")
+    await until(lambda: run_key("p") in f.store.items, 10)
+    network.latency = 0.005
+    network.running.clear()
+    asyncio.get_running_loop().call_later(TIMEOUT + 1, network.running.set)
+    await asyncio.sleep(TIMEOUT + 0.9)
+    assert f.events == []
+    await until(lambda: lease.is_held("p"), 3)
+    assert f.events == [("a", "p", "taken")]
+
+
+@scenario
+async def test_a_process_stopped_while_it_takes_a_lease_does_not_believe_the_late_answer(f: Fixture) -> None:
+    lease = await f.begin()
+    f.networks["a"].latency = 1
+    lease.want("p")
+    await until(lambda: run_key("p") in f.store.items, 10)
+    f.networks["a"].latency = 0.005
+    asyncio.get_running_loop().now += TIMEOUT + 1  # type: ignore[attr-defined]
+    await until(lambda: lease.is_held("p"), 3)
+    assert f.events == [("a", "p", "taken")]
+
+
+@scenario
+async def test_a_row_deleted_by_hand_is_written_again(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    await asyncio.sleep(20)
+    before = f.row()
+    del f.store.items[run_key("p")]
+    await until(lambda: run_key("p") in f.store.items, TIMEOUT / 2)
+    assert (f.row().owner, f.row().epoch) == ("a", before.epoch)
+    assert f.row().counter > before.counter
+    await asyncio.sleep(30)
+    assert lease.is_held("p")
+    assert f.events == [("a", "p", "taken")]
+
+
+@scenario
+async def test_lost_answers_lose_no_lease(f: Fixture) -> None:
+    lease = await f.begin(streams="pqrs")
+    await lease.wait_held("pqrs")
+    f.networks["a"].lose_answers = 0.3
+    f.networks["a"].patience = 0.3
+    await asyncio.sleep(120)
+    f.networks["a"].lose_answers = 0
+    await asyncio.sleep(TIMEOUT)
+    assert lease.held == {"p", "q", "r", "s"}
+    assert not [event for event in f.losses if event[2] is not None], "never lost to anybody"
+
+
+@scenario
+async def test_a_take_whose_answer_was_lost_does_not_stretch_the_lease(f: Fixture) -> None:
+    """The row says that it is ours, but its time runs from when that write arrived, not from when we asked again."""
+    lease = await f.begin()
+    network = f.networks["a"]
+    network.lose_answers, network.lossy, network.patience = 1.0, frozenset({"put"}), TIMEOUT / 2
+    lease.want("p")
+    await until(lambda: run_key("p") in f.store.items, 1)
+    created_at, counter = now(), f.row().counter
+    await until(lambda: lease.is_held("p"), TIMEOUT)
+    assert f.row().counter > counter, "only a write that moves the counter makes it ours"
+    assert now() - created_at > TIMEOUT / 2
+    assert f.events == [("a", "p", "taken")]
+
+
+@scenario
+async def test_a_renewal_whose_answer_was_lost_does_not_stretch_the_lease(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    network = f.networks["a"]
+    counter = f.row().counter
+    network.lose_answers, network.lossy, network.patience = 1.0, frozenset({"update"}), 1.0
+    await until(lambda: f.row().counter > counter, TIMEOUT)
+    arrived_at = now()
+    # Every answer is lost: what arrived counts from its arrival for others, so it must not last longer for us.
+    await until(lambda: not lease.is_held("p"), TIMEOUT * 2)
+    assert now() <= arrived_at + TIMEOUT
+
+
+# -- what needs a person
+
+
+@scenario
+async def test_a_table_that_refuses_us_ends_the_run_when_its_lease_runs_out(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    f.networks["a"].error = LeaseTableError("not allowed: dynamodb:UpdateItem")
+    await until(lambda: lease.failure is not None, TIMEOUT + 0.5)
+    assert "not allowed" in str(lease.failure)
+    assert ("a", "p", None) in f.events
+    assert f.failed == [lease.failure]
+    with pytest.raises(LeaseTableError, match="not allowed"):
+        await lease.wait_held("p")
+
+
+@scenario
+async def test_a_refusal_that_passes_is_borne(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    f.networks["a"].error = LeaseTableError("not allowed: dynamodb:UpdateItem")
+    await asyncio.sleep(TIMEOUT / 2)
+    f.networks["a"].error = None
+    await asyncio.sleep(TIMEOUT * 2)
+    assert lease.is_held("p")
+    assert lease.failure is None
+
+
+@scenario
+async def test_a_broken_row_of_a_stream_that_is_read_is_an_error_and_another_is_not(f: Fixture) -> None:
+    f.store.items["q:shardId-1"] = {"leaseKey": {"S": "q:shardId-1"}}
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    lease.want("pq")
+    with pytest.raises(
+        LeaseTableError,
+        match="lease row 'q:shardId-1' has no attribute 'leaseCounter' in lease table memory; correct or delete the row",
+    ):
+        await lease.wait_held("q")
+
+
+@scenario
+async def test_waiting_has_an_end_and_says_what_was_in_the_way(f: Fixture) -> None:
+    lease = await f.begin(streams="pq")
+    f.networks["a"].throttled = True
+    with pytest.raises(
+        TableUnavailableError,
+        match="application lake: the lease on stream p, q is not held after 30 s: lease table memory: throttled",
+    ):
+        await lease.wait_held("pq", at_most=30)
+
+
+@scenario
+async def test_an_error_in_the_listener_ends_the_run_visibly(f: Fixture) -> None:
+    class Failing(SilentListener):
+        def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
+            raise KeyError(stream)
+
+    lease = await f.begin(streams="p", listener=Failing())
+    with pytest.raises(LeaseError, match="the run's lease failed: KeyError"):
+        await lease.wait_held("p")
+
+
+@scenario
+async def test_stopping_without_a_table_takes_bounded_time(f: Fixture) -> None:
+    lease = await f.begin(streams="pq")
+    await lease.wait_held("pq")
+    f.networks["a"].cut = True
+    f.networks["a"].patience = 1000
+    start = now()
+    await lease.stop(at_most=3)
+    assert now() - start < 3.5
+    assert lease.held == set()
+    await lease.stop()
+
+
+@scenario
+async def test_a_lease_that_runs_out_while_stopping_is_released_all_the_same(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    f.networks["a"].throttled = True
+    await asyncio.sleep(TIMEOUT * 0.9)
+    asyncio.get_running_loop().call_later(TIMEOUT / 2, lambda: setattr(f.networks["a"], "throttled", False))
+    await lease.stop(at_most=TIMEOUT)
+    assert f.row().owner is None
+
+
+@scenario
+async def test_a_lease_whose_renewal_hangs_while_stopping_is_released_all_the_same(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    await lease.wait_held("p")
+    network = f.networks["a"]
+    network.cut, network.patience = True, 1000
+    await until(lambda: network.in_flight == 1, TIMEOUT)
+    network.cut = False
+    await lease.stop(at_most=TIMEOUT * 2)
+    assert f.row().owner is None
+    assert f.events == [("a", "p", "taken"), ("a", "p", None)]
+
+
+@scenario
+async def test_stopping_while_leases_are_being_taken_leaves_none_behind(f: Fixture) -> None:
+    lease = await f.begin(streams="pqrs")
+    f.networks["a"].latency = 0.2
+    await until(lambda: len(f.store.items) == 4, 5)
+    await lease.stop()
+    assert {f.row(stream).owner for stream in "pqrs"} == {None}
+
+
+@scenario
+async def test_one_line_when_a_lease_is_taken_or_given_up_and_none_per_renewal(f: Fixture) -> None:
+    with logged("kinesis_efo.leases", logging.DEBUG) as lines:
+        lease = await f.begin(streams="p")
+        await lease.wait_held("p")
+        await asyncio.sleep(100)
+        await lease.stop()
+    assert lines == ["lease #run:p taken by a, epoch 1", "lease #run:p released by a"]

@@ -17,7 +17,7 @@ TEST = -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(
 # Java is looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
-.PHONY: help demo test lint synth bench soak docs fuzz dist java clean
+.PHONY: help demo test cluster lint synth bench soak docs fuzz dist java ip clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -51,13 +51,22 @@ $(VENV)/.isolated: $(VENV)/.full tests/support/isolated.py infra/checkov_gate.py
 java:
 	@scripts/setup java
 
+ip:
+	@scripts/setup ip
+
 demo: $(VENV)/.demo java
 	@$(RUN) $(PYTHON) -m demo $(DEMO_ARGS)
 
 # Tests marked spark run on both versions; what does not depend on the version runs on one of them.
-test: $(VENV)/.classes $(VENV)/.isolated $(VENV40)/.classes
-	$(RUN) $(PYTHON) $(TEST) -m "not spark40"
-	$(RUN) $(VENV40)/bin/python $(TEST) -m "spark or spark40" $$(grep -rlE --include='*.py' 'mark\.spark(40)?\b' tests)
+test: $(VENV)/.classes $(VENV)/.isolated $(VENV40)/.classes | ip
+	$(RUN) $(PYTHON) $(TEST) -m "not spark40 and not cluster"
+	$(RUN) $(VENV40)/bin/python $(TEST) -m "(spark or spark40) and not cluster" \
+		$$(grep -rlE --include='*.py' 'mark\.spark(40)?\b' tests)
+
+# Every test that needs a cluster of hosts, one by one. Only root can make hosts; who is not root is told so.
+cluster: $(VENV)/.classes $(VENV40)/.classes | ip
+	KINESIS_EFO_TEST_EVERYTHING=1 $(RUN) $(PYTHON) -m pytest $(PYTEST_ARGS) tests/cluster -m "not spark40"
+	KINESIS_EFO_TEST_EVERYTHING=1 $(RUN) $(VENV40)/bin/python -m pytest $(PYTEST_ARGS) tests/cluster -m "spark or spark40"
 
 lint: $(VENV)/.full
 	$(VENV)/bin/ruff check .

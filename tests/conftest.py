@@ -29,17 +29,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share the tests out by file, those of the Spark session in one process.
+    """Share the tests out by file, those of the Spark session in one process, and those of the cluster in one.
 
-    A session is a JVM, and files have fixtures that take long. What is long comes first: coming last, it would keep one process
-    busy while the others have nothing to do. This runs before pytest-xdist's own hook, which reads the groups.
+    A session is a JVM, a cluster is six, and files have fixtures that take long. What is long comes first: coming last, it would
+    keep one process busy while the others have nothing to do. This runs before pytest-xdist's own hook, which reads the groups.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     order = {}
     for item in items:
-        in_session = "spark" in getattr(item, "fixturenames", ())
-        order[item] = 0 if in_session else 1 if item.path in slow else 2
-        item.add_marker(pytest.mark.xdist_group("the Spark session" if in_session else str(item.path)))
+        shared = [name for name in ("spark", "cluster") if name in getattr(item, "fixturenames", ())]
+        order[item] = 0 if shared else 1 if item.path in slow else 2
+        item.add_marker(pytest.mark.xdist_group(f"the fixture {shared[0]}" if shared else str(item.path)))
     items.sort(key=order.__getitem__)
 
 

@@ -1,4 +1,4 @@
-"""Programs that tests need and `make test` does not install: without one, its tests are skipped, and the end of the run says so."""
+"""What tests need and `make test` does not bring: without it, its tests are skipped, and the end of the run says so."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 EVERYTHING = "KINESIS_EFO_TEST_EVERYTHING"
-"""If this variable is set, a missing program is a failure: the workflow on GitHub runs every test."""
+"""If this variable is set, what is missing is a failure: the workflow on GitHub runs every test."""
 _PREFIX = "Skipped: "
 
 
@@ -22,12 +23,21 @@ def needed(program: str, remedy: str) -> str:
         program: Its name, to find on the PATH, or its path.
         remedy: How to install it.
     """
-    if found := shutil.which(program):
-        return found
-    missing = f"{Path(program).name} is missing; {remedy}"
+    found = shutil.which(program)
+    if found is None:
+        not_here(f"{Path(program).name} is missing; {remedy}")
+    return found
+
+
+def not_here(what: str) -> NoReturn:
+    """Skip the test, which cannot run here.
+
+    Args:
+        what: What is missing, and what to do about it.
+    """
     if os.environ.get(EVERYTHING):
-        pytest.fail(missing)
-    pytest.skip(missing)
+        pytest.fail(what)
+    pytest.skip(what)
 
 
 def terraform() -> str:

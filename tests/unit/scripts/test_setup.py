@@ -216,3 +216,28 @@ def test_an_apt_that_fails_is_a_failure(machine: Machine) -> None:
     done = machine.run("java")
     assert done.returncode == 1
     assert "apt-get could not install openjdk-17-jre-headless" in done.stderr
+
+
+def test_root_gets_the_command_that_makes_hosts(machine: Machine) -> None:
+    machine.user(0)
+    machine.apt("iproute2")
+    assert machine.run("ip").returncode == 0
+    assert "iproute2" in machine.called.split("apt-get install")[1]
+
+
+@pytest.mark.parametrize(("user", "has_it"), [(1000, False), (0, True)])
+def test_who_has_it_or_cannot_use_it_is_left_alone(machine: Machine, user: int, has_it: bool) -> None:
+    machine.user(user)
+    machine.apt("iproute2")
+    if has_it:
+        machine.program("ip", "exit 0")
+    assert machine.run("ip").returncode == 0
+    assert "apt-get" not in machine.called
+
+
+def test_tests_go_on_where_hosts_cannot_be_made(machine: Machine) -> None:
+    machine.user(0)
+    machine.apt("iproute2", installs="exit 100")
+    done = machine.run("ip")
+    assert done.returncode == 0
+    assert "apt-get could not install iproute2" in done.stderr

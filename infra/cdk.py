@@ -91,6 +91,7 @@ from cdktf_cdktf_provider_aws.data_aws_iam_policy_document import (  # noqa: E40
     DataAwsIamPolicyDocumentStatementCondition,
     DataAwsIamPolicyDocumentStatementPrincipals,
 )
+from cdktf_cdktf_provider_aws.data_aws_subnet import DataAwsSubnet  # noqa: E402
 from cdktf_cdktf_provider_aws.dynamodb_table import (  # noqa: E402
     DynamodbTable,
     DynamodbTableAttribute,
@@ -135,6 +136,11 @@ from cdktf_cdktf_provider_aws.s3_bucket_versioning import (  # noqa: E402
     S3BucketVersioningA,
     S3BucketVersioningVersioningConfiguration,
 )
+from cdktf_cdktf_provider_aws.security_group import (  # noqa: E402
+    SecurityGroup,
+    SecurityGroupEgress,
+    SecurityGroupIngress,
+)
 from cdktf_cdktf_provider_aws.ssm_parameter import SsmParameter  # noqa: E402
 from constructs import Construct  # noqa: E402
 
@@ -153,6 +159,7 @@ __all__ = [
     "DataAwsIamPolicyDocumentStatement",
     "DataAwsIamPolicyDocumentStatementCondition",
     "DataAwsIamPolicyDocumentStatementPrincipals",
+    "DataAwsSubnet",
     "DynamodbTable",
     "DynamodbTableAttribute",
     "DynamodbTablePointInTimeRecovery",
@@ -190,6 +197,9 @@ __all__ = [
     "S3BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultA",
     "S3BucketVersioningA",
     "S3BucketVersioningVersioningConfiguration",
+    "SecurityGroup",
+    "SecurityGroupEgress",
+    "SecurityGroupIngress",
     "SsmParameter",
     "TerraformOutput",
     "TerraformResource",

@@ -34,6 +34,7 @@ EXCUSED: Mapping[tuple[str, str], str] = {
     ("CKV_AWS_144", "state"): "a second state in another region could be applied by mistake; old versions are kept",
     ("CKV2_AWS_62", "artifacts"): "nothing has to be told of new files",
     ("CKV2_AWS_62", "state"): "nothing has to be told of a new state",
+    ("CKV2_AWS_5", "workers"): "the application of EMR Serverless has it, which checkov does not look at",
     (
         "CKV_EFO_1",
         "pipeline_change_data",

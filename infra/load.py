@@ -171,5 +171,10 @@ def _fault(model: type[Settings], detail: Any, path: str) -> Fault:
         case "value_error":
             return Fault(where, detail["input"], str(detail["ctx"]["error"]))
         case _:
-            message = detail["msg"].replace("Input should", "must").replace("Input tag", "the kind")
+            message = (
+                detail["msg"]
+                .replace("Input should", "must")
+                .replace("List should", "must")
+                .replace("Input tag", "the kind")
+            )
             return Fault(where, detail["input"], message)

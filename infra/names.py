@@ -216,6 +216,8 @@ ARTIFACTS = Place("artifacts", "artifacts")
 """The bucket of archives, programs and logs."""
 JOBS = Place("jobs", "jobs")
 """The environment's application of EMR Serverless."""
+WORKERS = Place("workers", "workers")
+"""The security group of the application's workers."""
 
 
 def place(key: str, entry: Stream | Application) -> Place:

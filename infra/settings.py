@@ -190,7 +190,7 @@ class Application(Settings):
         polling: Also allow GetRecords (`readMode=polling`).
         access: Who runs it.
         lease_table: Name of the lease table; default `kinesis-efo-<environment>-<application>`.
-        adopt_lease_table: The table exists (a KCL application's): import it instead of creating it.
+        adopt_lease_table: The table exists, as one restored from a backup does: import it (never a KCL's).
         moved_from: Key that this entry had before.
     """
 
@@ -225,13 +225,14 @@ class ServerlessApplication(Settings):
         maximum_vcpu: Most vCPUs that all its jobs may use together; this bounds the costs.
         maximum_memory_gb: The same for memory, in GB.
         subnets: Subnets of its jobs; without them, jobs reach only services of AWS in this region.
-        security_groups: Security groups of its jobs; goes with `subnets`.
+        security_groups: Security groups of its jobs, for what they reach in the VPC; goes with `subnets`. At most four: EMR
+            takes five, and one is added by which the workers reach each other.
     """
 
     maximum_vcpu: Annotated[int, Field(ge=1, le=10_000)] = 64
     maximum_memory_gb: Annotated[int, Field(ge=2, le=100_000)] = 256
     subnets: list[SubnetId] = []
-    security_groups: list[SecurityGroupId] = []
+    security_groups: Annotated[list[SecurityGroupId], Field(max_length=4)] = []
 
 
 class Emr(Settings):

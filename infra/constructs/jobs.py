@@ -16,6 +16,7 @@ from infra.cdk import (
 from infra.constructs.access import ReaderAccess
 from infra.constructs.base import put
 from infra.constructs.bucket import PrivateBucket
+from infra.constructs.network import WorkersGroup
 from infra.settings import EmrServerless, Environment, ServerlessApplication
 
 _STOPS_DAYS = 7
@@ -102,9 +103,12 @@ class Jobs(Construct):
         put(parameter, names.place(application, settings).join("job"))
 
     def _application(self, settings: ServerlessApplication) -> EmrserverlessApplication:
-        network = EmrserverlessApplicationNetworkConfiguration(
-            subnet_ids=settings.subnets, security_group_ids=settings.security_groups
-        )
+        network = None
+        if settings.subnets:
+            workers = WorkersGroup(self, self._environment, settings.subnets[0])
+            network = EmrserverlessApplicationNetworkConfiguration(
+                subnet_ids=settings.subnets, security_group_ids=[*settings.security_groups, workers.id]
+            )
         application = EmrserverlessApplication(
             self,
             "application",
@@ -119,6 +123,6 @@ class Jobs(Construct):
             auto_stop_configuration=EmrserverlessApplicationAutoStopConfiguration(
                 enabled=True, idle_timeout_minutes=15
             ),
-            network_configuration=network if settings.subnets else None,
+            network_configuration=network,
         )
         return put(application, names.JOBS)

@@ -115,4 +115,11 @@ def _read_jobs(environment: Environment) -> list[Statement]:
             (names.arn(environment, "emr-serverless", "/applications/*"),),
             conditions=tagged("aws:ResourceTag", environment),
         ),
+        *([_see_network()] if environment.emr.serverless and environment.emr.serverless.subnets else []),
     ]
+
+
+def _see_network() -> Statement:
+    """AWS knows no resource for these. Interfaces are looked at before a security group is deleted."""
+    described = ("NetworkInterfaces", "SecurityGroups", "Subnets")
+    return Statement("SeeNetwork", tuple(f"ec2:Describe{each}" for each in described), ("*",))

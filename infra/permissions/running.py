@@ -103,6 +103,8 @@ def run_jobs(environment: Environment) -> list[Statement]:
         ),
         Statement("SeeMetrics", ("cloudwatch:GetMetricData",), ("*",)),
     ]
+    if environment.emr.serverless and environment.emr.serverless.subnets:
+        statements += _place_workers(environment)
     if other:
         statements.append(Statement("RunOnOtherApplications", start, other))
     if clusters:
@@ -114,3 +116,39 @@ def run_jobs(environment: Environment) -> list[Statement]:
         named = tuple(f"emr-containers:{each}" for each in actions)
         statements.append(Statement("RunOnEks", named, virtual + tuple(f"{each}/jobruns/*" for each in virtual)))
     return statements
+
+
+def _place_workers(environment: Environment) -> list[Statement]:
+    """Place the workers of EMR Serverless in a VPC, and declare the security group by which they reach each other."""
+    group = (names.arn(environment, "ec2", "security-group/*"),)
+    return [
+        # EMR Serverless makes interfaces for who creates the application (its guide, "User access policy examples").
+        Statement(
+            "CreateInterfaces",
+            ("ec2:CreateNetworkInterface",),
+            (names.arn(environment, "ec2", "network-interface/*"),),
+            conditions=(Condition("StringEquals", "aws:CalledViaLast", (_SERVERLESS,)),),
+        ),
+        Statement("CreateGroup", ("ec2:CreateSecurityGroup",), group, conditions=tagged("aws:RequestTag", environment)),
+        Statement("CreateGroupInVpc", ("ec2:CreateSecurityGroup",), (names.arn(environment, "ec2", "vpc/*"),)),
+        Statement(
+            "TagNewGroup",
+            ("ec2:CreateTags",),
+            group,
+            conditions=(Condition("StringEquals", "ec2:CreateAction", ("CreateSecurityGroup",)),),
+        ),
+        Statement(
+            "WriteGroup",
+            (
+                "ec2:AuthorizeSecurityGroupEgress",
+                "ec2:AuthorizeSecurityGroupIngress",
+                "ec2:CreateTags",
+                "ec2:DeleteSecurityGroup",
+                "ec2:DeleteTags",
+                "ec2:RevokeSecurityGroupEgress",
+                "ec2:RevokeSecurityGroupIngress",
+            ),
+            group,
+            conditions=tagged("aws:ResourceTag", environment),
+        ),
+    ]

@@ -1,9 +1,11 @@
-"""Names and ARNs as patterns: what options, manifests and the producer accept, and how they take it apart."""
+"""Names and ARNs as patterns: what options, manifests and the producer accept, and how they take it apart. And what an ARN does not
+tell: which of the streams that had it one after the other is meant."""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
 _NAME: Final = "[a-zA-Z0-9_.-]{1,128}"
 
@@ -17,3 +19,28 @@ CONSUMER_ARN: Final = re.compile(
     rf"(?P<stream>arn:[\w-]+:kinesis:[\w-]+:\d{{12}}:stream/{_NAME})/consumer/(?P<name>{_NAME}):\d+"
 )
 ROLE_ARN: Final = re.compile(r"arn:[\w-]+:iam::\d{12}:role/\S+")
+
+
+class StreamIdentity(NamedTuple):
+    """Which stream it is. One that is deleted and created again has the same ARN, and shards with the same ids.
+
+    Attributes:
+        arn: Its ARN.
+        created: When it was created, epoch seconds; None where that is not known.
+
+    >>> print(StreamIdentity("arn:aws:kinesis:eu-west-1:123456789012:stream/orders", 1700000000))
+    arn:aws:kinesis:eu-west-1:123456789012:stream/orders, created 2023-11-14T22:13:20+00:00
+    """
+
+    arn: str
+    created: int | None = None
+
+    def differs(self, other: StreamIdentity) -> bool:
+        """Whether the two are certainly not the same stream."""
+        known = self.created is not None and other.created is not None
+        return self.arn != other.arn or (known and self.created != other.created)
+
+    def __str__(self) -> str:
+        if self.created is None:
+            return self.arn
+        return f"{self.arn}, created {datetime.fromtimestamp(self.created, UTC).isoformat()}"

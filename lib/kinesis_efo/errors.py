@@ -25,7 +25,7 @@ KinesisEfoError
 │   ├── LeaseLostError          another worker took a lease from us
 │   └── AlreadyRunningError     another live run of the application holds the leases
 ├── FetcherError                talking to the fetcher failed
-│   ├── FetcherUnreachableError nobody answers at its address
+│   ├── FetcherUnreachableError nobody answers at any of its addresses
 │   └── FetcherRefusedError     the secret of the run is missing or wrong
 ├── EmrError                    a job on EMR
 │   ├── PackagingError          the environment archive of a job cannot be built or read
@@ -153,7 +153,7 @@ class FetcherError(KinesisEfoError):
 
 
 class FetcherUnreachableError(FetcherError):
-    """Nobody answers at the fetcher's address."""
+    """Nobody answers at any address of the fetcher."""
 
 
 class FetcherRefusedError(FetcherError):

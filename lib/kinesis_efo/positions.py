@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from enum import Enum
-from typing import NamedTuple
+from operator import itemgetter
+from typing import NamedTuple, TypeVar, overload
 
 import msgspec
+
+T = TypeVar("T")
 
 
 class ShardKey(NamedTuple):
@@ -38,8 +40,7 @@ class PositionKind(Enum):
     SHARD_END = "SHARD_END"
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """How far a shard has been read: everything up to and including it is done.
 
     Attributes:
@@ -91,10 +92,12 @@ class Position:
         return cls(kind, *map(int, numbers))
 
     def __str__(self) -> str:
+        if self.kind is PositionKind.AFTER:
+            return f"AFTER:{self.value}"
         if self.kind is PositionKind.INSIDE:
             return f"INSIDE:{self.value}:{self.sub}"
-        if self.kind in (PositionKind.AT_TIMESTAMP, PositionKind.AFTER):
-            return f"{self.kind.value}:{self.value}"
+        if self.kind is PositionKind.AT_TIMESTAMP:
+            return f"AT_TIMESTAMP:{self.value}"
         return self.kind.name
 
     @property
@@ -169,11 +172,41 @@ class Offset(Mapping[ShardKey, Position]):
     def __getitem__(self, key: ShardKey) -> Position:
         return self._positions[key]
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._positions
+
     def __iter__(self) -> Iterator[ShardKey]:
         return iter(self._positions)
 
     def __len__(self) -> int:
         return len(self._positions)
+
+    # Those of Mapping call back into Python for every shard, which takes longer than all planning where there are thousands.
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._positions == (other._positions if isinstance(other, Offset) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @overload
+    def get(self, key: ShardKey, /) -> Position | None: ...
+    @overload
+    def get(self, key: ShardKey, /, default: Position | T) -> Position | T: ...
+    def get(self, key: ShardKey, /, default: object = None) -> object:
+        """The position of a shard, or the default."""
+        return self._positions.get(key, default)
+
+    def keys(self) -> KeysView[ShardKey]:
+        """The shards."""
+        return self._positions.keys()
+
+    def values(self) -> ValuesView[Position]:
+        """Their positions."""
+        return self._positions.values()
+
+    def items(self) -> ItemsView[ShardKey, Position]:
+        """The shards with their positions."""
+        return self._positions.items()
 
     def __repr__(self) -> str:
         return f"Offset({self.to_json()})"
@@ -182,8 +215,13 @@ class Offset(Mapping[ShardKey, Position]):
     def has_ends(self) -> bool:
         """Whether it names shards that are closed and read to their end."""
         if self._has_ends is None:
-            self._has_ends = any(position.is_end for position in self._positions.values())
+            self._has_ends = SHARD_END in self._positions.values()
         return self._has_ends
+
+    def changes_since(self, before: Offset | None) -> dict[ShardKey, Position]:
+        """The shards that it names and another does not, or not at the same position."""
+        known = {} if before is None else before._positions
+        return {key: position for key, position in self._positions.items() if known.get(key) != position}
 
     def to_dict(self) -> dict[str, object]:
         """The offset as plain data; equal offsets give equal, equally ordered data."""
@@ -240,10 +278,10 @@ class Offset(Mapping[ShardKey, Position]):
         and is read from its trim horizon.
         """
         ranges = []
-        for key in sorted(end):
-            after = self.get(key, TRIM_HORIZON)
-            if after != end[key] and not after.is_end:
-                ranges.append(ShardRange(key, after, end[key]))
+        for key, through in sorted(end.items(), key=itemgetter(0)):
+            after = self._positions.get(key, TRIM_HORIZON)
+            if after != through and not after.is_end:
+                ranges.append(ShardRange(key, after, through))
         return ranges
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ import pytest
 from kinesis_efo.local import LocalAws
 from kinesis_efo.spark.compat import SPARK_VERSION
 from tests.chaos.conftest import Driver
+from tests.support.arriving import arriving, numbered
 from tests.support.world import World, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -33,28 +32,6 @@ Output = Callable[[], list[int]]
 FULL = os.environ.get("KINESIS_EFO_FULL") == "1"
 KILLS = 10 if FULL else 2
 """At random times, on Spark 4.0: on 4.3, the soak and the demo kill a driver at random times."""
-
-
-def numbered(count: int, first: int = 0, size: int = 0) -> list[tuple[str, bytes]]:
-    return [(f"k{n % 13}", f"{n:08d}".encode().ljust(size)) for n in range(first, first + count)]
-
-
-@contextmanager
-def arriving(world: World, first: int, every: float = 0.1, count: int = 20) -> Iterator[list[int]]:
-    """Records that keep coming, `first` and its successors; yields how many there are so far, as one number."""
-    put, stop = [first], threading.Event()
-
-    def run() -> None:
-        while not stop.wait(every):
-            put[0] += world.put(numbered(count, first=put[0]))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield put
-    finally:
-        stop.set()
-        thread.join()
 
 
 def family(driver: Driver) -> list[psutil.Process]:

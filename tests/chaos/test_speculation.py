@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from tests.chaos.conftest import Driver
-from tests.chaos.test_kill import numbered
+from tests.support.arriving import numbered
 from tests.support.world import World, wait_until
 
 pytestmark = [pytest.mark.spark40, pytest.mark.slow]

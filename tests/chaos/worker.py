@@ -16,9 +16,10 @@ from typing import Any
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.client import FetcherClient
-from kinesis_efo.fetcher.runtime import FetcherRuntime
+from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.runtime import PlannerRuntime
 from kinesis_efo.positions import Offset
 from tests.support.fetching import QUICK, Reading
 
@@ -40,13 +41,13 @@ def read(reader: Reading, config: dict[str, Any]) -> None:
 def main(config: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     options = SourceOptions.parse(config["options"])
-    runtime = FetcherRuntime(resolve_manifest(options, SyncClients(options.aws)), options, "127.0.0.1", limits=QUICK)
+    runtime = PlannerRuntime(resolve_manifest(options, SyncClients(options.aws)), options, Listening(), limits=QUICK)
     runtime.start()
     try:
-        with FetcherClient(runtime.location, runtime.secret) as client:
+        with FetcherClient(runtime.address, runtime.secret) as client:
             offset = Offset.from_dict(config["offset"]) if "offset" in config else runtime.initial_offset(options.start)
             reader = Reading(runtime, client, offset)
-            say("READY", runtime.location)
+            say("READY", runtime.address)
             read(reader, config)
     except KinesisEfoError as error:
         say("FAILED", type(error).__name__, str(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from datetime import datetime
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,7 +77,11 @@ class MemoryClient:
         return await self._call("ListShards", params)
 
     async def describe_stream_summary(self, **params: Any) -> Any:
-        return await self._call("DescribeStreamSummary", params)
+        answer = await self._call("DescribeStreamSummary", params)
+        summary = answer["StreamDescriptionSummary"]
+        # As botocore parses it.
+        created = datetime.fromtimestamp(summary["StreamCreationTimestamp"], UTC)
+        return {"StreamDescriptionSummary": {**summary, "StreamCreationTimestamp": created}}
 
     async def get_shard_iterator(self, **params: Any) -> Any:
         return await self._call("GetShardIterator", params)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
-from kinesis_efo.fetcher.start import start_offset
+from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
@@ -23,8 +23,12 @@ from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport
 from kinesis_efo.leases import LeaseKeys, RunLease, Timing
+from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings, Start
+from kinesis_efo.planner.local import LocalFetching
+from kinesis_efo.planner.planner import Planner
+from kinesis_efo.planner.start import start_offset
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.emulator.memory import MemoryClient, MemoryKinesis
 from tests.emulator.oracle import Oracle, WatchedTransport
@@ -33,6 +37,7 @@ from tests.support.virtual_time import LoopClock
 
 NO_LIMIT = 1 << 60
 LEASE_TIMEOUT = 10.0
+PATIENCE = 660.0
 
 
 class Row(NamedTuple):
@@ -84,14 +89,19 @@ class Application:
     runs: int = 0
 
 
-class WatchedFetcher(Fetcher):
+TEN = RetrySettings(max_retries=10)
+"""Ends a query that only fails within minutes, and before the ten minutes of the defaults are over."""
+
+
+class WatchedPlanner(Planner):
     """Tells the oracle of which shards it loses the lease."""
 
     oracle: Oracle
+    fetcher: Fetcher
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
         """See `LeaseListener`."""
-        for feed in self.feeds:
+        for feed in self.fetcher.feeds:
             self.oracle.interrupted(feed.key.shard)
         super().lease_lost(stream, owner)
 
@@ -104,11 +114,12 @@ class Query:
         retry: The options on retries.
     """
 
-    def __init__(self, application: Application, retry: RetrySettings = RetrySettings()) -> None:  # noqa: B008
+    def __init__(self, application: Application, retry: RetrySettings = TEN) -> None:
         self.application = application
         application.runs += 1
         name = f"host:{application.runs}:w"
         self.client = MemoryClient(application.kinesis)
+        assert retry.max_retries is not None, "the oracle counts"
         self.oracle = Oracle(application.clock, retry.max_retries, polled=application.polls)
         self.network = Network(application.table, Random(f"{application.random.random()}"))
         ref, limits = application.ref, KINESIS_LIMITS
@@ -127,24 +138,27 @@ class Query:
         self.leases = RunLease(
             self.network, name, self.keys, Timing(LEASE_TIMEOUT), application.clock, Random(name), application="lake"
         )
-        settings = FetcherSettings(application.fail_on_data_loss, LEASE_TIMEOUT)
+        settings = FetcherSettings(application.fail_on_data_loss, patience=PATIENCE)
         budget = Budget(application.buffer_bytes, now=application.clock.monotonic)
-        self.fetcher = WatchedFetcher(
-            self.streams, self.leases, self.network, self.keys, budget, settings, application.clock
+        streams = Streams(self.streams)
+        self.fetcher = Fetcher(streams, budget, settings, application.clock)
+        fetching = LocalFetching(self.fetcher, application.clock)
+        self.planner = WatchedPlanner(
+            streams, fetching, self.leases, self.network, self.keys, Pace(), PATIENCE, application.clock
         )
-        self.fetcher.oracle = self.oracle
+        self.planner.oracle, self.planner.fetcher = self.oracle, self.fetcher
         self.most_used = 0
 
     async def __aenter__(self) -> Query:
         try:
-            await self.fetcher.start("grpc://here")
+            await self.planner.start("grpc://here")
         except BaseException:
-            await self.fetcher.stop()
+            await self.planner.stop()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.fetcher.stop()
+        await self.planner.stop()
         assert all(body.over for body in self.client.bodies), "a connection was left open"
 
     def crash(self) -> None:
@@ -163,7 +177,7 @@ class Query:
     async def batch(self, offset: Offset) -> Offset:
         """Run one micro-batch; returns the offset at its end, which is the same if there was nothing to read."""
         # The batch before is done when Spark asks for the next one's end.
-        await self.fetcher.commit(offset)
+        await self.planner.commit(offset)
         end = await self.poll(offset)
         if end != offset:
             self.application.offsets.append((offset, end))
@@ -173,7 +187,7 @@ class Query:
     async def poll(self, offset: Offset) -> Offset:
         """Plan the next micro-batch; returns its end."""
         application = self.application
-        reply = await self.fetcher.poll(offset, application.max_bytes, application.max_records, 1.0)
+        reply = await self.planner.poll(offset, application.max_bytes, application.max_records, 1.0)
         moved = dict(offset)
         for shard in reply.shards:
             key, through = ShardKey(shard.stream, shard.shard), Position.parse(shard.through)
@@ -231,7 +245,7 @@ class Query:
     @property
     def failure(self) -> KinesisEfoError | None:
         """The error that ended the query, or None."""
-        return self.fetcher._failure
+        return self.planner._failure
 
     @staticmethod
     def _in(row: Row, ranges: list[ShardRange]) -> bool:

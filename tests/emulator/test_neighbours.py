@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 from statistics import quantiles
 
-from kinesis_efo.kinesis.subscription import State
+from kinesis_efo.kinesis.stats import State
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import NO_LIMIT, Query
@@ -30,7 +30,7 @@ async def neighbours_latencies(*, blocked: bool, rounds: int = 300) -> tuple[lis
 
     async with Query(world.application) as query:
         offset = await query.begin()
-        await query.fetcher.poll(offset, NO_LIMIT, NO_LIMIT, 1.0)
+        await query.planner.poll(offset, NO_LIMIT, NO_LIMIT, 1.0)
 
         async def read(shard: str) -> None:
             wanted = ShardRange(ShardKey("orders", shard), offset[ShardKey("orders", shard)], EVER)

@@ -22,6 +22,7 @@ class CuttingProxy:
     Attributes:
         port: The proxy's port.
         cuts: Number of connections reset.
+        passed: All bytes that passed, in both directions, as they came.
     """
 
     def __init__(self, target: int, cut: Callable[[int], int | None], *, answer: bool = False) -> None:
@@ -33,6 +34,7 @@ class CuttingProxy:
         self._sockets: list[socket.socket] = []
         self.port: int = self._listening.getsockname()[1]
         self.cuts = 0
+        self.passed = bytearray()
 
     def __enter__(self) -> CuttingProxy:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -65,6 +67,7 @@ class CuttingProxy:
         with contextlib.suppress(OSError):
             while piece := source.recv(16_384):
                 seen += len(piece)
+                self.passed += piece
                 if limit is not None and seen >= limit:
                     self.cuts += 1
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
@@ -11,16 +11,19 @@ from typing import Any, NamedTuple
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.client import FetcherClient
-from kinesis_efo.fetcher.runtime import FetcherRuntime
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.fetcher.remote import FetcherPlan
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.runtime import PlannerRuntime, RemoteFetchers
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.world import World
 
 QUICK = Limits(between_calls=0.02, after_success=0.02, full=1.0)
 NO_LIMIT = 1 << 60
+LOOPBACK_ONLY = Listening()
 
 
 class Row(NamedTuple):
@@ -41,7 +44,7 @@ class Reading:
         batches: Start and end of every micro-batch.
     """
 
-    def __init__(self, runtime: FetcherRuntime, client: FetcherClient, offset: Offset) -> None:
+    def __init__(self, runtime: PlannerRuntime, client: FetcherClient, offset: Offset) -> None:
         self.runtime = runtime
         self.client = client
         self.offset = offset
@@ -50,13 +53,21 @@ class Reading:
 
     def poll(self, max_bytes: int = NO_LIMIT, max_records: int = NO_LIMIT, timeout: float = 0.2) -> Offset:
         """Plan the next micro-batch; returns its end."""
-        reply = self.client.poll(self.offset, max_bytes=max_bytes, max_records=max_records, timeout=timeout)
+        reply = self.runtime.planner.poll(self.offset, max_bytes=max_bytes, max_records=max_records, timeout=timeout)
         moved = dict(self.offset)
         moved.update({ShardKey(s.stream, s.shard): Position.parse(s.through) for s in reply.shards})
         moved.update({ShardKey(*key): TRIM_HORIZON for key in reply.starting})
         for key in reply.finished:
             del moved[ShardKey(*key)]
         return Offset(moved)
+
+    def commit(self) -> None:
+        """Note that everything up to the offset is processed."""
+        self.runtime.planner.commit(self.offset)
+
+    def tips(self) -> Offset | None:
+        """Where the streams end now; None where that is not known yet."""
+        return self.runtime.planner.tips(self.offset, timeout=0.2)
 
     def read(self, wanted: ShardRange, client: FetcherClient | None = None) -> list[Row]:
         """Read the rows of a range."""
@@ -74,7 +85,7 @@ class Reading:
     def batch(self, commit: bool = True, **limits: Any) -> list[Row]:
         """Run one micro-batch as Spark does: commit the one before, plan it, and read it; returns its rows."""
         if commit and self.batches:
-            self.client.commit(self.offset)
+            self.commit()
         end = self.poll(**limits)
         rows = [row for wanted in self.offset.ranges_to(end) for row in self.read(wanted)]
         self.batches.append((self.offset, end))
@@ -91,23 +102,37 @@ class Reading:
         return self.rows
 
 
-def prepare(world: World, *, limits: Limits = QUICK, clock: Clock | None = None, **options: str) -> FetcherRuntime:
+def prepare(
+    world: World,
+    *,
+    limits: Limits = QUICK,
+    clock: Clock | None = None,
+    listening: Listening = LOOPBACK_ONLY,
+    start_fetchers: Callable[[FetcherPlan], RemoteFetchers] | None = None,
+    **options: str,
+) -> PlannerRuntime:
     """A runtime that is not started."""
     text = {**world.options, "startingPosition": "TRIM_HORIZON", "leaseTimeout": "1s", **options}
     parsed = SourceOptions.parse(text)
     manifest = resolve_manifest(parsed, SyncClients(parsed.aws))
-    return FetcherRuntime(manifest, parsed, "127.0.0.1", clock=clock, limits=limits)
+    return PlannerRuntime(manifest, parsed, listening, start_fetchers=start_fetchers, clock=clock, limits=limits)
 
 
 @contextmanager
 def reading(
-    world: World, *, at: Offset | None = None, limits: Limits = QUICK, clock: Clock | None = None, **options: str
+    world: World,
+    *,
+    at: Offset | None = None,
+    limits: Limits = QUICK,
+    clock: Clock | None = None,
+    listening: Listening = LOOPBACK_ONLY,
+    **options: str,
 ) -> Iterator[Reading]:
     """Read a world with a started fetcher, from an offset, or from the start that the options give."""
-    runtime = prepare(world, limits=limits, clock=clock, **options)
+    runtime = prepare(world, limits=limits, clock=clock, listening=listening, start_fetchers=None, **options)
     runtime.start()
     try:
-        with FetcherClient(runtime.location, runtime.secret) as client:
+        with FetcherClient(runtime.address, runtime.secret) as client:
             yield Reading(runtime, client, at or runtime.initial_offset(runtime._options.start))
     finally:
         runtime.stop()

@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from kinesis_efo.leases import Behind, Lease, LeaseInfo, LeaseStore, Lost, Written, run_key
+from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.leases import Behind, Lag, Lease, LeaseInfo, LeaseStore, Lost, Written, run_key
 from kinesis_efo.leases.row import Item
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 
@@ -55,6 +56,22 @@ class LeaseStoreContract(ABC):
             ).taken("a", "grpc://here", 1)
             assert written(await store.create_if_absent(lease)) == lease
             assert await stored(store) == lease
+
+        self.run(scenario)
+
+    def test_a_row_says_of_which_stream_it_is_and_no_more_than_its_writer_knows(self) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            known, unsure = StreamIdentity("arn:orders", 1_700_000_000), StreamIdentity("arn:orders")
+            lease = Lease.new(KEY, LeaseInfo()).written_in(1, known)
+            assert written(await store.create_if_absent(lease)) == lease
+            item = await self.get_item(store, KEY)
+            assert (item["streamArn"], item["streamCreated"]) == ({"S": "arn:orders"}, {"N": "1700000000"})
+            after = written(await store.apply(lease, lambda row: row.renewed().written_in(2, unsure)))
+            assert (after.stream, await stored(store)) == (unsure, after)
+            assert "streamCreated" not in await self.get_item(store, KEY)
+            moved = written(await store.apply(after, lambda row: row.moved(Position.after(7))))
+            assert moved.stream is None
+            assert "streamArn" not in await self.get_item(store, KEY)
 
         self.run(scenario)
 
@@ -176,7 +193,19 @@ class LeaseStoreContract(ABC):
             assert (renewed.epoch, renewed.owner, renewed.is_run) == (7, "a", True)
             item = await self.get_item(store, "#run:orders")
             assert sorted(item) == ["endpoint", "epoch", "leaseCounter", "leaseKey", "leaseOwner"]
-            free = written(await store.apply(renewed, Lease.released))
+            telling = written(await store.apply(renewed, lambda row: row.renewed(Lag(3, 700, 1500, "shardId-2"))))
+            item = await self.get_item(store, "#run:orders")
+            assert item["lag"] == {
+                "M": {
+                    "shards": {"N": "3"},
+                    "bufferedBytes": {"N": "700"},
+                    "millisBehind": {"N": "1500"},
+                    "shardId": {"S": "shardId-2"},
+                }
+            }
+            assert (await stored(store, "#run:orders")) == telling
+            free = written(await store.apply(telling, Lease.released))
+            assert "lag" not in await self.get_item(store, "#run:orders")
             assert written(await store.take(free, "b", "", 8)).epoch == 8
 
         self.run(scenario)

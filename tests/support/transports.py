@@ -221,6 +221,9 @@ class ScriptedTopology:
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
         raise NotImplementedError
 
+    async def created(self, stream_arn: str) -> int:
+        raise NotImplementedError
+
     async def retention(self, stream_arn: str) -> float:
         answer = self._retention.pop(0) if len(self._retention) > 1 else self._retention[0]
         if isinstance(answer, Exception):

@@ -121,8 +121,8 @@ def create_lease_table(dynamodb: Any, name: str) -> None:
     )
 
 
-def wait_until(condition: Any, seconds: float = 30.0, what: str = "") -> Any:
-    """Poll until a condition returns a true value, and return it. Polls a costly condition less often."""
+def wait_until(condition: Any, seconds: float = 30.0, what: str = "", *, every: float = 0.02) -> Any:
+    """Poll until a condition returns a true value, and return it. Polls a costly condition less often than `every` so many seconds."""
     deadline = time.monotonic() + seconds
     while True:
         began = time.thread_time()
@@ -130,7 +130,7 @@ def wait_until(condition: Any, seconds: float = 30.0, what: str = "") -> Any:
             return result
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {seconds} s in vain for {what or condition}")
-        time.sleep(max(0.02, 10 * (time.thread_time() - began)))
+        time.sleep(max(every, 10 * (time.thread_time() - began)))
 
 
 def wait_for_rows(query: Any, rows: int, seconds: float = 90.0) -> None:

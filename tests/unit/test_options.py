@@ -35,8 +35,11 @@ WRONG = {
     "bufferBytes": ["lots", "1023k", "0", "1mib/s"],
     "failOnDataLoss": ["yes", "1", "", "nein"],
     "deaggregate": ["on", "TRUE!"],
-    "fetchers": ["4", "executors", "0"],
-    "fetcherHost": [" "],
+    "fetchers": ["1001", "executors", "0", "-1", "2.5"],
+    "fetcherHost": [" ", "0.0.0.0", "::", "10.0.0.7:40000", "grpc://driver", "10.0.0.256", "10.0.0", "fe80::1%eth0", "a b", "x" * 64],
+    "fetcherBindHost": ["", "*", "0.0.0.0:40000", "[::", "driver/"],
+    "fetcherPort": ["0", "65536", "-1", "any", "40001-40000", "40000-", "-40000", "1-2-3", "40000,40001", "+1", "0-5"],
+    "fetcherTls": ["no", "1", ""],
     "catchUp": ["maybe"],
     "latencyHooks": ["off"],
     "leaseTimeout": ["999ms", "2h", "10 seconds", "-1s"],
@@ -48,6 +51,7 @@ WRONG = {
     "roleArn": ["reader", "arn:aws:iam::1:role/x", "arn:aws:iam::123456789012:user/x"],
     "externalId": [""],
     "roleSessionName": [" "],
+    "subscribe.retryTimeout": ["999ms", "8d", "0", "10 minutes", "soon"],
     "subscribe.maxRetries": ["-1", "1001", "ten"],
     "subscribe.backoff.baseMs": ["0", "600001", "1s"],
     "subscribe.backoff.maxMs": ["0", "600001", "1s"],
@@ -90,18 +94,20 @@ def test_everything_at_once() -> None:
             "MANIFEST": "ssm:///kinesis-efo/dev/lake", "streams": " orders , clicks", "readmode": "EFO",
             "startingPosition": "trim_horizon", "registration": "None", "maxBytesPerTrigger": "64m",
             "maxRecordsPerTrigger": "5", "bufferBytes": "1g", "failOnDataLoss": "FALSE", "deaggregate": "false",
-            "fetchers": "driver", "fetcherHost": "10.0.0.1", "catchUp": "true", "latencyHooks": "false",
+            "fetchers": "driver", "fetcherHost": "10.0.0.1", "fetcherBindHost": "[::]", "fetcherPort": "40000 - 40100",
+            "fetcherTls": "False", "catchUp": "true", "latencyHooks": "false",
             "leaseTimeout": "20s", "pollTimeout": "1s", "polling.interval": "500ms", "idleCheckpointInterval": "5m", "region": "eu-west-1",
             "endpointUrl": "http://127.0.0.1:4566", "roleArn": ROLE, "externalId": "x", "roleSessionName": "n",
-            "subscribe.maxRetries": "3", "subscribe.backoff.baseMs": "10", "subscribe.backoff.maxMs": "20",
+            "subscribe.retryTimeout": "2m", "subscribe.maxRetries": "3", "subscribe.backoff.baseMs": "10", "subscribe.backoff.maxMs": "20",
             "subscribe.backoff.factor": "2",
         }
     )  # fmt: skip
     assert options == SourceOptions(
         manifest="ssm:///kinesis-efo/dev/lake", streams=("orders", "clicks"), start=Start(TRIM_HORIZON),
         max_bytes_per_trigger=64 << 20, max_records_per_trigger=5, buffer_bytes=1 << 30, fail_on_data_loss=False,
-        deaggregate=False, fetcher_host="10.0.0.1", catch_up=True, latency_hooks=False, lease_timeout=20.0,
-        poll_timeout=1.0, polling_interval=0.5, idle_checkpoint_interval=300.0, retry=RetrySettings(3, 10, 20, 2.0),
+        deaggregate=False, fetcher_host="10.0.0.1", fetcher_bind_host="::", fetcher_ports=range(40_000, 40_101),
+        fetcher_tls=False, catch_up=True, latency_hooks=False, lease_timeout=20.0,
+        poll_timeout=1.0, polling_interval=0.5, idle_checkpoint_interval=300.0, retry=RetrySettings(3, 10, 20, 2.0, 120.0),
         aws=AwsSettings("eu-west-1", "http://127.0.0.1:4566", ROLE, "x", "n"),
     )  # fmt: skip
     assert "externalId" not in repr(options) and "external_id" not in repr(options)
@@ -118,6 +124,17 @@ def test_everything_at_once() -> None:
 )
 def test_starting_positions(text: str, start: Start) -> None:
     assert SourceOptions.parse({"manifest": "m", "startingPosition": text}).start == start
+
+
+def test_fetchers_on_executors_need_read_stream() -> None:
+    (message,) = faults(manifest="m", fetchers="4")
+    assert message.startswith(
+        "kinesis-efo option 'fetchers' is 4, but `spark.readStream.format(...)` cannot start Spark tasks"
+    )
+    assert "kinesis_efo.read_stream(spark, ..., fetchers=4)" in message
+    options = SourceOptions.parse({"manifest": "m", "fetchers": " 4 ", "session.supervisor": "/tmp/x"})
+    assert (options.fetchers, options.supervisor) == (4, "/tmp/x")
+    assert SourceOptions.parse({"manifest": "m", "fetchers": "Driver"}).fetchers is None
 
 
 def test_all_faults_are_reported_together() -> None:
@@ -211,6 +228,23 @@ def test_polling_needs_no_consumer_but_the_rest() -> None:
     assert faults(streamArn=STREAM, leaseTable="leases") == (
         "kinesis-efo needs option 'manifest', or 'consumerArn' besides 'streamArn' and 'leaseTable'",
     )
+
+
+def test_a_port_or_a_range_of_ports() -> None:
+    assert SourceOptions.parse({"manifest": "m", "fetcherPort": "40000"}).fetcher_ports == range(40_000, 40_001)
+    assert SourceOptions.parse({"manifest": "m", "fetcherPort": "1-65535"}).fetcher_ports == range(1, 65_536)
+
+
+def test_an_address_for_tasks_that_is_not_bound_to() -> None:
+    assert faults(manifest="m", fetcherHost="localhost", fetcherBindHost="10.0.0.7") == (
+        (
+            "kinesis-efo option 'fetcherHost' is 'localhost', which 'fetcherBindHost' '10.0.0.7' does not serve; "
+            "give an address by which tasks reach the one that is bound to"
+        ),
+    )
+    for bind in ("0.0.0.0", "127.0.0.1"):
+        SourceOptions.parse({"manifest": "m", "fetcherHost": "localhost", "fetcherBindHost": bind})
+    SourceOptions.parse({"manifest": "m", "fetcherHost": "gateway", "fetcherBindHost": "10.0.0.7"})
 
 
 WRITTEN_DEFAULTS = [

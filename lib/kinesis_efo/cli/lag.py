@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -13,18 +13,20 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.lease_access import Leases, TimeoutOption, opened
+from kinesis_efo.cli.lease_runs import STATE_STYLES, lag_data, runs_table
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.kinesis.topology import Topology, explained
+from kinesis_efo.kinesis.topology import Topology, explained, identified
 from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Scan
+from kinesis_efo.leases.strays import strays
 from kinesis_efo.operate import lag as lagging
 from kinesis_efo.operate.lag import ShardLag, Sightings, State
 from kinesis_efo.operate.lease_watch import watch
 from kinesis_efo.options import AwsSettings
-
-_STYLES = {State.READING: "green", State.SILENT: "bold red", State.FREE: "yellow", State.UNSTARTED: "yellow"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class _Report:
 
     application: str
     at: float
+    runs: Mapping[str, Lease]
+    states: Mapping[str, State]
     shards: Sequence[ShardLag]
     reported: dict[str, int]
     remarks: Sequence[str]
@@ -107,6 +111,7 @@ class _Look:
         self._clock = SystemClock()
         self._sightings = Sightings(lease_timeout)
         self._count = count
+        self._identities: dict[str, StreamIdentity] = {}
 
     async def look(self, seconds: float, waiting: Callable[[], None] = lambda: None) -> _Report:
         """Watch the leases, then measure the lag.
@@ -128,12 +133,19 @@ class _Look:
         for name, ref in manifest.streams.items():
             shards = await explained(topology.shards(ref.stream_arn), ref, manifest.source)
             of_stream = lagging.by_shard(scan.leases, application.keys, name)
+            present = self._identities[name] = self._identities.get(name) or await identified(topology, ref.stream_arn)
+            if what := strays(of_stream.values(), present):
+                remarks.append(f"{what}. It does not count here")
+                of_stream = {shard: row for shard, row in of_stream.items() if not row.is_of_another(present)}
             if not of_stream:
                 remarks.append(f"{name}: no leases: {manifest.application} has never read it")
             rows += lagging.rows(ref, shards, of_stream, runs.get(name), self._sightings, self._clock)
         rows, reasons = await lagging.measured(access, manifest, rows, self._clock, self._count)
         reported, more = await lagging.reported(access, manifest.streams, self._clock.time())
-        return _Report(manifest.application, self._clock.time(), rows, reported, [*remarks, *reasons, *more])
+        now = self._clock.monotonic()
+        states = {name: self._sightings.state(run, run, now) for name, run in runs.items()}
+        remarks += [*reasons, *more]
+        return _Report(manifest.application, self._clock.time(), runs, states, rows, reported, remarks)
 
 
 async def _all(looks: Sequence[_Look], seconds: float, waiting: Callable[[], None] = lambda: None) -> list[_Report]:
@@ -174,7 +186,7 @@ def _view(reports: Sequence[_Report]) -> RenderableType:
             (
                 row.key.stream,
                 row.key.shard,
-                output.painted(row.state.value, _STYLES.get(row.state, "")),
+                output.painted(row.state.value, STATE_STYLES.get(row.state, "")),
                 _position(row),
                 _moved(row),
                 None if row.records is None else f"{row.records:,}{'' if row.records_exact else '+'}",
@@ -185,6 +197,8 @@ def _view(reports: Sequence[_Report]) -> RenderableType:
         ]
         columns = ("stream", "=shard", "=state", "read until", ">moved", ">unread", ">behind", "owner")
         parts += [output.table(columns, rows, title), Text()]
+        if report.runs:
+            parts += [runs_table(report.runs, report.states), Text()]
     return Group(*parts[:-1])
 
 
@@ -211,6 +225,10 @@ def _data(reports: Sequence[_Report]) -> dict[str, Any]:
                 "at": _time(report.at),
                 "secondsBehind": max((row.seconds for row in report.shards if row.seconds is not None), default=None),
                 "cloudWatchMillisBehindLatest": report.reported,
+                "runs": [
+                    {"stream": name, "owner": run.owner, "state": report.states[name].value, "lag": lag_data(run)}
+                    for name, run in report.runs.items()
+                ],
                 "shards": [_row(row) for row in report.shards],
                 "remarks": list(report.remarks),
             }

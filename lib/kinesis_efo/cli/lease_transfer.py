@@ -14,13 +14,14 @@ from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.lease_access import Leases, opened
 from kinesis_efo.cli.lease_guard import ChangeMode, Plan, change, changes_leases
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.kinesis.topology import Topology, explained
+from kinesis_efo.errors import ConfigurationError, StreamReplacedError
+from kinesis_efo.kinesis.topology import Topology, explained, identified
 from kinesis_efo.leases.store import Scan
+from kinesis_efo.leases.strays import strays
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.operate import lease_edits
 from kinesis_efo.operate.kcl_rows import KclRows, Naming, kcl_rows, stream_id
-from kinesis_efo.operate.lease_source import read_file, source_keys
+from kinesis_efo.operate.lease_source import read_file, require_one_form, source_keys
 from kinesis_efo.options import AwsSettings
 
 
@@ -93,6 +94,7 @@ def import_kcl(
             def plan(scan: Scan, source_scan: Scan) -> Plan:
                 _require_complete("an import", source_scan)
                 rows = (source_scan if source else file_scan).leases
+                require_one_form(rows, keys, str(from_table or from_file))
                 found = lease_edits.imported(list(rows.values()), keys, scan.leases, application.keys, now_ms)
                 if len(found.skipped) == len(rows):
                     raise ConfigurationError(_no_rows(application, found.skipped, str(from_table or from_file)))
@@ -158,13 +160,18 @@ async def _kcl_rows(application: Leases, scan: Scan, name: str, *, multi_stream:
         raise ConfigurationError(
             f"{application.table.label} has no checkpoint of stream {name}: the application has not read it"
         )
-    shards = await explained(Topology(kinesis).shards(ref.stream_arn), ref, application.manifest.source)
+    topology, source = Topology(kinesis), application.manifest.source
+    if what := strays(rows.values(), await identified(topology, ref.stream_arn)):
+        raise StreamReplacedError(
+            f"{application.table.label}: {what}. A KCL application would begin at a place that means nothing"
+        )
+    shards = await explained(topology.shards(ref.stream_arn), ref, source)
     naming = Naming(
-        await explained(stream_id(kinesis, ref.stream_arn), ref, application.manifest.source) if multi_stream else None
+        stream_id(ref, await explained(topology.created(ref.stream_arn), ref, source)) if multi_stream else None
     )
     by_id = {shard.shard_id: shard for shard in shards}
     making = kcl_rows(kinesis, ref.stream_arn, rows, by_id, naming)
-    return naming, await explained(making, ref, application.manifest.source)
+    return naming, await explained(making, ref, source)
 
 
 async def _source_table(application: Leases, name: str, option: str = "--from-table") -> LeaseTable:

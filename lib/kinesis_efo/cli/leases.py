@@ -11,17 +11,20 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group
 
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.lease_access import Leases, ShardsOption, opened
 from kinesis_efo.cli.lease_guard import ChangeMode, Plan, change, changes_leases
+from kinesis_efo.cli.lease_runs import lag_data, runs_table
 from kinesis_efo.cli.lease_transfer import export, export_kcl, import_kcl
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.kinesis.topology import Topology, explained, starting_positions
+from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import Scan
+from kinesis_efo.leases.strays import strays
 from kinesis_efo.operate import lease_edits
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.positions import Position, PositionKind, ShardKey
@@ -44,37 +47,58 @@ def list_leases(
 ) -> None:
     """List who holds the lease on each stream, and how far each shard was read. `lag` tells whether an owner is alive."""
 
-    async def read() -> tuple[list[tuple[ShardKey, Lease]], dict[str, Lease], Scan]:
+    async def read() -> tuple[list[tuple[ShardKey, Lease]], dict[str, Lease], list[str]]:
         async with opened(aws, manifest, stream, shard) as application:
             scan = await application.table.scan()
             found = sorted(application.selected(scan).items())
             rows = [(application.keys.decode(key) or ShardKey("", key), lease) for key, lease in found]
-            return rows, application.runs(scan), scan
+            remarks = [f"not listed: {reason}" for reason in scan.unreadable.values()]
+            return rows, application.runs(scan), remarks + await _strays(application, rows)
 
-    rows, runs, scan = asyncio.run(read())
+    rows, runs, remarks = asyncio.run(read())
     output.answer(
         as_json,
         {
             "runs": [_run_data(name, lease) for name, lease in runs.items()],
             "leases": [_data(key, lease, runs.get(key.stream)) for key, lease in rows],
         },
-        lambda: output.table(
-            ("stream", "=shard", "checkpoint", "owner", ">counter", ">epoch"),
-            [
-                (
-                    key.stream,
-                    key.shard,
-                    _checkpoint(lease),
-                    (owner := _owner(lease, runs.get(key.stream))) and readable(owner),
-                    str(lease.counter),
-                    str(lease.epoch),
-                )
-                for key, lease in rows
-            ],
-        ),
+        lambda: _view(rows, runs),
     )
-    for reason in scan.unreadable.values():
-        output.remark(f"kinesis-efo: not listed: {reason}")
+    for remark in remarks:
+        output.remark(f"kinesis-efo: {remark}")
+
+
+def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease]) -> Group:
+    several = any(lease.fetcher for _, lease in rows)
+    shards = output.table(
+        ("stream", "=shard", "checkpoint", "owner", ">counter", ">epoch", *(("fetcher",) if several else ())),
+        [
+            (
+                key.stream,
+                key.shard,
+                _checkpoint(lease),
+                (owner := _owner(lease, runs.get(key.stream))) and readable(owner),
+                str(lease.counter),
+                str(lease.epoch),
+                *((lease.fetcher,) if several else ()),
+            )
+            for key, lease in rows
+        ],
+    )
+    return Group(runs_table(runs), "", shards) if runs else Group(shards)
+
+
+async def _strays(application: Leases, rows: list[tuple[ShardKey, Lease]]) -> list[str]:
+    """Which checkpoints are of another stream. Asks Kinesis only where rows name one."""
+    remarks = []
+    for name, ref in application.manifest.streams.items():
+        named = [row for key, row in rows if key.stream == name and row.stream is not None]
+        if not named:
+            continue
+        topology = Topology(await application.access.client("kinesis"))
+        if what := strays(named, await identified(topology, ref.stream_arn)):
+            remarks.append(f"{what}. startingPosition=LEASES refuses it; a query that reads the stream replaces it")
+    return remarks
 
 
 @leases.command()
@@ -197,6 +221,7 @@ def _run_data(stream: str, lease: Lease) -> dict[str, Any]:
         "epoch": lease.epoch,
         "endpoint": lease.endpoint,
         "counter": lease.counter,
+        "lag": lag_data(lease),
     }
 
 
@@ -211,6 +236,9 @@ def _data(key: ShardKey, lease: Lease, run: Lease | None) -> dict[str, Any]:
         "owner": _owner(lease, run),
         "epoch": lease.epoch,
         "counter": lease.counter,
+        "fetcher": lease.fetcher,
+        "streamArn": None if lease.stream is None else lease.stream.arn,
+        "streamCreated": None if lease.stream is None else lease.stream.created,
         "parents": sorted(lease.parents),
         "children": sorted(lease.children),
     }

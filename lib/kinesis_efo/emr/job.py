@@ -28,6 +28,11 @@ _LEASE_TIMEOUT_MS: Final = 10_000
 _HEAP_MIB: Final = 4096
 # Memory of two Python processes with their libraries: the driver program, and the one that Spark keeps for the reader.
 _PYTHON_MIB: Final = 768
+# What a fetcher needs beside its buffer: Python, its libraries, events under way and ranges on their way to tasks.
+_FETCHER_MIB: Final = 300
+_INSTANCES: Final = 2
+_CORES: Final = 4
+_EXECUTOR_HEAP_MIB: Final = 8192
 _NAME_CHARACTERS: Final = 64  # of EMR on EKS (StartJobRun), the smallest limit of the three
 
 
@@ -121,16 +126,18 @@ def spark_settings(kind: Kind, archive: str, arguments: Sequence[str], given: Ma
         given: The user's settings, which override the defaults.
 
     Raises:
-        ConfigurationError: A setting cannot be passed to EMR, or is one that this library sets.
+        ConfigurationError: A setting cannot be passed to EMR, or is one that this library sets, or fetchers leave no core for
+            micro-batches.
     """
     settings = {
         # A speculative attempt at a range also writes it again, unless the sink is transactional.
         "spark.speculation": "false",
         # It would remove executors that are idle between micro-batches, although the next one needs them.
         "spark.dynamicAllocation.enabled": "false",
-        "spark.executor.instances": "2",
-        "spark.executor.cores": "4",
-        "spark.executor.memory": "8g",
+        "spark.executor.instances": f"{_INSTANCES}",
+        "spark.executor.cores": f"{_CORES}",
+        "spark.executor.memory": f"{_EXECUTOR_HEAP_MIB}m",
+        **_for_fetchers(arguments, given),
         "spark.driver.cores": "2",
         "spark.driver.memory": f"{_HEAP_MIB}m",
         "spark.driver.memoryOverhead": f"{_overhead_mib(arguments, given)}m",
@@ -158,17 +165,54 @@ def spark_settings(kind: Kind, archive: str, arguments: Sequence[str], given: Ma
 
 def _overhead_mib(arguments: Sequence[str], given: Mapping[str, str]) -> int:
     """Memory of the driver beside its heap, MiB: a tenth of the heap for the JVM, Python, and one and a half fetcher buffers."""
-    text, heap = source_option(arguments, "bufferBytes"), given.get("spark.driver.memory", f"{_HEAP_MIB}m")
+    heap = _heap_mib(given, "spark.driver.memory", _HEAP_MIB)
+    return _PYTHON_MIB + heap // 10 + _buffer(arguments) * 3 // 2 // _MIB
+
+
+def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
+    """What executors need that run fetchers: memory beside the heap for as many as one may have to take.
+
+    Where an executor is lost, the others take its fetchers; more than one in addition does not come at a time.
+    """
+    text = source_option(arguments, "fetchers")
+    if not text or not text.isdecimal():
+        return {}
+    fetchers = int(text)
+    instances = _count(given, "spark.executor.instances", _INSTANCES)
+    cores = _count(given, "spark.executor.cores", _CORES)
+    if fetchers >= instances * cores:
+        raise ConfigurationError(
+            f"option fetchers is {fetchers}, and {instances} executors with {cores} cores have {instances * cores} cores: each fetcher "
+            "keeps one, and micro-batches need at least one more. Take fewer fetchers, or more of --conf spark.executor.instances"
+        )
+    most = min(fetchers, cores, -(-fetchers // instances) + 1)
+    heap = _heap_mib(given, "spark.executor.memory", _EXECUTOR_HEAP_MIB)
+    overhead = _PYTHON_MIB + heap // 10 + most * (_buffer(arguments) // _MIB + _FETCHER_MIB)
+    return {"spark.executor.memoryOverhead": f"{overhead}m"}
+
+
+def _buffer(arguments: Sequence[str]) -> int:
+    text = source_option(arguments, "bufferBytes")
     try:
-        buffer = parse_size(text) if text else _BUFFER
+        return parse_size(text) if text else _BUFFER
     except ValueError:
         raise ConfigurationError(f"option bufferBytes must be a size such as 256m; got {text!r}") from None
+
+
+def _heap_mib(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name, f"{default}m")
     try:
         # Spark reads a bare number as MiB here.
-        heap_bytes = parse_size(f"{heap}m" if heap.isdigit() else heap)
+        return parse_size(f"{text}m" if text.isdigit() else text) // _MIB
     except ValueError:
-        raise ConfigurationError(f"--conf spark.driver.memory must be a size such as 4g; got {heap!r}") from None
-    return _PYTHON_MIB + (heap_bytes // 10 + buffer * 3 // 2) // _MIB
+        raise ConfigurationError(f"--conf {name} must be a size such as 4g; got {text!r}") from None
+
+
+def _count(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name, str(default))
+    if not text.isdecimal() or not int(text):
+        raise ConfigurationError(f"--conf {name} must be a whole number, at least 1; got {text!r}")
+    return int(text)
 
 
 def _environment(kind: Kind, archive: str) -> dict[str, str]:

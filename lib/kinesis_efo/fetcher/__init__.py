@@ -1,1 +1,1 @@
-"""Leases, subscriptions and buffers put together, served over Arrow Flight."""
+"""Subscriptions and buffers put together, served over Arrow Flight."""

@@ -6,38 +6,21 @@ shard's socket is not read. What is dropped here can always be read from Kinesis
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.event_index import EventIndex, Portion
 from kinesis_efo.kinesis.events import Event, last_record
-from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey
+from kinesis_efo.positions import Position, PositionKind, ShardKey
 
 EVENT_OVERHEAD: Final = 512
 """Bytes charged for an event besides its payload: the objects that hold it."""
 
 QUIET_ANSWERS: Final = 2
 """So many answers of GetRecords in a row must say that there is no more before that is believed."""
-
-_COMPACT_AFTER: Final = 1024
-_BEHIND_ALL: Final = 10**400
-
-
-class Portion(NamedTuple):
-    """The next events behind a position.
-
-    Attributes:
-        through: Position behind the last of them.
-        bytes: What they occupy.
-        records: Kinesis records in them.
-    """
-
-    through: Position
-    bytes: int
-    records: int
 
 
 class ShardBuffer:
@@ -50,40 +33,50 @@ class ShardBuffer:
         arrived: Called whenever the buffer grew or was closed.
 
     Attributes:
-        waiting_since: When the oldest records in the buffer arrived, seconds on the monotonic clock; None where it has none.
         last_record: Sequence number of the last record before `start` that this buffer has held; None where there was none.
     """
 
     def __init__(self, key: ShardKey, start: Position, budget: Budget, arrived: Callable[[], None]) -> None:
         self.key = key
-        self.start = start
-        self.end = start
-        self.waiting_since: float | None = None
         self.last_record: int | None = None
         self._budget = budget
         self._account = budget.join(key)
         self._reserved = 0
         self._exceeded = False
         self._arrived = arrived
-        # Parallel columns, bisected by planning and reading. Evictions do not reset the sums; their first element is the
-        # sum before the first event.
-        self._ends: list[int] = []
+        self._index = EventIndex(start)
         self._payloads: list[bytes | None] = []
-        self._since: list[float] = []
-        self._bytes_through = [0]
-        self._records_through = [0]
-        self._gone = 0
         self._cursors: set[Cursor] = set()
         self._quiet = 0
         self._closed = False
 
     def __len__(self) -> int:
-        return len(self._ends) - self._gone
+        return len(self._index) - self._index.gone
+
+    @property
+    def start(self) -> Position:
+        """Position before the oldest event that is still here."""
+        return self._index.start
+
+    @property
+    def end(self) -> Position:
+        """Position behind the newest event."""
+        return self._index.end
+
+    @property
+    def waiting_since(self) -> float | None:
+        """When the oldest records in the buffer arrived, seconds on the monotonic clock; None where it has none."""
+        return self._index.waiting_since
+
+    @property
+    def held(self) -> int:
+        """Bytes of the budget that it holds."""
+        return self._account.held
 
     @property
     def idle(self) -> bool:
         """Whether the newest event only moved the position: it brought no records."""
-        return len(self) > 0 and self._payloads[-1] is None and self._ends[-1] != _BEHIND_ALL
+        return self._index.idle
 
     @property
     def caught_up(self) -> bool:
@@ -155,22 +148,8 @@ class ShardBuffer:
 
     def _append(self, event: Event, size: int, now: float) -> None:
         head = event.head
-        end = _BEHIND_ALL if head.continuation is None else head.continuation
-        if self.end.kind is PositionKind.AFTER:
-            # Positions only grow, whatever an idle event says: an offset must never step back.
-            end = max(end, self.end.value)
-        if not size and len(self) and self._payloads[-1] is None:
-            # An idle shard sends an event without records every few seconds: one entry holds the newest position.
-            self._ends[-1] = end
-        else:
-            self._ends.append(end)
+        if self._index.append(head.continuation, size, head.records, now):
             self._payloads.append(event.payload if head.records else None)
-            self._since.append(now)
-            self._bytes_through.append(self._bytes_through[-1] + size)
-            self._records_through.append(self._records_through[-1] + head.records)
-            if head.records and self.waiting_since is None:
-                self.waiting_since = now
-        self.end = _position(end)
         self._quiet = 0
         self._drop_what_exceeds(self.end)
         self._arrived()
@@ -186,44 +165,34 @@ class ShardBuffer:
 
     def covers(self, position: Position) -> bool:
         """Whether everything behind `position` is here or still to come, without a gap."""
-        if self._closed:
-            return False
-        if position == self.start or position.is_end:
-            return True
-        if position.kind is not PositionKind.AFTER:
-            return False
-        # A query reads a shard from its start, so that a buffer from the start on covers every number that the query knows.
-        # Two readers far apart therefore share the buffer of the one behind. If each started its own, they would take the
-        # subscription from each other for ever.
-        return self.start.kind is not PositionKind.AFTER or position.value >= self.start.value
+        return not self._closed and self._index.covers(position)
 
     def news_since(self, after: Position) -> float | None:
         """When the first event behind a position arrived that has records or ends the shard; None where there is no such event."""
-        news = self._first_news(self._index_after(after))
-        return self._since[news] if news < len(self._ends) else None
+        return self._index.news_since(after)
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """As many whole events behind a position as stay within both limits.
+        """As many whole events behind a position as stay within both limits; see `EventIndex.portion`."""
+        return self._index.portion(after, max_bytes, max_records, some=some)
+
+    def entries_since(self, told: int) -> tuple[list[tuple[Position, int, int, int | None]], int]:
+        """The events after the first so many of this buffer, and its last one where that is idle: it may have moved.
 
         Args:
-            after: A position that the buffer covers.
-            max_bytes: Most bytes.
-            max_records: Most records.
-            some: Include the first event with records, where there is one, whatever its size.
+            told: The number that the last call returned; 0 at first.
+
+        Returns:
+            Per event: the position behind it, bytes, records, and the sequence number of its last record, where it has one and the
+            payload is still here. And the number of events so far.
         """
-        first = self._index_after(after)
-        by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
-        by_records = bisect_right(self._records_through, self._records_through[first] + max_records, first + 1)
-        last = min(by_bytes, by_records) - 1
-        if some:
-            last = max(last, min(self._first_news(first) + 1, len(self._ends)))
-        if last == first:
-            return Portion(after, 0, 0)
-        return Portion(
-            _position(self._ends[last - 1]),
-            self._bytes_through[last] - self._bytes_through[first],
-            self._records_through[last] - self._records_through[first],
-        )
+        index = self._index
+        first = max(0, min(told - index.compacted, len(index) - int(index.idle)))
+        entries = []
+        for slot in range(first, len(index)):
+            payload = self._payloads[slot]
+            last = last_record(payload) if payload is not None else None
+            entries.append((index.end_of(slot), *index.sizes(slot), last))
+        return entries, index.compacted + len(index)
 
     # -- reading
 
@@ -242,22 +211,24 @@ class ShardBuffer:
     def commit(self, position: Position) -> None:
         """Drop what lies before a position: Spark will not ask for it again."""
         if self.covers(position):
-            self._evict(self._index_after(position))
+            self._evict(self._index.index_after(position))
+
+    def last_record_up_to(self, position: Position) -> int | None:
+        """Number of the last record up to a position that was committed; None where none came, or it is not known.
+
+        Args:
+            position: A position at which an event ends, or one in the middle, as the end of a stream at some time may be.
+        """
+        if position == self.start:
+            return self.last_record
+        index = self._index.index_after(position)
+        if position.kind is not PositionKind.AFTER or index != self._index.gone or index == len(self._index):
+            return None
+        payload = self._payloads[index]
+        inside = None if payload is None else last_record(payload, position.value)
+        return inside or self.last_record
 
     # -- helpers
-
-    def _index_after(self, position: Position) -> int:
-        if position.is_end:
-            return len(self._ends)
-        if position.kind is not PositionKind.AFTER:
-            return self._gone
-        return bisect_right(self._ends, position.value, self._gone)
-
-    def _first_news(self, first: int) -> int:
-        index = bisect_right(self._records_through, self._records_through[first], first + 1) - 1
-        if index == len(self._ends) > first and self._ends[-1] == _BEHIND_ALL:
-            return index - 1
-        return index
 
     def _starving(self) -> bool:
         # A reader that is done waits for nothing: another action or attempt may read the same again.
@@ -266,11 +237,11 @@ class ShardBuffer:
         )
 
     def _is_at_end(self, position: Position) -> bool:
-        return self._index_after(position) == len(self._ends)
+        return self._index.index_after(position) == len(self._index)
 
     def _exceed_if_starving(self) -> None:
         if self._account.waits and self._starving():
-            self._evict(len(self._ends))
+            self._evict(len(self._index))
             self._account.exceed()
             self._exceeded = True
 
@@ -278,28 +249,19 @@ class ShardBuffer:
         # What came while the budget was full makes room once it is read: it may stand in the way of the next reader.
         if self._exceeded and not self._cursors:
             self._exceeded = False
-            self._evict(self._index_after(read))
+            self._evict(self._index.index_after(read))
 
     def _evict(self, stop: int) -> None:
-        if stop <= self._gone:
+        gone = self._index.gone
+        if stop <= gone:
             return
-        self.start = _position(self._ends[stop - 1])
-        freed = self._bytes_through[stop] - self._bytes_through[self._gone]
-        last = next((payload for payload in reversed(self._payloads[self._gone : stop]) if payload is not None), None)
+        last = next((payload for payload in reversed(self._payloads[gone:stop]) if payload is not None), None)
         if last is not None:
             self.last_record = last_record(last) or self.last_record
-        # Payloads are freed at once, their slots only now and then: deleting from the front moves the rest.
-        self._payloads[self._gone : stop] = [None] * (stop - self._gone)
-        self._gone = stop
-        if self._gone > _COMPACT_AFTER and self._gone * 2 > len(self._ends):
-            del self._ends[: self._gone]
-            del self._payloads[: self._gone]
-            del self._since[: self._gone]
-            del self._bytes_through[: self._gone]
-            del self._records_through[: self._gone]
-            self._gone = 0
-        self.waiting_since = self.news_since(self.start)
-        self._account.give_back(freed)
+        self._account.give_back(self._index.drop(stop))
+        # Payloads are freed at once, their slots only now and then.
+        self._payloads[gone:stop] = [None] * (stop - gone)
+        del self._payloads[: self._index.compact()]
 
 
 class Cursor:
@@ -341,16 +303,12 @@ class Cursor:
             raise FetcherError(f"shard {buffer.key}: the buffer does not cover {self.position} any more")
         payloads: list[bytes] = []
         size = 0
-        index = buffer._index_after(self.position)
-        while index < len(buffer._ends) and size < max_bytes and not self.done:
+        index = buffer._index.index_after(self.position)
+        while index < len(buffer._index) and size < max_bytes and not self.done:
             if (payload := buffer._payloads[index]) is not None:
                 payloads.append(payload)
                 size += len(payload)
-            self.position = _position(buffer._ends[index])
+            self.position = buffer._index.end_of(index)
             index += 1
         buffer._exceed_if_starving()
         return payloads
-
-
-def _position(end: int) -> Position:
-    return SHARD_END if end == _BEHIND_ALL else Position.after(end)

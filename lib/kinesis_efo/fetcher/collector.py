@@ -7,20 +7,17 @@ so that no total decreases.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.kinesis.stats import State, SubscriptionStats
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.kinesis.subscription import State, SubscriptionStats
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.metrics import Attributes, Labels, Sample
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
 from kinesis_efo.positions import ShardKey
-
-QUIET_SECONDS: Final = 10.0
-"""Twice the time between two events of an idle shard: a longer silence counts as lag."""
 
 
 class Collected(Protocol):
@@ -37,19 +34,19 @@ class FetcherCollector:
     """Gives the samples of one fetcher.
 
     Args:
-        fetcher: The fetcher.
+        fetcher: The fetcher; None where fetchers are in other processes.
         streams: By logical name.
-        leases: The run's lease on each stream.
-        about: Attributes of every sample: application and environment.
+        leases: The run's lease on each stream; None where the planner has it, in another process.
+        about: Attributes of every sample: application and environment, and the fetcher where there are several.
         shards: Most shards that are told apart.
         now: Monotonic seconds.
     """
 
     def __init__(
         self,
-        fetcher: Collected,
+        fetcher: Collected | None,
         streams: Mapping[str, Stream],
-        leases: RunLease,
+        leases: RunLease | None,
         about: Mapping[str, str],
         shards: int,
         now: Callable[[], float],
@@ -65,14 +62,21 @@ class FetcherCollector:
 
     def __call__(self) -> Iterator[Sample]:
         """All present values. Counts per stream come as one sample per shard, to be added up."""
-        feeds = {feed.key: feed for feed in self._fetcher.feeds}
+        if self._fetcher is not None:
+            yield from self._of_fetcher(self._fetcher)
+        if self._leases is not None:
+            yield from self._of_leases(self._leases)
+
+    def _of_fetcher(self, fetcher: Collected) -> Iterator[Sample]:
+        feeds = {feed.key: feed for feed in fetcher.feeds}
         self._shards.keep(feeds.keys())
         for name, stream in self._streams.items():
             for shard, stats in list(stream.stats.items()):
                 key = ShardKey(name, shard)
                 yield from self._of_subscriptions(name, stats)
-                yield from self._of_shard(key, stats, feeds.get(key))
-        yield from self._of_fetcher()
+                yield from self._of_shard(key, stats, feeds.get(key), fetcher.budget)
+        yield Sample(metrics.BUFFERED, fetcher.budget.used, self._about)
+        yield Sample(metrics.BUFFER_LIMIT, fetcher.budget.limit, self._about)
 
     def _of_subscriptions(self, stream: str, stats: SubscriptionStats) -> Iterator[Sample]:
         about = (*self._about, ("stream", stream))
@@ -83,7 +87,9 @@ class FetcherCollector:
         for code, count in list(stats.failures.items()):
             yield Sample(metrics.FAILED, count, (*about, ("error", self._errors.label(code) or OTHER)))
 
-    def _of_shard(self, key: ShardKey, stats: SubscriptionStats, feed: ShardFeed | None) -> Iterator[Sample]:
+    def _of_shard(
+        self, key: ShardKey, stats: SubscriptionStats, feed: ShardFeed | None, budget: Budget
+    ) -> Iterator[Sample]:
         about = (*self._about, ("stream", key.stream))
         if self._tells_apart:
             label = self._shards.label(key)
@@ -93,7 +99,7 @@ class FetcherCollector:
         yield Sample(metrics.RECORDS, stats.records, about)
         yield Sample(metrics.BYTES, stats.bytes, about)
         yield Sample(metrics.EVENTS, stats.events, about)
-        yield Sample(metrics.BACKPRESSURE, self._fetcher.budget.waited(key), about)
+        yield Sample(metrics.BACKPRESSURE, budget.waited(key), about)
         if feed is not None:
             yield from self._of_feed(stats, feed, about)
 
@@ -102,19 +108,13 @@ class FetcherCollector:
         buffer = feed.buffer
         since = None if buffer is None else buffer.waiting_since
         yield Sample(metrics.WAITING, 0.0 if since is None else max(0.0, now - since), about)
-        last_event, behind = stats.last_event, stats.millis_behind
-        if last_event is None or behind is None:
-            return
-        # A shard that has ended is silent for good.
-        silence = 0.0 if stats.state is State.ENDED else max(0.0, now - last_event)
-        yield Sample(metrics.SILENCE, silence, about)
-        yield Sample(metrics.LAG, behind + (round(silence * 1000) if silence > QUIET_SECONDS else 0), about)
+        silence, lag = stats.silence(now), stats.lag(now)
+        if silence is not None and lag is not None:
+            yield Sample(metrics.SILENCE, silence, about)
+            yield Sample(metrics.LAG, lag, about)
 
-    def _of_fetcher(self) -> Iterator[Sample]:
-        budget, leases = self._fetcher.budget, self._leases
+    def _of_leases(self, leases: RunLease) -> Iterator[Sample]:
         lost = {"taken": leases.stats.lost_to_others, "not renewed": leases.stats.not_renewed}
-        yield Sample(metrics.BUFFERED, budget.used, self._about)
-        yield Sample(metrics.BUFFER_LIMIT, budget.limit, self._about)
         yield Sample(metrics.LEASES_WANTED, len(leases.wanted), self._about)
         yield Sample(metrics.LEASES_HELD, len(leases.held), self._about)
         yield Sample(metrics.LEASES_TAKEN, leases.stats.taken, self._about)

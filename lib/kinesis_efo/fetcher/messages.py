@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -28,22 +28,6 @@ TOGETHER_BYTES: Final = 1 << 20
 
 SECRET_HEADER: Final = "x-kinesis-efo-secret"
 """The header that carries the secret of the run in every call."""
-
-
-class PollRequest(msgspec.Struct, frozen=True):
-    """Asks how far the next micro-batch may go.
-
-    Attributes:
-        offset: How far the query has come: positions of all shards, as in Spark's offset log.
-        max_bytes: Most bytes of the next micro-batch.
-        max_records: Most records of it.
-        timeout: Seconds to wait where there is nothing new.
-    """
-
-    offset: dict[str, Any]
-    max_bytes: int
-    max_records: int
-    timeout: float
 
 
 class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
@@ -78,34 +62,6 @@ class PollReply(msgspec.Struct, frozen=True):
     shards: list[ShardProgress]
     starting: list[tuple[str, str]] = []
     finished: list[tuple[str, str]] = []
-
-
-class CommitRequest(msgspec.Struct, frozen=True):
-    """Tells the positions up to which Spark will not ask again."""
-
-    offset: dict[str, Any]
-
-
-class TipsRequest(msgspec.Struct, frozen=True):
-    """Asks where the streams end right now, for the shards of an offset and their descendants.
-
-    Attributes:
-        offset: Positions of all shards.
-        timeout: Seconds to wait for the answer.
-    """
-
-    offset: dict[str, Any]
-    timeout: float
-
-
-class TipsReply(msgspec.Struct, frozen=True):
-    """Where the streams end.
-
-    Attributes:
-        offset: A position per shard, `SHARD_END` for closed ones; None while that is not known yet: ask again.
-    """
-
-    offset: dict[str, Any] | None
 
 
 class GetTicket(msgspec.Struct, frozen=True):

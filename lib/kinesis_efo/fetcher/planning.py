@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
+from typing import Protocol
 
-from kinesis_efo.fetcher.buffer import Portion, ShardBuffer
+from kinesis_efo.fetcher.event_index import Portion
 from kinesis_efo.positions import Position, ShardKey
 
 
+class Buffered(Protocol):
+    """What is known of the events of a shard: `ShardBuffer`, or `EventIndex`."""
+
+    def news_since(self, after: Position) -> float | None:
+        """When the first event behind a position arrived that has records or ends the shard."""
+
+    def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
+        """As many whole events behind a position as stay within both limits."""
+
+
 def plan(
-    buffers: Mapping[ShardKey, ShardBuffer], positions: Mapping[ShardKey, Position], max_bytes: int, max_records: int
+    buffers: Mapping[ShardKey, Buffered], positions: Mapping[ShardKey, Position], max_bytes: int, max_records: int
 ) -> dict[ShardKey, Portion]:
     """Divide the limits of one micro-batch among the shards.
 

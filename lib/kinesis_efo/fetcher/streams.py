@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.errors import AccessRefusedError, DataLossError, FetcherError, StreamError, StreamNotFoundError
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseInfo
@@ -56,6 +57,14 @@ class Streams:
             StreamError: A stream cannot be listed.
         """
         await asyncio.gather(*(stream.refresh() for stream in self.streams.values()))
+
+    async def identify(self) -> None:
+        """Find out which streams they are, as far as that can be told."""
+        await asyncio.gather(*(stream.identify() for stream in self.streams.values()))
+
+    def identity(self, name: str) -> StreamIdentity:
+        """Which stream a logical name stands for now."""
+        return self.stream(name).identity
 
     def starting(self, reached: Mapping[ShardKey, Position]) -> list[tuple[str, str]]:
         """Shards that can begin, because all their parents have been read to their end."""

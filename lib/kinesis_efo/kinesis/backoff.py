@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from kinesis_efo.options import RetrySettings
+
+_LONGEST_TRY: Final = 120.0
+"""Seconds. A try that fails later than this after it was due began later: nobody read meanwhile, as without a lease or room."""
 
 
 def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) -> float:
@@ -24,15 +28,16 @@ def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) 
 
 
 class Backoff:
-    """Counts failures in a row. Any progress resets the count.
+    """Counts failures in a row, and the time for which there is nothing else. Any progress resets both.
 
     Args:
-        settings: How often to retry, and how long to wait.
+        settings: How often and for how long to retry, and how long to wait.
         random: Gives numbers in `[0, 1)`.
 
     Attributes:
         failures: Failures in a row.
         first: The first of them; later ones may only be its consequences.
+        seconds: How long it has only failed.
     """
 
     def __init__(self, settings: RetrySettings, random: Callable[[], float]) -> None:
@@ -40,18 +45,31 @@ class Backoff:
         self._random = random
         self.failures = 0
         self.first: Exception | None = None
+        self.seconds = 0.0
+        self._since = 0.0
+        self._due = 0.0
 
-    def failed(self, error: Exception) -> float | None:
+    def failed(self, error: Exception, now: float) -> float | None:
         """Count a failure.
 
+        Args:
+            error: The failure.
+            now: Monotonic time, seconds.
+
         Returns:
-            Seconds to wait before the next try; None when there were more than `max_retries` in a row.
+            Seconds to wait before the next try; None when there were more than `max_retries` in a row, or for so long as `timeout`.
         """
+        if self.first is None or now - self._due > _LONGEST_TRY:
+            self._since = now
         self.first = self.first or error
         self.failures += 1
-        if self.failures > self._settings.max_retries:
+        self.seconds = now - self._since
+        most = self._settings.max_retries
+        if (most is not None and self.failures > most) or self.seconds >= self._settings.timeout:
             return None
-        return jitter(self._settings, self.failures, self._random)
+        delay = jitter(self._settings, self.failures, self._random)
+        self._due = now + delay
+        return delay
 
     def reset(self) -> None:
         """Note progress."""

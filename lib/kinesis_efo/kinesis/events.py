@@ -130,14 +130,23 @@ _NUMBER_NAME: Final = b'"SequenceNumber"'
 _NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d+)"')
 
 
-def last_record(payload: bytes) -> int | None:
+def last_record(payload: bytes, through: int | None = None) -> int | None:
     """The sequence number of an event's last record; None where it has none.
 
-    It stands last in the text, so that the records need not be decoded: quotes within keys and data are escaped.
+    Numbers are found in the text, so that the records need not be decoded: quotes within keys and data are escaped. The last record's
+    stands last.
+
+    Args:
+        payload: JSON as it came in the frame.
+        through: Only records up to this number count; None for all.
 
     >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
     42
     """
+    if through is not None:
+        return max(
+            (number for found in _NUMBER.finditer(payload) if (number := int(found[1])) <= through), default=None
+        )
     found = _NUMBER.match(payload, max(payload.rfind(_NUMBER_NAME), 0))
     return int(found[1]) if found else None
 

@@ -19,6 +19,7 @@ from kinesis_efo.errors import (
     StreamReplacedError,
     SubscriptionError,
 )
+from kinesis_efo.kinesis.backoff import Backoff
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position
 
@@ -104,7 +105,7 @@ def _verdict(error: Exception) -> Verdict:
     return _VERDICTS[cause]
 
 
-def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, first: Exception | None = None) -> StreamError:
+def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, row: Backoff | None = None) -> StreamError:
     """Make the exception that tells the user why a shard cannot be read any more.
 
     Args:
@@ -112,7 +113,7 @@ def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, first: Ex
         stream: What was read.
         shard_id: Which shard of it.
         source: Where the ARNs came from: the manifest's location.
-        first: The first error of the row of failures, where that is another one.
+        row: The row of failures that it ends, where it does.
     """
     error = fault.error
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"
@@ -141,10 +142,12 @@ def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, first: Ex
             return SubscriptionError(
                 f"{where}: unexpected {describe(error)}. This is a bug: report it with the stack trace"
             )
+    first = row.first if row is not None else None
     since = f"; the first in the row was {describe(first)}" if first and describe(first) != describe(error) else ""
+    often = f", {row.failures} in {row.seconds:.0f} s" if row is not None else ""
     return RetriesExhaustedError(
-        f"{where} cannot be read: too many failures in a row without any progress. The last was {describe(error)}{since}. "
-        "Restart the query once the cause is gone; kinesis-efo option 'subscribe.maxRetries' allows more failures"
+        f"{where} cannot be read: too many failures in a row without any progress{often}. The last was {describe(error)}{since}. "
+        "Restart the query once the cause is gone; kinesis-efo options 'subscribe.retryTimeout' and 'subscribe.maxRetries' allow more"
     )
 
 

@@ -144,18 +144,10 @@ class Recovery:
         raise self._fatal(fault) from fault.error
 
     def _count(self, fault: Fault) -> float:
-        delay = self._backoff.failed(fault.error)
+        delay = self._backoff.failed(fault.error, self._clock.monotonic())
         if delay is None:
-            first = self._backoff.first
-            raise self._fatal(fault, first) from first
-        logger.warning(
-            "%s: %s; retry %d of %d in %.1f s",
-            self._name,
-            fault,
-            self._backoff.failures,
-            self._retry.max_retries,
-            delay,
-        )
+            raise self._fatal(fault, self._backoff) from self._backoff.first
+        logger.warning("%s: %s; retry %d in %.1f s", self._name, fault, self._backoff.failures, delay)
         return delay
 
     def _count_refusal(self, fault: Fault) -> None:
@@ -216,8 +208,8 @@ class Recovery:
             "and restart the query"
         ) from fault.error
 
-    def _fatal(self, fault: Fault, first: Exception | None = None) -> Exception:
-        return fatal(fault, self._stream, self._shard_id, self._source, first)
+    def _fatal(self, fault: Fault, row: Backoff | None = None) -> Exception:
+        return fatal(fault, self._stream, self._shard_id, self._source, row)
 
     @property
     def _name(self) -> str:

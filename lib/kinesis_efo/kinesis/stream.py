@@ -6,9 +6,10 @@ Remembers per shard, across subscriptions, when Kinesis allows the next Subscrib
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.backoff import Backoff
@@ -17,8 +18,9 @@ from kinesis_efo.kinesis.faults import Verdict, classify, fatal, replaced
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention, predates
-from kinesis_efo.kinesis.subscription import EventSink, ShardHistory, ShardSubscription, SubscriptionStats
-from kinesis_efo.kinesis.topology import ShardLister, explained, starting_positions
+from kinesis_efo.kinesis.stats import SubscriptionStats
+from kinesis_efo.kinesis.subscription import EventSink, ShardHistory, ShardSubscription
+from kinesis_efo.kinesis.topology import ShardLister, explained, identified, starting_positions
 from kinesis_efo.kinesis.transport import Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -43,6 +45,7 @@ class Stream:
 
     Attributes:
         stats: What happened to the subscriptions of each shard, by shard id.
+        identity: Which stream it is; see `identify`.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Stream:
     ) -> None:
         self.lineage = Lineage(())
         self.stats: dict[str, SubscriptionStats] = {}
+        self.identity = StreamIdentity(ref.stream_arn)
         self._shards: dict[str, Shard] = {}
         self._ref = ref
         self._lister = lister
@@ -84,6 +88,11 @@ class Stream:
         for parent, children in self._learned.items():
             if parent in self._shards:
                 self.lineage.merge(children, parent)
+
+    async def identify(self) -> None:
+        """Find out when the stream was created, which tells it from an earlier one of its name. Not every role may ask."""
+        if self.identity.created is None:
+            self.identity = await identified(self._lister, self._ref.stream_arn)
 
     async def starting_positions(self, start: Position) -> dict[str, Position]:
         """Where a new query starts, by shard id. The children of these shards come after them.
@@ -163,7 +172,12 @@ class Stream:
     # -- subscribing
 
     def subscribe(
-        self, shard_id: str, start: Position, sink: EventSink, read_until: float | None = None
+        self,
+        shard_id: str,
+        start: Position,
+        sink: EventSink,
+        read_until: float | None = None,
+        may_open: Callable[[], Awaitable[None]] | None = None,
     ) -> ShardSubscription:
         """Make a subscription to one shard, not started. A former one must have ended.
 
@@ -172,6 +186,7 @@ class Stream:
             start: Where to begin.
             sink: Receives the events.
             read_until: What arrived before this time lies at or before `start`, epoch seconds, where that is known.
+            may_open: Awaited before each SubscribeToShard; None: this reader always may open one.
 
         Raises:
             StreamReplacedError: The shard is younger than the position, and so is its stream.
@@ -187,6 +202,7 @@ class Stream:
             retention=self._retention,
             read_until=read_until,
             history=self._history(shard_id),
+            may_open=may_open,
         )
         self.stats[shard_id] = subscription.stats
         return subscription
@@ -210,9 +226,9 @@ class Stream:
             except Exception as error:
                 fault = classify(error)
                 patient = fault.verdict in (Verdict.RETRY, Verdict.TOO_SOON, Verdict.NOT_ACTIVE, Verdict.TAKEN_OVER)
-                delay = backoff.failed(error) if patient else None
+                delay = backoff.failed(error, self._clock.monotonic()) if patient else None
                 if delay is None:
-                    raise fatal(fault, self._ref, shard_id, self._source, backoff.first) from error
+                    raise fatal(fault, self._ref, shard_id, self._source, backoff) from error
                 await self._clock.sleep(delay)
             else:
                 history.next_call = self._clock.monotonic() + self._context.limits.after_success

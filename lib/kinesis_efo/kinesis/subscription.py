@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import AsyncIterator, Awaitable, Callable
 from math import inf
 from typing import Final, Protocol
 
@@ -21,6 +18,7 @@ from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.kinesis.faults import classify
 from kinesis_efo.kinesis.recovery import ReadContext, Recovery
 from kinesis_efo.kinesis.retention import Retention
+from kinesis_efo.kinesis.stats import State, SubscriptionStats
 from kinesis_efo.kinesis.transport import EventStream, NoRoom, Room
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
@@ -41,51 +39,6 @@ class EventSink(Room, Protocol):
     async def admit(self, event: Event) -> None:
         """Take the next event, with the room that was taken for it. Waits for room where none was."""
         ...
-
-
-class State(Enum):
-    """What a subscription is doing right now."""
-
-    CLOSED = "closed"
-    WAITING = "waiting"
-    OPENING = "opening"
-    STREAMING = "streaming"
-    PAUSED = "paused"
-    ENDED = "ended"
-    FAILED = "failed"
-
-
-@dataclass(slots=True)
-class SubscriptionStats:
-    """Counts what happened to a shard's subscriptions, for metrics: plain numbers, read from other threads.
-
-    Attributes:
-        state: What it is doing.
-        opened: Successful SubscribeToShard calls.
-        renewed: Clean ends, after which the subscription was opened again.
-        paused: How often it was closed on purpose because the sink was full.
-        failures: Errors by code.
-        events: Events delivered.
-        records: Kinesis records in them.
-        bytes: Bytes of their payloads.
-        millis_behind: The lag according to the last event, in milliseconds; None before the first.
-        last_event: When the last event came, seconds on the monotonic clock; None before the first.
-    """
-
-    state: State = State.CLOSED
-    opened: int = 0
-    renewed: int = 0
-    paused: int = 0
-    failures: Counter[str] = field(default_factory=Counter)
-    events: int = 0
-    records: int = 0
-    bytes: int = 0
-    millis_behind: int | None = None
-    last_event: float | None = None
-
-
-class _Full(Exception):
-    """The sink had no room for so long that the subscription is closed."""
 
 
 class ShardHistory:
@@ -122,6 +75,7 @@ class ShardSubscription:
         retention: Tells whether records behind a position may be gone; None: not checked.
         read_until: What arrived before this time lies at or before `start`, epoch seconds, where that is known.
         history: What is left of the shard's former subscriptions, which have ended; None: there were none.
+        may_open: Awaited before each SubscribeToShard: returns once this reader may open one; None: it always may.
 
     Attributes:
         position: Behind the last event that the sink admitted.
@@ -139,6 +93,7 @@ class ShardSubscription:
         retention: Retention | None = None,
         read_until: float | None = None,
         history: ShardHistory | None = None,
+        may_open: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._history = history or ShardHistory(context, shard_id)
         self.position = start
@@ -147,6 +102,7 @@ class ShardSubscription:
         self._stream = context.stream
         self._shard_id = shard_id
         self._sink = sink
+        self._may_open = may_open
         self._transport = context.transport
         self._retention = retention
         self._at_horizon = start == TRIM_HORIZON
@@ -216,6 +172,8 @@ class ShardSubscription:
         if delay > 0:
             self.stats.state = State.WAITING
             await self._clock.sleep(delay)
+        if self._may_open is not None:
+            await self._may_open()
 
     async def _subscribe_once(self) -> Exception | None:
         """Open a subscription and read until it ends. Returns the error that ended it; None for a normal end."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
+from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import AccessRefusedError, KinesisEfoError, StreamNotFoundError, SubscriptionError
@@ -15,6 +17,7 @@ from kinesis_efo.kinesis.transport import as_time
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAGE: Final = 1_000
@@ -55,6 +58,14 @@ class ShardLister(Protocol):
         """
         ...
 
+    async def created(self, stream_arn: str) -> int:
+        """When the stream was created, in whole epoch seconds.
+
+        Raises:
+            ClientError: Kinesis refused; botocore's exception.
+        """
+        ...
+
 
 class Topology:
     """ListShards and DescribeStreamSummary through an aiobotocore client.
@@ -87,8 +98,15 @@ class Topology:
 
     async def retention(self, stream_arn: str) -> float:
         """See `ShardLister`."""
-        summary = await self._client.describe_stream_summary(StreamARN=stream_arn)
-        return float(summary["StreamDescriptionSummary"]["RetentionPeriodHours"] * 3600)
+        return float((await self._summary(stream_arn))["RetentionPeriodHours"] * 3600)
+
+    async def created(self, stream_arn: str) -> int:
+        """See `ShardLister`."""
+        return int((await self._summary(stream_arn))["StreamCreationTimestamp"].timestamp())
+
+    async def _summary(self, stream_arn: str) -> dict[str, Any]:
+        answer = await self._client.describe_stream_summary(StreamARN=stream_arn)
+        return cast(dict[str, Any], answer["StreamDescriptionSummary"])
 
     async def _list(self, stream_arn: str, shard_filter: dict[str, Any] | None = None) -> list[Shard]:
         request: dict[str, Any] = {"StreamARN": stream_arn, **({"ShardFilter": shard_filter} if shard_filter else {})}
@@ -120,6 +138,20 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
     elif start.kind is not PositionKind.TRIM_HORIZON:
         raise ValueError(f"{start} is not where a whole stream can start")
     return dict.fromkeys(Lineage(await lister.shards(stream_arn)).roots(), TRIM_HORIZON)
+
+
+async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
+    """Which stream an ARN names now. Where Kinesis does not tell when it was created, as without a permission, that is left out.
+
+    Args:
+        lister: Knows the streams.
+        stream_arn: The stream.
+    """
+    try:
+        return StreamIdentity(stream_arn, await lister.created(stream_arn))
+    except (ClientError, BotoCoreError, OSError) as error:
+        logger.info("when stream %s was created is not known: %s", stream_arn, describe(error))
+        return StreamIdentity(stream_arn)
 
 
 async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:

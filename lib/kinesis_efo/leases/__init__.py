@@ -2,6 +2,7 @@
 
 from kinesis_efo.leases.checkpoints import Checkpoints, Pace
 from kinesis_efo.leases.keeper import Timing
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.listener import LeaseListener, SilentListener
 from kinesis_efo.leases.owner import owner_id, provably_gone, readable
 from kinesis_efo.leases.row import Lease, LeaseInfo, LeaseKeys, run_key
@@ -12,6 +13,7 @@ from kinesis_efo.leases.table import LeaseTable, client_config
 __all__ = [
     "Behind",
     "Checkpoints",
+    "Lag",
     "Lease",
     "LeaseInfo",
     "LeaseKeys",

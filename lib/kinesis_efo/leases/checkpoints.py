@@ -1,7 +1,8 @@
 """Writes how far each shard is done into the lease table: when it changed, at a bounded rate, and only while the run's lease is held.
 
 Checkpoints are for tools and for new queries; a running query goes on from Spark's own offsets. Every row bears the epoch of the
-run that wrote it, and a run never overwrites what a later one has written.
+run that wrote it, and a run never overwrites what a later one has written. It does overwrite checkpoints of another stream, such as
+one that was deleted and created again since: whatever they say means nothing to this one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
+from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError, LeaseLostError, TableUnavailableError
 from kinesis_efo.leases.cleanup import finished_parents, passed_parents
@@ -73,11 +75,13 @@ class Checkpoints:
         table: The lease table.
         keys: Whose rows are whose.
         epoch: The epoch of the run's lease on a stream; None while that is not held.
+        identity: Which stream a logical name stands for.
         pace: How often rows are written.
         clock: Time.
         read_until: The time up to which every record that arrived in a shard lies at or before a position, in epoch seconds; None
             where that is not known.
         failed: Called with an error that keeps the run from going on.
+        fetcher: Which fetcher reads a shard, for whoever looks at the rows; None where there is only one.
     """
 
     def __init__(
@@ -85,20 +89,25 @@ class Checkpoints:
         table: LeaseStore,
         keys: LeaseKeys,
         epoch: Callable[[str], int | None],
+        identity: Callable[[str], StreamIdentity],
         pace: Pace,
         clock: Clock,
         *,
         read_until: Callable[[ShardKey, Position], float | None],
         failed: Callable[[LeaseError], None],
+        fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,
     ) -> None:
         self._table = table
         self._keys = keys
         self._epoch = epoch
+        self._identity = identity
+        self._fetcher = fetcher
         self._pace = pace
         self._clock = clock
         self._read_until = read_until
         self._failed = failed
         self._rows: dict[ShardKey, Lease] = {}
+        self._strays: dict[ShardKey, Lease] = {}
         self._old: dict[ShardKey, Lease] = {}
         self._wanted: dict[ShardKey, LeaseInfo] = {}
         self._noted: dict[ShardKey, Noted] = {}
@@ -116,11 +125,17 @@ class Checkpoints:
 
     def found(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Take note of the rows of a stream's shards, as they were when its lease was taken."""
-        for shard in [shard for shard in self._rows if shard.stream == stream]:
-            del self._rows[shard]
+        for known in (self._rows, self._strays):
+            for shard in [shard for shard in known if shard.stream == stream]:
+                del known[shard]
         for shard, row in self._keys.by_shard(rows).items():
             if row.key == self._keys.encode(shard):
-                self._rows[shard] = row
+                self._keep(shard, row)
+        if self._strays:
+            stray = next(iter(self._strays.values()))
+            logger.warning("checkpoint %s is of another stream, %s: such rows are replaced", stray.key, stray.stream)
+            for shard in self._strays:
+                self._enqueue(shard)
         for key, row in rows.items():
             # Version 0.1 wrote the shard id alone as the key where an application reads one stream.
             old = self._keys.decode(key)
@@ -268,12 +283,16 @@ class Checkpoints:
         """Bring a shard's row up to what was noted; False where nothing had to be written."""
         wrote = False
         while (epoch := self._epoch(shard.stream)) is not None:
+            if (stray := self._strays.get(shard)) is not None and stray.epoch <= epoch:
+                await self._drop_stray(shard, stray)
+                wrote = True
+                continue
             row = self._rows.get(shard)
             change = self._created(shard) if row is None else self._changed(shard, row, last=last)
-            if change is None or change.epoch > epoch:  # a later run has written it
+            if change is None or stray is not None or change.epoch > epoch:  # a later run has written it
                 return wrote
             wrote = True
-            change = change.written_in(epoch)
+            change = change.written_in(epoch, self._identity(shard.stream), self._fetcher(shard))
             outcome: Outcome | Behind
             if row is None:
                 outcome = await self._table.create_if_absent(change)
@@ -289,8 +308,22 @@ class Checkpoints:
                 del self._rows[shard]
             else:
                 self._check_owner(current)
-                self._rows[shard] = current
+                self._keep(shard, current)
         return wrote
+
+    def _keep(self, shard: ShardKey, row: Lease) -> None:
+        """Remember a row as it is in the table, and apart from the others where it is of another stream."""
+        stray = row.is_of_another(self._identity(shard.stream))
+        known, other = (self._strays, self._rows) if stray else (self._rows, self._strays)
+        known[shard] = row
+        other.pop(shard, None)
+
+    async def _drop_stray(self, shard: ShardKey, row: Lease) -> None:
+        """Delete the row of another stream. Where its shard is read, a new one takes its place."""
+        outcome = await self._table.delete(row)
+        self._strays.pop(shard, None)
+        if isinstance(outcome, Lost) and outcome.current is not None:
+            self._keep(shard, outcome.current)
 
     def _created(self, shard: ShardKey) -> Lease | None:
         """The row of a shard that has none; None where nothing is known of it."""
@@ -301,7 +334,10 @@ class Checkpoints:
             row = Lease.new(key, info)
         else:
             return None
-        if noted is not None and noted.is_news_to(row):
+        # A shard whose first position anybody tells is where its first micro-batch ended has records before that, all the same.
+        if noted is not None and (
+            noted.is_news_to(row) or (noted.record is not None and noted.position == row.position)
+        ):
             row = noted.stored_in(row)
         return self._seen(shard, row)
 

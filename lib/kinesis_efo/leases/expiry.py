@@ -84,10 +84,6 @@ class Observer:
         """Seconds until a row has been quiet for the lease timeout; 0 where it has."""
         return 0.0 if self.quiet(sighting, now) else sighting.changed_at + self._timeout - now
 
-    def expired(self, sighting: Sighting, now: float) -> bool:
-        """Whether an owned lease is free because its owner has ended, or has not renewed it for the timeout."""
-        return sighting.lease.owner is not None and self.quiet(sighting, now)
-
     def proven_alive(self, sighting: Sighting, now: float) -> bool:
         """Whether the owner was watched for a whole timeout and renews its lease.
 

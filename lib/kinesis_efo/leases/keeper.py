@@ -15,6 +15,7 @@ from random import Random
 
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Outcome, Written
 
@@ -27,7 +28,7 @@ class Timing:
 
     Attributes:
         lease_timeout: A lease that is not renewed for this long is free.
-        patience: A table that cannot be used for this long, while a lease is to be taken, is given up.
+        patience: A table that cannot be used for this long, while a lease is to be taken, is given up (`subscribe.retryTimeout`).
     """
 
     lease_timeout: float = 10.0
@@ -57,10 +58,18 @@ class Keeper:
         timing: How long the lease lasts.
         clock: Time.
         random: Spreads renewals.
+        lag: What the row says of how far reading is behind; asked for each renewal.
     """
 
     def __init__(
-        self, store: LeaseStore, lease: Lease, sent_at: float, timing: Timing, clock: Clock, random: Random
+        self,
+        store: LeaseStore,
+        lease: Lease,
+        sent_at: float,
+        timing: Timing,
+        clock: Clock,
+        random: Random,
+        lag: Callable[[], Lag | None],
     ) -> None:
         self.lease = lease
         self.lost_to: str | None = None
@@ -69,6 +78,7 @@ class Keeper:
         self._clock = clock
         self._timing = timing
         self._random = random
+        self._lag = lag
         self._sent_at = sent_at
         self._stopped = 0.0
         self._unanswered = 0
@@ -121,7 +131,7 @@ class Keeper:
                 return Ending.UNREACHABLE
             if self._leaving.is_set():
                 return Ending.LEAVING
-            outcome = await self._write(Lease.renewed, self.deadline)
+            outcome = await self._write(self._renewed, self.deadline)
             if isinstance(outcome, Lost) and outcome.current is None:
                 outcome = await self._recreate()
             match outcome:
@@ -163,12 +173,15 @@ class Keeper:
                     await self._clock.sleep(self._retry_pause())
         return False
 
+    def _renewed(self, lease: Lease) -> Lease:
+        return lease.renewed(self._lag())
+
     async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | Behind | None:
         return await self._send(lambda: self._store.apply(self.lease, change), give_up_at)
 
     async def _recreate(self) -> Outcome | Behind | None:
         """Somebody deleted our row: write it again."""
-        lease = self.lease.renewed()
+        lease = self._renewed(self.lease)
         outcome = await self._send(lambda: self._store.create_if_absent(lease), self.deadline)
         if isinstance(outcome, Written):
             logger.warning("lease %s: its row was deleted from %s; written again", self.lease.key, self._store.label)

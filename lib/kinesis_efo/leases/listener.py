@@ -1,4 +1,4 @@
-"""What a run's lease tells the one who reads the streams."""
+"""What a run's lease tells the one who reads the streams, and asks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from kinesis_efo.errors import LeaseError
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Lease
 
 
@@ -28,6 +29,13 @@ class LeaseListener(Protocol):
             owner: Who has it now; None where that is not known, because the table could not be reached in time.
         """
 
+    def lag(self, stream: str) -> Lag | None:
+        """How far reading is behind. Asked before each renewal, so it must answer at once.
+
+        Args:
+            stream: Its logical name.
+        """
+
     def failed(self, error: LeaseError) -> None:
         """Reading cannot go on."""
 
@@ -40,6 +48,10 @@ class SilentListener:
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
         """See `LeaseListener`."""
+
+    def lag(self, stream: str) -> Lag | None:  # noqa: ARG002
+        """See `LeaseListener`."""
+        return None
 
     def failed(self, error: LeaseError) -> None:
         """See `LeaseListener`."""

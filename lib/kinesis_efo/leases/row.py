@@ -2,7 +2,8 @@
 
 A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`).
 Attribute names and types are those of KCL's `DynamoDBLeaseSerializer` where it has one, so that rows of a KCL application can be
-read; `epoch`, `endpoint`, `continuation`, `checkpointTimestamp` and `readUntil` (epoch milliseconds) are ours.
+read; `epoch`, `endpoint`, `continuation`, `checkpointTimestamp`, `readUntil` (epoch milliseconds), `streamArn`, `streamCreated`
+(epoch seconds) and `lag` are ours.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeAlias
 
+from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.leases import attributes
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 
 Item: TypeAlias = dict[str, dict[str, Any]]
@@ -31,7 +35,7 @@ OBSOLETE: Final = (
 """What others leave in a shard's row: KCL, of a hand-over or a two-phase checkpoint, and version 0.1. Void once it is written."""
 
 _OURS: Final = frozenset(
-    {"epoch", "endpoint", "run", "continuation", "checkpointTimestamp", "checkpointWhole", "readUntil"}
+    {"epoch", "endpoint", "run", "continuation", "checkpointTimestamp", "checkpointWhole", "readUntil", "streamArn"}
 )
 
 
@@ -73,6 +77,9 @@ class Lease:
         ending_hash_key: Last partition-key hash, decimal.
         epoch: Grows with every run that takes the lease. In a shard's row, that of the run that wrote it.
         endpoint: Where the owner serves data.
+        stream: The stream that was read; None in rows of a KCL application, of version 0.1, and those that were moved by hand.
+        fetcher: Which fetcher read the shard when its row was written, as `<number> on <host>`; None where there was only one.
+        lag: How far the run was behind at its last renewal; None in shards' rows, and before the first.
         also: Attributes with texts that only rows for a KCL application have.
         ours: Whether it was surely this library that wrote the row, and no KCL application.
         read_until: What arrived before this time lies at or before the checkpoint, epoch seconds; None where that is not
@@ -93,13 +100,16 @@ class Lease:
     endpoint: str | None = None
     read_until: float | None = None
     continuation: int | None = None
+    stream: StreamIdentity | None = None
+    fetcher: str | None = None
+    lag: Lag | None = None
     also: tuple[tuple[str, str], ...] = ()
     ours: bool = field(default=True, compare=False)
 
     @classmethod
     def new(cls, key: str, info: LeaseInfo) -> Self:
         """A row for a shard that has none yet, without an owner."""
-        position, sub, continuation = _stored(info.start)
+        position, sub, continuation = attributes.stored(info.start)
         return cls(
             key,
             checkpoint=position,
@@ -112,11 +122,11 @@ class Lease:
 
     def taken(self, owner: str, endpoint: str, epoch: int) -> Self:
         """The row once `owner` has taken the lease."""
-        return replace(self._next(), owner=owner, endpoint=endpoint, epoch=epoch)
+        return replace(self._next(), owner=owner, endpoint=endpoint, epoch=epoch, lag=None)
 
-    def renewed(self) -> Self:
-        """The row once its owner has shown that it is alive."""
-        return self._next()
+    def renewed(self, lag: Lag | None = None) -> Self:
+        """The row once its owner has shown that it is alive, and how far it is behind."""
+        return replace(self._next(), lag=lag)
 
     def checkpointed(self, position: Position, children: Collection[str] = (), record: int | None = None) -> Self:
         """The row once a position is stored. Whoever owned it before does not any more: a shard's row has no owner.
@@ -126,7 +136,7 @@ class Lease:
             children: Shard ids of the children, where the shard has ended.
             record: Number of the last record up to there; None where there was none since the row was written, or it is not known.
         """
-        checkpoint, sub, continuation = _stored(position)
+        checkpoint, sub, continuation = attributes.stored(position)
         if continuation is not None and record is not None:
             checkpoint = Position.after(record)
         elif continuation is not None and self.checkpoint is not None:
@@ -142,12 +152,14 @@ class Lease:
 
     def moved(self, position: Position) -> Self:
         """The row once somebody has moved it by hand, forwards or back."""
-        checkpoint, sub, continuation = _stored(position)
-        return replace(self.released(), checkpoint=checkpoint, sub=sub, continuation=continuation, read_until=None)
+        checkpoint, sub, continuation = attributes.stored(position)
+        return replace(
+            self.released(), checkpoint=checkpoint, sub=sub, continuation=continuation, read_until=None, stream=None
+        )
 
-    def written_in(self, epoch: int) -> Self:
-        """The row as the run with this epoch writes it."""
-        return replace(self, epoch=epoch)
+    def written_in(self, epoch: int, stream: StreamIdentity | None, fetcher: str | None = None) -> Self:
+        """The row as the run with this epoch writes it, which reads that stream, and the shard with that fetcher."""
+        return replace(self, epoch=epoch, stream=stream, fetcher=fetcher)
 
     def seen(self, read_until: float | None) -> Self:
         """The row with the time up to which its checkpoint reaches, where that is known."""
@@ -155,7 +167,7 @@ class Lease:
 
     def released(self) -> Self:
         """The row once its owner has given the lease up."""
-        return replace(self._next(), owner=None, endpoint=None)
+        return replace(self._next(), owner=None, endpoint=None, lag=None)
 
     def _next(self) -> Self:
         return replace(self, counter=self.counter + 1)
@@ -168,6 +180,10 @@ class Lease:
         if current.kind is PositionKind.INSIDE and position.kind is PositionKind.AFTER:
             return position.value >= current.value
         return position != current and position.reaches(current)
+
+    def is_of_another(self, stream: StreamIdentity) -> bool:
+        """Whether it is certainly the checkpoint of another stream: of an earlier one, or of one that the manifest named before."""
+        return self.stream is not None and self.stream.differs(stream)
 
     @property
     def is_run(self) -> bool:
@@ -203,7 +219,7 @@ class Lease:
         """The row as DynamoDB attributes."""
         item: Item = {"leaseKey": {"S": self.key}, "leaseCounter": {"N": str(self.counter)}}
         if not self.is_run:
-            item["checkpoint"] = {"S": _checkpoint_text(self.checkpoint)}
+            item["checkpoint"] = {"S": attributes.checkpoint_text(self.checkpoint)}
             item["checkpointSubSequenceNumber"] = {"N": str(self.sub)}
             item["ownerSwitchesSinceCheckpoint"] = {"N": str(self.owner_switches)}
         if self.epoch:
@@ -214,11 +230,16 @@ class Lease:
             item["continuation"] = {"S": str(self.continuation)}
         if self.read_until is not None:
             item["readUntil"] = {"N": str(round(self.read_until * 1000))}
+        if self.stream is not None:
+            item |= attributes.of_stream(self.stream)
+        if self.lag is not None:
+            item |= attributes.of_lag(self.lag)
         for name, text in (
             ("leaseOwner", self.owner),
             ("startingHashKey", self.starting_hash_key),
             ("endingHashKey", self.ending_hash_key),
             ("endpoint", self.endpoint),
+            ("fetcher", self.fetcher),
             *self.also,
         ):
             if text is not None:
@@ -239,96 +260,28 @@ class Lease:
         Raises:
             ValueError: An attribute has the wrong type or value; the message names row and attribute.
         """
-        if _read(item, "entityType", "S", "LEASE") != "LEASE":
+        if attributes.read(item, "entityType", "S", "LEASE") != "LEASE":
             return None
         return cls(
-            key=_read(item, "leaseKey", "S"),
-            counter=_number(item, "leaseCounter"),
-            owner=_read(item, "leaseOwner", "S", None),
-            checkpoint=_read_checkpoint(item),
-            sub=_number(item, "checkpointSubSequenceNumber", 0),
-            owner_switches=_number(item, "ownerSwitchesSinceCheckpoint", 0),
-            parents=frozenset(_read(item, "parentShardId", "SS", ())),
-            children=frozenset(_read(item, "childShardIds", "SS", ())),
-            starting_hash_key=_read(item, "startingHashKey", "S", None),
-            ending_hash_key=_read(item, "endingHashKey", "S", None),
-            epoch=_number(item, "epoch", 0),
-            endpoint=_read(item, "endpoint", "S", None),
+            key=attributes.read(item, "leaseKey", "S"),
+            counter=attributes.number(item, "leaseCounter"),
+            owner=attributes.read(item, "leaseOwner", "S", None),
+            checkpoint=attributes.read_checkpoint(item),
+            sub=attributes.number(item, "checkpointSubSequenceNumber", 0),
+            owner_switches=attributes.number(item, "ownerSwitchesSinceCheckpoint", 0),
+            parents=frozenset(attributes.read(item, "parentShardId", "SS", ())),
+            children=frozenset(attributes.read(item, "childShardIds", "SS", ())),
+            starting_hash_key=attributes.read(item, "startingHashKey", "S", None),
+            ending_hash_key=attributes.read(item, "endingHashKey", "S", None),
+            epoch=attributes.number(item, "epoch", 0),
+            endpoint=attributes.read(item, "endpoint", "S", None),
+            fetcher=attributes.read(item, "fetcher", "S", None),
             ours=not _OURS.isdisjoint(item),
-            read_until=_number(item, "readUntil") / 1000 if "readUntil" in item else None,
-            continuation=_read_continuation(item),
+            read_until=attributes.number(item, "readUntil") / 1000 if "readUntil" in item else None,
+            continuation=attributes.read_continuation(item),
+            stream=attributes.read_stream(item),
+            lag=attributes.read_lag(item),
         )
-
-
-_REQUIRED: Final = object()
-
-
-def _read(item: Mapping[str, Mapping[str, Any]], name: str, kind: str, default: Any = _REQUIRED) -> Any:
-    attribute = item.get(name)
-    if attribute is None or "NULL" in attribute:
-        if default is _REQUIRED:
-            raise _fault(item, f"has no attribute {name!r}")
-        return default
-    if kind not in attribute:
-        raise _fault(item, f"has attribute {name!r} = {dict(attribute)!r}, expected type {kind}")
-    return attribute[kind]
-
-
-def _number(item: Mapping[str, Mapping[str, Any]], name: str, default: Any = _REQUIRED) -> int:
-    value = _read(item, name, "N", default)
-    try:
-        return int(value)
-    except ValueError:
-        raise _fault(item, f"has attribute {name!r} = {value!r}, expected a whole number") from None
-
-
-def _fault(item: Mapping[str, Mapping[str, Any]], what: str) -> ValueError:
-    return ValueError(f"lease row {item.get('leaseKey', {}).get('S', '?')!r} {what}")
-
-
-def _checkpoint_text(position: Position | None) -> str:
-    if position is None:
-        return "LATEST"
-    return str(position.value) if position.kind is PositionKind.AFTER else position.kind.value
-
-
-def _stored(position: Position) -> tuple[Position, int, int | None]:
-    """A position in the form of a row: checkpoint, sub-sequence number, and continuation."""
-    if position.kind is PositionKind.INSIDE:
-        return Position.after(position.value), position.sub, None
-    return position, 0, position.value if position.kind is PositionKind.AFTER else None
-
-
-def _read_continuation(item: Mapping[str, Mapping[str, Any]]) -> int | None:
-    checkpoint = _read(item, "checkpoint", "S", "LATEST")
-    # Version 0.1 marked checkpoints that are behind all of their record so.
-    text = _read(
-        item, "continuation", "S", None if (old := _read(item, "checkpointWhole", "S", None)) != checkpoint else old
-    )
-    if text is None:
-        return None
-    if not text.isdecimal():
-        raise _fault(item, f"has attribute 'continuation' = {text!r}, expected a sequence number")
-    # A KCL application that takes a row over moves its checkpoint, and keeps attributes that it does not know.
-    moved_on = checkpoint == "SHARD_END" or (checkpoint.isdecimal() and int(checkpoint) > int(text))
-    return None if moved_on else int(text)
-
-
-def _read_checkpoint(item: Mapping[str, Mapping[str, Any]]) -> Position | None:
-    text = _read(item, "checkpoint", "S", "LATEST")
-    match text:
-        case "LATEST":
-            return None
-        case "TRIM_HORIZON" | "SHARD_END":
-            return Position(PositionKind[text])
-        case "AT_TIMESTAMP":
-            if "checkpointTimestamp" not in item:
-                return None
-            return Position.at_timestamp(_number(item, "checkpointTimestamp"))
-    try:
-        return Position.parse(f"AFTER:{text}")
-    except ValueError:
-        raise _fault(item, f"has attribute 'checkpoint' = {text!r}, expected a sequence number") from None
 
 
 class LeaseKeys:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from kinesis_efo.clock import Clock, within
@@ -116,6 +117,11 @@ class RunLease:
         """Whether a lease is ours at this moment: asks the clock, so it is right even after the process was paused."""
         keeper = self._keepers.get(stream)
         return keeper is not None and keeper.held
+
+    def seconds(self, stream: str) -> float:
+        """For how long a lease is surely ours, in seconds; 0 where it is not."""
+        keeper = self._keepers.get(stream)
+        return max(0.0, keeper.deadline - self._clock.monotonic()) if keeper is not None and keeper.held else 0.0
 
     def epoch(self, stream: str) -> int | None:
         """The epoch with which the lease on a stream was taken; None while it is not held."""
@@ -238,7 +244,8 @@ class RunLease:
         self._trouble = error
         if now - self._troubled_since >= self._timing.patience:
             raise TableUnavailableError(
-                f"{self._subject}: the lease table could not be used for {now - self._troubled_since:.0f} s, given up: {error}"
+                f"{self._subject}: the lease table could not be used for {now - self._troubled_since:.0f} s, given up: {error}. Nothing was "
+                "lost: start the query again; kinesis-efo option 'subscribe.retryTimeout' lets it wait longer"
             ) from error
         return self._timing.renewal / 3 * self._random.uniform(0.5, 1)
 
@@ -313,7 +320,8 @@ class RunLease:
         return True
 
     def _begin(self, stream: str, lease: Lease, sent_at: float, rows: Mapping[str, Lease]) -> None:
-        keeper = Keeper(self._table, lease, sent_at, self._timing, self._clock, self._random)
+        lag = partial(self._listener.lag, stream)
+        keeper = Keeper(self._table, lease, sent_at, self._timing, self._clock, self._random, lag)
         self._keepers[stream], self._epochs[stream] = keeper, lease.epoch
         self.stats.taken += 1
         logger.info("lease %s taken by %s, epoch %d", lease.key, self._me, lease.epoch)

@@ -52,6 +52,7 @@ DIMENSIONS: Final = {
     "environment": "Environment",
     "stream": "Stream",
     "shard": "Shard",
+    "fetcher": "Fetcher",
     "error": "Error",
     "reason": "Reason",
 }

@@ -1,7 +1,8 @@
 """Writes metrics as lines of CloudWatch's embedded metric format (EMF), which CloudWatch extracts from collected logs.
 
 Source: Amazon CloudWatch user guide, "Specification: Embedded metric format". AWS bills each combination of dimensions as a custom
-metric, so the shard is no dimension but a plain member of the line, for Logs Insights.
+metric, so shard and fetcher are no dimensions but plain members of the line, for Logs Insights. An alarm on the lag is one alarm,
+however many fetchers there are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NAMESPACE: Final = "KinesisEfo"
 _MOST_METRICS: Final = 100
 _END_SECONDS: Final = 2.0
 """How long the end waits for lines that are being written: a file system may hang."""
-_NO_DIMENSION: Final = "shard"
+_NO_DIMENSIONS: Final = ("shard", "fetcher")
 _DETAIL: Final = ("error", "reason")
 """Attributes whose metrics also appear without this dimension, as totals."""
 
@@ -43,7 +44,7 @@ def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:
     for attributes, found in by_attributes.items():
         assert len(found) <= _MOST_METRICS, "the format allows no more in a line"
         names = {DIMENSIONS[name]: value for name, value in attributes if value}
-        dimensions = [DIMENSIONS[name] for name, value in attributes if value and name != _NO_DIMENSION]
+        dimensions = [DIMENSIONS[name] for name, value in attributes if value and name not in _NO_DIMENSIONS]
         total = [name for name in dimensions if name not in {DIMENSIONS[detail] for detail in _DETAIL}]
         directive = {
             "Namespace": NAMESPACE,

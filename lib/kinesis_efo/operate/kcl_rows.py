@@ -13,6 +13,7 @@ from typing import Any, Final
 from kinesis_efo.kinesis.aggregation import deaggregate
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.leases.row import Lease
+from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 _CONCURRENT_SHARDS: Final = 32
@@ -50,15 +51,14 @@ class KclRows:
     remarks: list[str]
 
 
-async def stream_id(kinesis: Any, stream_arn: str) -> str:
+def stream_id(ref: StreamRef, created: int) -> str:
     """A stream's identifier in a multi-stream KCL application.
 
-    Raises:
-        ClientError: Kinesis refused; botocore's exception.
+    Args:
+        ref: The stream.
+        created: When it was created, epoch seconds.
     """
-    summary = (await kinesis.describe_stream_summary(StreamARN=stream_arn))["StreamDescriptionSummary"]
-    account = stream_arn.split(":")[4]
-    return f"{account}:{summary['StreamName']}:{int(summary['StreamCreationTimestamp'].timestamp())}"
+    return f"{ref.stream_arn.split(':')[4]}:{ref.stream_name}:{created}"
 
 
 async def kcl_rows(

@@ -33,7 +33,7 @@ class Edit:
             return "created"
         if self.after is None:
             return "deleted"
-        return "released" if self.before.reached == self.after.reached else "moved"
+        return "released" if self.before.owner is not None and self.before.reached == self.after.reached else "moved"
 
 
 def releases(leases: Iterable[Lease]) -> list[Edit]:
@@ -46,7 +46,7 @@ def moves(leases: Iterable[Lease], position: Position) -> list[Edit]:
     return [
         Edit(lease.key, lease, lease.moved(position))
         for lease in leases
-        if (lease.reached, lease.sub, lease.owner) != (position, 0, None)
+        if (lease.reached, lease.sub, lease.owner, lease.stream) != (position, 0, None, None)
     ]
 
 
@@ -123,7 +123,8 @@ def imported(
             continue
         if shard is None:
             skipped.append(lease.key)
-        else:
+        elif shard not in rows or lease.key == source_keys.encode(shard):
+            # An export may have version 0.1's row of a shard beside the one that took its place.
             rows[shard] = lease
     begun_now = sorted(shard for shard, lease in rows.items() if lease.checkpoint is None)
     streams = {shard.stream for shard in rows}

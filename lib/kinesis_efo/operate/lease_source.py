@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.leases.row import Item, Lease, LeaseKeys
 from kinesis_efo.manifest import Manifest
+
+_KCL_COLONS: Final = (0, 3)
+"""Colons in the keys of a KCL's rows: `<shard id>`, or `<account>:<stream>:<creation time>:<shard id>`."""
 
 
 class _Document(msgspec.Struct):
@@ -48,3 +53,36 @@ def source_keys(manifest: Manifest, stream: str | None) -> LeaseKeys:
         return LeaseKeys(manifest.stream_names)
     chosen = manifest.select([stream]).streams
     return LeaseKeys({name: ref.stream_name for name, ref in chosen.items()})
+
+
+def require_one_form(rows: Collection[str], keys: LeaseKeys, source: str) -> None:
+    """Refuse the rows of a KCL application that name the shards of one stream in several ways.
+
+    A KCL application that once read one stream and now reads several keeps its old rows beside the new ones, and one whose stream was
+    created again those of the former stream. Which of two rows of a shard holds its position, nothing tells.
+
+    Args:
+        rows: Lease keys.
+        keys: Translates them to shards.
+        source: Where the rows are, for messages.
+
+    Raises:
+        ConfigurationError: It is so; the message names a row of each kind.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for key in sorted(rows):
+        stream = keys.stream(key)
+        if stream is not None and key.count(":") in _KCL_COLONS:
+            found.setdefault(stream, {}).setdefault(key.rpartition(":")[0], key)
+    for stream, forms in found.items():
+        if len(forms) > 1:
+            examples = ", ".join(f"{key!r} ({_form(prefix)})" for prefix, key in forms.items())
+            raise ConfigurationError(
+                f"{source} names the shards of stream {stream} in {len(forms)} ways: {examples}. Only one of them has the positions of the "
+                "KCL application as it is now. Delete the rows of the other, or import a file without them: save the output of "
+                "`aws dynamodb scan`, take them out, and name it with --from-file"
+            )
+
+
+def _form(prefix: str) -> str:
+    return "as a KCL application with one stream does" if not prefix else "as one with several streams does"

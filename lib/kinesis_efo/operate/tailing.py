@@ -196,7 +196,8 @@ async def stream_access(
             ref,
             transport,
             Topology(control),
-            RetrySettings(),
+            # Somebody waits at a terminal: ten minutes without a word would be too long.
+            RetrySettings(max_retries=10),
             source,
             clock,
             polling_limits(limits) if ref.polled else limits,

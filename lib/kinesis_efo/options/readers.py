@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from kinesis_efo.hosts import is_every_address, parse_host
 from kinesis_efo.units import parse_duration
 
 Number = TypeVar("Number", int, float)
@@ -53,6 +54,23 @@ def integer(text: str) -> int:
 def seconds(text: str) -> float:
     """A duration such as `200ms`, in seconds."""
     return parse_duration(text) / 1000
+
+
+def peer(text: str) -> str:
+    """A host name or address that one can connect to."""
+    host = parse_host(text)
+    if is_every_address(host):
+        raise ValueError(text)
+    return host
+
+
+def ports(text: str) -> range:
+    """A port, or the first and the last of several: `40000-40100`."""
+    first, dash, last = text.partition("-")
+    ports = range(integer(first), integer(last if dash else first) + 1)
+    if not ports or ports[0] < 1 or ports[-1] > 65_535:
+        raise ValueError(text)
+    return ports
 
 
 def bounded(parse: Callable[[str], Number], least: float, most: float = float("inf")) -> Callable[[str], Number]:

@@ -25,16 +25,18 @@ class RetrySettings:
     """How often, and after which backoff, to open a failed subscription again.
 
     Attributes:
-        max_retries: Tolerated faults in a row, without any progress between them.
+        max_retries: Tolerated faults in a row, without any progress between them; None: as many as `timeout` leaves time for.
         base_ms: First backoff, milliseconds.
         max_ms: Longest backoff, milliseconds.
         factor: Growth of the backoff from one fault to the next.
+        timeout: Seconds without any progress after which it is given up.
     """
 
-    max_retries: int = 10
+    max_retries: int | None = None
     base_ms: int = 1_000
     max_ms: int = 10_000
     factor: float = 1.5
+    timeout: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
+from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
 from kinesis_efo.metrics.settings import MetricsSettings
 from kinesis_efo.options import readers as read
 from kinesis_efo.options.settings import AwsSettings, RetrySettings, Start
@@ -42,6 +43,12 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     deaggregate: bool = True
     fetcher_host: str | None = None
+    fetcher_bind_host: str | None = None
+    fetcher_ports: range = range(1)
+    fetcher_tls: bool = True
+    driver_host: str | None = None
+    fetchers: int | None = None
+    supervisor: str | None = None
     catch_up: bool = False
     latency_hooks: bool = True
     lease_timeout: float = 10.0
@@ -51,6 +58,11 @@ class SourceOptions:
     retry: RetrySettings = field(default_factory=RetrySettings)
     aws: AwsSettings = field(default_factory=AwsSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a read waits for a lease, or for a fetcher: after a crash, the lease of the run before has to expire first."""
+        return self.retry.timeout + 3 * self.lease_timeout + 30
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -88,13 +100,10 @@ def _registration(text: str) -> str:
     raise ValueError(text)
 
 
-def _fetchers(text: str) -> str:
-    match text.strip().lower():
-        case "driver":
-            return "driver"
-        case number if number.isascii() and number.isdigit():
-            raise Refused("must be driver: fetchers on executors are not available in this version")
-    raise ValueError(text)
+def _fetchers(text: str) -> int | None:
+    if text.strip().lower() == "driver":
+        return None
+    return read.bounded(read.integer, 1, 1_000)(text)
 
 
 SOURCE_OPTIONS: Final = (
@@ -119,13 +128,21 @@ SOURCE_OPTIONS: Final = (
     Option("maxRecordsPerTrigger", read.bounded(read.integer, 1), "a whole number of records, at least 1", "-",
            "most records in one micro-batch; whole events, at least one", "max_records_per_trigger"),
     Option("bufferBytes", read.bounded(parse_size, 1 << 20), "a size such as 256m", "`256m`",
-           "memory for fetched events; at least 1m", "buffer_bytes"),
+           "memory of each fetcher for events; at least 1m", "buffer_bytes"),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",
            "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss"),
     Option("deaggregate", read.flag, "true or false", "`true`", "unpack KPL aggregates", "deaggregate"),
-    Option("fetchers", _fetchers, "driver", "`driver`", "where events are fetched; a number of tasks comes later"),
-    Option("fetcherHost", read.text, "a host name or address", "loopback; the host's address on a cluster",
-           "address that the fetcher binds to and that tasks connect to", "fetcher_host"),
+    Option("fetchers", _fetchers, "driver, or a number of tasks from 1 to 1000", "`driver`",
+           "where events are fetched: beside the driver, or in so many Spark tasks, which `kinesis_efo.read_stream` starts", "fetchers"),
+    Option("fetcherHost", read.peer, "a host name or address that tasks can connect to, without a port",
+           "where Spark's driver is reached, then the host's addresses", "where tasks on other hosts reach the fetcher",
+           "fetcher_host"),
+    Option("fetcherBindHost", parse_host, "a host name or address, without a port",
+           "loopback in local mode, else every address", "what the fetcher binds to", "fetcher_bind_host"),
+    Option("fetcherPort", read.ports, "a port or a range such as 40000-40100", "any free port",
+           "port that the fetcher listens on, the first free one of a range", "fetcher_ports"),
+    Option("fetcherTls", read.flag, "true or false", "`true`",
+           "encrypt what does not stay on the loopback address; `false` logs a warning", "fetcher_tls"),
     Option("catchUp", read.flag, "true or false", "`false`",
            "Spark 4.0's way to `Trigger.AvailableNow`: the first micro-batch reads up to the tip", "catch_up"),
     Option("latencyHooks", read.flag, "true or false", "`true`",
@@ -139,8 +156,11 @@ SOURCE_OPTIONS: Final = (
     Option("idleCheckpointInterval", read.bounded(read.seconds, 1), "a duration such as 60s, at least 1s", "`60s`",
            "how often offsets of idle shards are stored", "idle_checkpoint_interval"),
     *AWS_OPTIONS,
-    Option("subscribe.maxRetries", read.bounded(read.integer, 0, 1_000), "a whole number up to 1000", "`10`",
-           "faults in a row, without progress, before a query fails", "retry.max_retries"),
+    Option("subscribe.retryTimeout", read.bounded(read.seconds, 1, 7 * 86_400), "a duration such as 10m, from 1s to 7d", "`10m`",
+           "how long a query lives on while a shard only fails, or while the lease table cannot be reached", "retry.timeout"),
+    Option("subscribe.maxRetries", read.bounded(read.integer, 0, 1_000), "a whole number up to 1000", "-",
+           "faults of a shard in a row, without progress, after which a query fails before `subscribe.retryTimeout` is over",
+           "retry.max_retries"),
     Option("subscribe.backoff.baseMs", read.bounded(read.integer, 1, 600_000), "milliseconds, 1 to 600000", "`1000`",
            "first backoff", "retry.base_ms", at_most="subscribe.backoff.maxMs"),
     Option("subscribe.backoff.maxMs", read.bounded(read.integer, 1, 600_000), "milliseconds, 1 to 600000", "`10000`",
@@ -151,7 +171,15 @@ SOURCE_OPTIONS: Final = (
     Option("metrics.shards", read.bounded(read.integer, 0, 10_000), "a whole number up to 10000", "`100`",
            "most shards with metrics of their own, the rest shares `other`; 0: by stream only", "metrics.shards"),
 )  # fmt: skip
-_TABLE: Final = OptionTable("kinesis-efo", SourceOptions, SOURCE_OPTIONS)
+DRIVER_HOST: Final = "session.driverHost"
+"""The name under which `kinesis_efo.read_stream` tells where Spark's driver is reached; not for users."""
+SUPERVISOR: Final = "session.supervisor"
+"""The name under which `kinesis_efo.read_stream` tells who starts fetchers, as the path of a Unix socket; not for users."""
+_HINTS: Final = (
+    Option(DRIVER_HOST, parse_host, "a host name or address", "-", "set by `kinesis_efo.read_stream`", "driver_host"),
+    Option(SUPERVISOR, read.text, "the path of a socket", "-", "set by `kinesis_efo.read_stream`", "supervisor"),
+)
+_TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *_HINTS))
 
 
 def _contradictions(given: Given) -> Iterator[str]:
@@ -169,6 +197,17 @@ def _contradictions(given: Given) -> Iterator[str]:
         )  # fmt: skip
     if "streams" in names and "manifest" not in names and direct:
         yield "kinesis-efo option 'streams' selects streams of a manifest; remove it, or give 'manifest'"
+    if values.get("fetchers") is not None and SUPERVISOR not in names:
+        yield (
+            f"kinesis-efo option 'fetchers' is {values['fetchers']}, but `spark.readStream.format(...)` cannot start Spark tasks: use "
+            f"kinesis_efo.read_stream(spark, ..., fetchers={values['fetchers']})"
+        )
+    host, bind = values.get("fetcherHost"), values.get("fetcherBindHost")
+    if host and bind and is_loopback(host) and not (is_loopback(bind) or is_every_address(bind)):
+        yield (
+            f"kinesis-efo option 'fetcherHost' is {host!r}, which 'fetcherBindHost' {bind!r} does not serve; "
+            "give an address by which tasks reach the one that is bound to"
+        )
     if "consumerArn" in values and "streamArn" in values:
         stream = values["consumerArn"].split("/consumer/")[0]
         if stream != values["streamArn"]:

@@ -1,13 +1,20 @@
-"""`kinesis_efo.read_stream`: opens the source and sets the options that only the session knows."""
+"""`kinesis_efo.read_stream`: opens the source, and tells it what only the session knows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
 
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.options.source import DRIVER_HOST, SUPERVISOR
+from kinesis_efo.spark.finished_listener import listen
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
+
+_supervisors: Final[list[object]] = []
 
 
 def read_stream(
@@ -15,16 +22,19 @@ def read_stream(
 ) -> DataFrame:
     """Read the streams of an application as a streaming DataFrame.
 
-    Does the same as `spark.readStream.format("kinesis-efo")`, but also works where Spark's discovery of data sources is off,
-    and makes the fetcher bind to the driver's address where Spark runs on a cluster.
+    Does the same as `spark.readStream.format("kinesis-efo")`, but also works where Spark's discovery of data sources is off, tells
+    the fetcher where the session's driver is reached, and listens in a classic session for finished micro-batches, so that a query
+    that stops leaves the lease table where its last one ended.
 
     Args:
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
         streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
-        options: Any other options of the source, `_` in place of `.`: `subscribe_maxRetries` for `subscribe.maxRetries`.
+        options: Any other options of the source, `_` in place of `.`: `subscribe_maxRetries` for `subscribe.maxRetries`. With
+            `fetchers=8`, eight Spark tasks fetch while the query runs.
 
     Raises:
+        ConfigurationError: So many fetchers would leave no core for micro-batches, or the session cannot run them.
         AnalysisException: Options or manifest are wrong; it holds this library's message.
 
     ```python
@@ -32,13 +42,16 @@ def read_stream(
     ```
     """
     register(spark)
+    listen(spark)
     reader = spark.readStream.format(NAME)
     if manifest is not None:
         reader = reader.option("manifest", manifest)
     if streams is not None:
         reader = reader.option("streams", streams if isinstance(streams, str) else ",".join(streams))
-    if (host := _driver_host(spark)) is not None and "fetcherHost" not in options:
-        reader = reader.option("fetcherHost", host)
+    if host := _driver_host(spark):
+        reader = reader.option(DRIVER_HOST, host)
+    if (fetchers := _number_of_fetchers(options)) is not None:
+        reader = reader.option(SUPERVISOR, _supervisor(spark, fetchers))
     for name, value in options.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         reader = reader.option(name.replace("_", "."), text)
@@ -55,8 +68,32 @@ def register(spark: SparkSession) -> None:
             raise
 
 
+def _number_of_fetchers(options: Mapping[str, object]) -> int | None:
+    """The number of fetchers on executors that the options ask for; what is wrong with it, the source says."""
+    for name, value in options.items():
+        if name.lower() == "fetchers" and str(value).strip().isdecimal():
+            return int(str(value))
+    return None
+
+
+def _supervisor(spark: SparkSession, fetchers: int) -> str:
+    """Start what starts fetchers, and keep it as long as the program runs: a DataFrame may be started at any time."""
+    if is_remote():
+        raise ConfigurationError(
+            f"kinesis-efo option 'fetchers' is {fetchers}, which needs a classic Spark session: in this version, Spark Connect reads with "
+            "fetchers=driver only"
+        )
+    from kinesis_efo.spark.supervisor import Supervisor
+
+    supervisor = Supervisor(spark, fetchers)
+    _supervisors.append(supervisor)
+    return supervisor.path
+
+
 def _driver_host(spark: SparkSession) -> str | None:
-    """The driver's address; None in local mode, where loopback will do."""
-    if spark.conf.get("spark.master", "").startswith("local"):  # type: ignore[union-attr]
-        return None
+    """Where executors reach the driver."""
+    master = spark.conf.get("spark.master", None) or ""
+    # The executors of `local-cluster` are processes of their own.
+    if master.startswith("local") and not master.startswith("local-cluster"):
+        return "localhost"
     return spark.conf.get("spark.driver.host", None)

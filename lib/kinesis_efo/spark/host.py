@@ -1,30 +1,75 @@
-"""Chooses the address that the fetcher binds to: loopback, unless Spark's tasks may run on other hosts.
+"""Chooses where the fetcher listens, and the addresses that tasks are told: loopback alone in local mode, else all of the host's.
 
-The process that Spark keeps for a stream reader sees no Spark configuration, only the environment that it inherits from a
-cluster manager. `kinesis_efo.read_stream` knows the session and sets the option `fetcherHost`.
+Nothing has to know how Spark is deployed. In doubt tasks may be elsewhere: what is served then is encrypted, and tasks that share
+the fetcher's network namespace still come over loopback.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
+from ipaddress import ip_address
 from typing import Final
 
-_CLUSTER_VARIABLES: Final = ("CONTAINER_ID", "KUBERNETES_SERVICE_HOST", "SPARK_EXECUTOR_DIRS")
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.hosts import EVERY_ADDRESS, LOOPBACK, is_every_address, is_loopback
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.spark.jvm import SparkJvm, spark_jvm
+
+_BRIDGES: Final = ("br-", "cni", "docker", "veth", "virbr")
+"""Names of interfaces that lead to containers of the same host, and have the same addresses on every host."""
 
 
-def fetcher_host(wanted: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The address that the fetcher binds to and that tasks connect to.
+def where_to_listen(options: SourceOptions) -> Listening:
+    """Where the fetcher of this process listens.
 
     Args:
-        wanted: The option `fetcherHost`; it wins over everything else.
-        environment: Variables of this process; those of YARN, Kubernetes and Spark's executors show a cluster.
+        options: The options of the query.
     """
-    if wanted:
-        return wanted
-    if environment.get("SPARK_LOCAL_IP"):
-        return environment["SPARK_LOCAL_IP"]
-    if any(name in environment for name in _CLUSTER_VARIABLES):
-        return socket.gethostbyname(socket.gethostname())
-    return "127.0.0.1"
+    return choose(options, spark_jvm(os.getpid()), own_addresses)
+
+
+def choose(options: SourceOptions, spark: SparkJvm, own: Callable[[], Iterable[str]]) -> Listening:
+    """Where a fetcher listens.
+
+    Args:
+        options: The options of the query. `fetcherHost` and `fetcherBindHost` win over everything else. Where the session reaches
+            its driver at a loopback address, executors do, too: they share its network namespace.
+        spark: What Spark's JVM tells.
+        own: Returns the addresses of this host.
+    """
+    bind, ports = options.fetcher_bind_host, options.fetcher_ports
+    told = (options.driver_host,) if options.driver_host else spark.hosts
+    local = spark.local or (options.driver_host is not None and is_loopback(options.driver_host))
+    hosts: tuple[str, ...]
+    if options.fetcher_host:
+        hosts = (options.fetcher_host,)
+    elif bind and not is_every_address(bind):
+        hosts = (bind,)
+    elif local and not bind:
+        hosts = ()
+    else:
+        hosts = (*told, *own())
+    if bind in (None, LOOPBACK) or is_every_address(bind):
+        # The client tries loopback first where it leads here, and elsewhere it leads to somebody else.
+        hosts = tuple(dict.fromkeys(host for host in hosts if not is_loopback(host)))
+    return Listening(bind or (EVERY_ADDRESS if hosts else LOOPBACK), ports, hosts)
+
+
+def own_addresses() -> list[str]:
+    """The addresses of this host at which others may reach it, IPv4 before IPv6."""
+    # Not needed in local mode, nor in tasks.
+    import psutil
+
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup and not name.startswith(_BRIDGES)}
+    found = [
+        ip_address(address.address)
+        for name, addresses in psutil.net_if_addrs().items()
+        if name in up
+        for address in addresses
+        # Link-local addresses of IPv6 have a zone.
+        if address.family in (socket.AF_INET, socket.AF_INET6) and "%" not in address.address
+    ]
+    usable = [each for each in found if not (each.is_loopback or each.is_link_local or each.is_unspecified)]
+    return [str(each) for each in sorted(usable, key=lambda each: each.version)]

@@ -65,7 +65,7 @@ class LagNotes:
         with contextlib.suppress(OSError):
             directory = self._directory()
             directory.mkdir(mode=0o700, exist_ok=True)
-            if not _is_private(directory):
+            if not is_private(directory):
                 return
             path = _path(directory, end)
             path.write_bytes(msgspec.json.encode(to_report(millis_behind)))
@@ -83,7 +83,7 @@ class LagNotes:
 def read_note(directory: Path, end: Offset) -> dict[ShardKey, int]:
     """The lags that were written for the end of a micro-batch; empty where there is no file."""
     with contextlib.suppress(OSError):
-        if _is_private(directory):
+        if is_private(directory):
             return from_report(_path(directory, end).read_bytes())
     return {}
 
@@ -93,7 +93,7 @@ def notes_directory() -> Path:
     return Path(tempfile.gettempdir()) / f"kinesis-efo-{_USER}"
 
 
-def _is_private(directory: Path) -> bool:
+def is_private(directory: Path) -> bool:
     """Whether only this user can write there: anybody may create the name in a directory for temporary files."""
     status = directory.lstat()
     return stat.S_ISDIR(status.st_mode) and status.st_uid == _USER and not status.st_mode & 0o077

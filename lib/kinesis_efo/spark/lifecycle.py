@@ -31,7 +31,7 @@ def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
     """
     asked = threading.Event()
     if _is_sparks_process() and threading.current_thread() is threading.main_thread():
-        _log_to_stderr()
+        log_to_stderr()
 
         def ask(*_: object) -> None:
             if not asked.is_set():
@@ -43,7 +43,7 @@ def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
     return asked
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
     """Log to stderr, which is the driver's: nothing else configures logging in this process."""
     library = logging.getLogger("kinesis_efo")
     if not library.hasHandlers():

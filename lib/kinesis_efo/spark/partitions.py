@@ -8,11 +8,11 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
+from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.positions import Offset, ShardKey, ShardRange
 
 TASK_BYTES: Final = 8 << 20
@@ -22,31 +22,30 @@ UNKNOWN_BYTES: Final = 4 << 20
 """The assumed size of a range that comes from Spark's offset log, which keeps no sizes."""
 
 
-@dataclass(frozen=True)
-class FetcherAddress:
-    """How a task reaches the fetcher.
-
-    Attributes:
-        location: The fetcher's Flight location.
-        secret: The secret of the run; never shown.
-    """
-
-    location: str
-    secret: str = field(repr=False)
-
-
 class KinesisPartition(InputPartition):
     """The ranges one task reads, one after the other.
 
     Attributes:
-        address: The fetcher.
+        address: How to reach the fetcher that reads the shards; None where the planner has to be asked.
+        secret: The secret of the run; never shown.
         ranges: At most one per shard.
         deaggregate: Whether the task unpacks KPL aggregates.
+        planner: How to reach the planner; None where the fetcher is in its process.
     """
 
-    def __init__(self, address: FetcherAddress, ranges: Sequence[ShardRange], *, deaggregate: bool) -> None:
+    def __init__(
+        self,
+        address: FetcherAddress | None,
+        secret: str,
+        ranges: Sequence[ShardRange],
+        *,
+        deaggregate: bool,
+        planner: FetcherAddress | None = None,
+    ) -> None:
         super().__init__(None)
         self.address = address
+        self.planner = planner
+        self.secret = secret
         self.ranges = tuple(ranges)
         self.deaggregate = deaggregate
 
@@ -64,6 +63,23 @@ def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set
         ranges: The ranges that it reads.
     """
     return {wanted.key.stream for wanted in ranges if wanted.key not in begin}
+
+
+def by_fetcher(
+    ranges: Sequence[ShardRange], fetchers: Sequence[FetcherAddress | None], *, together: Collection[str] = ()
+) -> list[tuple[FetcherAddress | None, list[ShardRange]]]:
+    """Group ranges by the fetcher that reads their shards.
+
+    Args:
+        ranges: Ranges of the micro-batch.
+        fetchers: The fetcher of each; None where it is not known yet.
+        together: Streams that get one task each: of several fetchers, that task asks the planner for the next one.
+    """
+    found: dict[FetcherAddress | None, list[ShardRange]] = {}
+    several = len(set(fetchers)) > 1
+    for wanted, fetcher in zip(ranges, fetchers, strict=True):
+        found.setdefault(None if several and wanted.key.stream in together else fetcher, []).append(wanted)
+    return list(found.items())
 
 
 def coalesce(

@@ -8,6 +8,7 @@ the latest offset before the initial one, and after a crash it first passes the 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -17,26 +18,32 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kinesis_efo.errors import FetcherUnreachableError
-from kinesis_efo.fetcher.client import FetcherClient
+from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.messages import PollReply
+from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark import latency
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable, StreamReaderBase, read_limit
-from kinesis_efo.spark.host import fetcher_host
+from kinesis_efo.spark.finished import PlannedNote, planned_note
+from kinesis_efo.spark.host import where_to_listen
 from kinesis_efo.spark.lag import LagNotes, notes_directory, to_report
 from kinesis_efo.spark.lifecycle import end_with_spark
-from kinesis_efo.spark.partitions import FetcherAddress, KinesisPartition, coalesce, streams_with_generations
+from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
 
 if TYPE_CHECKING:
-    from kinesis_efo.fetcher.local import LocalFetcher
-    from kinesis_efo.fetcher.runtime import FetcherRuntime
+    from kinesis_efo.fetcher.address import FetcherAddress
+    from kinesis_efo.planner.calls import PlannerCalls
+    from kinesis_efo.planner.runtime import PlannerRuntime
 
 _NO_LIMIT = 1 << 62
 _QUIET_SECONDS = 2.0
+
+_WORD_SECONDS = 2.0
+"""How long a reader that stops waits for word that its last micro-batch is done. The driver hears of that within milliseconds, of the
+first one of a session within half a second."""
 
 
 class KinesisStreamReader(StreamReaderBase):
@@ -53,7 +60,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._reset()
 
     def _reset(self) -> None:
-        self._runtime: FetcherRuntime | None = None
+        self._runtime: PlannerRuntime | None = None
         self._asked_to_end = threading.Event()
         self._initial: Offset | None = None
         self._planned: Offset | None = None
@@ -64,11 +71,12 @@ class KinesisStreamReader(StreamReaderBase):
         self._available_now = False
         self._stored_idle_at = time.monotonic()
         self._sizes: dict[ShardKey, int] = {}
-        self._empty: set[ShardRange] = set()
+        self._empty: dict[ShardKey, ShardRange] = {}
         self._idle: dict[ShardKey, Position] = {}
         self._offsets: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
         self._millis_behind: dict[ShardKey, int | None] = {}
         self._lag_notes = LagNotes(notes_directory)
+        self._note: PlannedNote | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_manifest": self._manifest}
@@ -119,15 +127,24 @@ class KinesisStreamReader(StreamReaderBase):
             return []
         self._running = self._planned
         runtime = self._started()
+        self._note = self._note or planned_note()
+        self._note.write(end)
         if SPARK_VERSION < (4, 2):
             self._lag_notes.write(self._planned, self._millis_behind)
-        address = FetcherAddress(runtime.location, runtime.secret)
         # A range that this planner has found empty needs no task. After a restart the fetcher is asked for the range again.
         begin = self._offset(start)
-        ranges = [wanted for wanted in begin.ranges_to(self._planned) if wanted not in self._empty]
+        ranges = [wanted for wanted in begin.ranges_to(self._planned) if self._empty.get(wanted.key) != wanted]
+        together = streams_with_generations(begin, ranges)
         return [
-            KinesisPartition(address, group, deaggregate=self._options.deaggregate)
-            for group in coalesce(ranges, self._sizes, together=streams_with_generations(begin, ranges))
+            KinesisPartition(
+                fetcher,
+                runtime.secret,
+                group,
+                deaggregate=self._options.deaggregate,
+                planner=runtime.planner_address,
+            )
+            for fetcher, theirs in by_fetcher(ranges, self._placed(ranges), together=together)
+            for group in coalesce(theirs, self._sizes, together=together)
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -141,6 +158,9 @@ class KinesisStreamReader(StreamReaderBase):
     def stop(self) -> None:
         """Stop fetching and release the leases."""
         self._lag_notes.clear()
+        self._learn_last(_WORD_SECONDS)
+        if self._note is not None:
+            self._note.clear()
         if self._runtime is not None:
             self._runtime.stop()
             self._runtime = None
@@ -163,16 +183,16 @@ class KinesisStreamReader(StreamReaderBase):
 
     def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Read the rows of a partition as Arrow batches."""
-        with FetcherClient(partition.address.location, partition.address.secret) as client:
-            for wanted, hash_range, payloads in client.get(partition.ranges):
-                yield from decode(
-                    payloads,
-                    wanted.key,
-                    wanted.after,
-                    wanted.through,
-                    deaggregate=partition.deaggregate,
-                    hash_range=hash_range,
-                )
+        reader = RangeReader(partition.secret, partition.planner, self._options.patience)
+        for wanted, hash_range, payloads in reader.read(partition.ranges, partition.address):
+            yield from decode(
+                payloads,
+                wanted.key,
+                wanted.after,
+                wanted.through,
+                deaggregate=partition.deaggregate,
+                hash_range=hash_range,
+            )
 
     # -- inside
 
@@ -180,18 +200,38 @@ class KinesisStreamReader(StreamReaderBase):
         if end == self._committed:
             return
         try:
-            self._fetcher().commit(end)
+            self._planner().commit(end)
         except FetcherUnreachableError:
             if not self._asked_to_end.is_set():
                 raise
         self._committed = end
 
-    def _started(self) -> FetcherRuntime:
+    def _placed(self, ranges: Sequence[ShardRange]) -> list[FetcherAddress | None]:
+        """Who reads the shards of a micro-batch, once all of them are read. After a restart, Spark is quicker than fetchers."""
+        # Short calls, because Python handles a signal only between them.
+        while None in (placed := self._started().place(ranges, self._options.poll_timeout)):
+            if self._asked_to_end.is_set():
+                break
+        return placed
+
+    def _learn_last(self, at_most: float) -> None:
+        """Take note that the last micro-batch is done, where the driver says so. A fetcher that has failed need not know."""
+        if self._note is None or self._running is None or self._running == self._committed:
+            return
+        if self._note.finished(at_most):
+            with contextlib.suppress(KinesisEfoError):
+                self._done(self._running)
+
+    def _started(self) -> PlannerRuntime:
         if self._runtime is None:
             # Tasks import this module, too, and the AWS SDK alone would delay each new worker by 0.3 s.
-            from kinesis_efo.fetcher.runtime import FetcherRuntime
+            from kinesis_efo.planner.runtime import PlannerRuntime
+            from kinesis_efo.spark.job_request import ask_supervisor
 
-            runtime = FetcherRuntime(self._manifest, self._options, fetcher_host(self._options.fetcher_host))
+            start_fetchers = None if self._options.fetchers is None else ask_supervisor(self._options)
+            runtime = PlannerRuntime(
+                self._manifest, self._options, where_to_listen(self._options), start_fetchers=start_fetchers
+            )
             self._asked_to_end = end_with_spark(self._stop_when_quiet)
             runtime.start()
             self._runtime = runtime
@@ -208,10 +248,11 @@ class KinesisStreamReader(StreamReaderBase):
             time.sleep(0.1)
             quiet = 0.0 if runtime.reading else quiet + 0.1
         if (runtime := self._runtime) is not None:
+            self._learn_last(_WORD_SECONDS)
             runtime.stop()
 
-    def _fetcher(self) -> LocalFetcher:
-        return self._started().fetcher
+    def _planner(self) -> PlannerCalls:
+        return self._started().planner
 
     def _offset(self, data: dict[str, Any]) -> Offset:
         """The offset that Spark hands over. Spark says the same few again and again, and parsing thousands of shards takes its time."""
@@ -239,7 +280,7 @@ class KinesisStreamReader(StreamReaderBase):
     def _poll(self, position: Offset, *, unlimited: bool) -> PollReply:
         max_bytes = None if unlimited else self._options.max_bytes_per_trigger
         max_records = None if unlimited else self._options.max_records_per_trigger
-        return self._fetcher().poll(
+        return self._planner().poll(
             position,
             max_bytes=max_bytes or _NO_LIMIT,
             max_records=max_records or _NO_LIMIT,
@@ -279,7 +320,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._idle.clear()
         self._stored_idle_at = time.monotonic()
         self._sizes = sizes
-        self._empty = {ShardRange(key, position[key], at) for key, at in (idle | empty).items()}
+        self._empty = {key: ShardRange(key, position[key], at) for key, at in (idle | empty).items()}
         after = {**position, **idle, **moved, **dict.fromkeys(starting, TRIM_HORIZON)}
         for finished in starmap(ShardKey, reply.finished):
             del after[finished]
@@ -295,7 +336,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _tips(self, position: Offset) -> Offset:
         # Short calls, because Python handles a signal only between them.
-        while (tips := self._fetcher().tips(position, timeout=self._options.poll_timeout)) is None:
+        while (tips := self._planner().tips(position, timeout=self._options.poll_timeout)) is None:
             if self._asked_to_end.is_set():
                 return position
         return tips

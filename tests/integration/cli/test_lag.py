@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.leases import Lease
+from kinesis_efo.leases import Lag, Lease, run_key
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_leases import QUICKLY, renewing
@@ -44,6 +44,10 @@ def test_a_query_that_reads_is_measured_and_not_disturbed(run: Run, world: Calla
         calls = [call.operation for call in list(here.aws.kinesis.trace)[before:]]
         assert query.batch() == []
     assert found.code == 0
+    [run_] = found.data["applications"][0]["runs"]
+    assert (run_["stream"], run_["state"], run_["lag"]["shards"]) == ("orders", "reading", 2)
+    assert 0 <= run_["lag"]["millisBehindLatest"] < 60_000
+    assert run_["lag"]["shardId"] in {shard["ShardId"] for shard in here.shards()}
     rows = _shards(found)
     assert [(row["state"], row["recordsBehind"] is not None) for row in rows.values()] == [("reading", True)] * 2
     assert all(row["owner"] for row in rows.values())
@@ -113,6 +117,35 @@ def test_a_threshold_is_an_exit_code(run: Run, world: Callable[..., World]) -> N
     assert run("lag", "--manifest", here.manifest, "--fail-above", "1ms").code == 4
     _put(here, Lease(shard, checkpoint=SHARD_END))
     assert run("lag", "--manifest", here.manifest, "--fail-above", "0s").code == 0
+
+
+def test_what_a_run_says_of_itself_is_shown_with_whether_it_is_alive(run: Run, world: Callable[..., World]) -> None:
+    here = world({"orders": 1, "clicks": 1})
+    lag = Lag(8_000, 64_000_000, 2_500, "shardId-000000000123")
+    for stream in ("orders", "clicks"):
+        _put(here, Lease(run_key(stream), 1, f"{stream}-host", checkpoint=None, epoch=3, lag=lag))
+    with renewing(here, run_key("orders")):
+        found = run("lag", "--manifest", here.manifest, *QUICKLY, "--json")
+        shown = run("lag", "--manifest", here.manifest, *QUICKLY)
+    told = {
+        "shards": 8_000,
+        "millisBehindLatest": 2_500,
+        "shardId": "shardId-000000000123",
+        "bufferedBytes": 64_000_000,
+    }
+    assert found.data["applications"][0]["runs"] == [
+        {"stream": "clicks", "owner": "clicks-host", "state": "silent", "lag": told},
+        {"stream": "orders", "owner": "orders-host", "state": "reading", "lag": told},
+    ]
+    lines = [line.split() for line in shown.out.splitlines()]
+    numbers = ["8,000", "2.5", "s", "shardId-000000000123", "64.0", "MB"]
+    assert ["orders", "reading", "orders-host", *numbers] in lines
+    assert ["clicks", "silent", "clicks-host", *numbers] in lines
+    listed = run("leases", "list", "--manifest", here.manifest)
+    assert ["clicks", "clicks-host", *numbers] in [line.split() for line in listed.out.splitlines()]
+    assert [row["lag"] for row in run("leases", "list", "--manifest", here.manifest, "--json").data["runs"]] == [
+        told
+    ] * 2
 
 
 def test_what_cloudwatch_saw(run: Run, world: Callable[..., World]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 
+from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases import Lease, run_key
 from kinesis_efo.positions import Position
 from tests.integration.cli.conftest import Result, Switch
@@ -184,7 +185,9 @@ def test_an_export_comes_back(run: Run, world: Callable[..., World], tmp_path: P
     here = world({"orders": 2, "clicks": 1})
     rows = [
         Lease("orders:shardId-000000000000", checkpoint=Position.after(5), sub=2, parents=frozenset({"shardId-9"})),
-        Lease("orders:shardId-000000000001", checkpoint=Position.at_timestamp(44)),
+        Lease(
+            "orders:shardId-000000000001", checkpoint=Position.at_timestamp(44), stream=StreamIdentity("arn:orders", 5)
+        ),
         Lease("clicks:shardId-000000000000", owner="host:1:abc"),
     ]
     _put(here, OWNED, *rows)
@@ -198,6 +201,7 @@ def test_an_export_comes_back(run: Run, world: Callable[..., World], tmp_path: P
     assert (back.code, len(back.data["changes"])) == (0, 3)
     found = {key: Lease.from_item(row) for key, row in here.leases().items()}
     assert found["orders:shardId-000000000000"] == rows[0]
+    assert found["orders:shardId-000000000001"] == rows[1]
     assert found["clicks:shardId-000000000000"] == Lease("clicks:shardId-000000000000")
     again = run("leases", "import-kcl", "--from-file", file, "--manifest", here.manifest)
     assert "nothing to change" in again.err
@@ -229,11 +233,70 @@ def test_positions_of_a_kcl_application(run: Run, world: Callable[..., World]) -
     assert "is the application's own lease table" in own.err
 
 
+def test_a_kcl_table_with_both_key_forms_is_refused(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
+    here = world()
+    table = f"OrdersKcl-{here.lease_table}"
+    create_lease_table(here.dynamodb, table)
+    several = f"123456789012:{here.streams['orders']}:1700000000:shardId-000000000000"
+    _put(here, Lease("shardId-000000000000", checkpoint=Position.after(5)), Lease(several), table=table)
+    command = ("leases", "import-kcl", "--manifest", here.manifest, *AT_ONCE, "--yes")
+    refused = run(*command, "--from-table", table)
+    assert (refused.code, refused.out) == (1, "")
+    assert f"{table} names the shards of stream orders in 2 ways: " in refused.err
+    assert "'shardId-000000000000' (as a KCL application with one stream does)" in refused.err
+    assert several in refused.err
+    assert here.leases() == {}
+    scan = here.dynamodb.scan(TableName=table)
+    file = tmp_path / "scan.json"
+    file.write_text(json.dumps({"Items": scan["Items"]}))
+    assert run(*command, "--from-file", file).code == 1
+    file.write_text(json.dumps({"Items": [item for item in scan["Items"] if item["leaseKey"]["S"] != several]}))
+    assert run(*command, "--from-file", file).code == 0
+    assert _checkpoints(here) == {"orders:shardId-000000000000": "5"}
+
+
+def _of_an_earlier_stream(here: World, shard: str) -> Lease:
+    arn = here.kinesis.describe_stream_summary(StreamName=here.streams["orders"])["StreamDescriptionSummary"][
+        "StreamARN"
+    ]
+    return Lease(f"orders:{shard}", checkpoint=Position.after(7), stream=StreamIdentity(arn, 1_500_000_000))
+
+
+def test_checkpoints_of_an_earlier_stream_are_told_and_not_exported(
+    run: Run, world: Callable[..., World], switch: Switch
+) -> None:
+    here = world()
+    [shard] = (each["ShardId"] for each in here.shards())
+    _put(here, _of_an_earlier_stream(here, shard))
+    told = f"checkpoint orders:{shard} is of another stream: arn:"
+    listed = run("leases", "list", "--manifest", here.manifest, "--json")
+    assert listed.code == 0
+    assert told in listed.err
+    assert "created 2017-07-14T02:40:00+00:00. The stream is now arn:" in listed.err
+    assert [row["streamCreated"] for row in listed.data["leases"]] == [1_500_000_000]
+    lag = run("lag", "--manifest", here.manifest, "--json")
+    assert (lag.code, told in lag.err) == (0, True)
+    assert lag.data["applications"][0]["shards"][0]["position"] is None
+    table = f"OrdersKcl-{here.lease_table}"
+    create_lease_table(here.dynamodb, table)
+    refused = run("leases", "export-kcl", "--table", table, "--manifest", here.manifest, *AT_ONCE, "--yes")
+    assert (refused.code, told in refused.err) == (1, True)
+    assert _table(here, table) == {}
+    switch.faults = Refusing("DescribeStreamSummary")
+    unsure = run("leases", "list", "--manifest", here.manifest)
+    assert (unsure.code, unsure.err) == (0, "")
+    switch.faults = Refusing()
+    # Whatever is set by hand is of the stream as it is.
+    assert run("leases", "reset", "--to", "TRIM_HORIZON", "--manifest", here.manifest, "--yes", *AT_ONCE).code == 0
+    assert "is of another stream" not in run("leases", "list", "--manifest", here.manifest).err
+    assert "streamArn" not in here.leases()[f"orders:{shard}"]
+
+
 def _read_all(here: World, records: int) -> list[Row]:
     """Read as a query does, and stop."""
     with reading(here) as query:
         rows = query.until(records)
-        query.client.commit(query.offset)
+        query.commit()
         return rows
 
 

@@ -27,6 +27,7 @@ from tests.support.fetching import Row, prepare, reading
 from tests.support.world import World, wait_until
 
 MakeWorld = Callable[..., World]
+EVERYTHING = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, SHARD_END)
 
 
 def numbered(count: int, size: int = 0, keys: int = 7, first: int = 0) -> list[tuple[str, bytes]]:
@@ -64,7 +65,7 @@ def test_every_batch_can_be_read_again_after_a_commit(world: MakeWorld) -> None:
     w.put(numbered(300, size=1000))
     with reading(w) as r:
         r.until(300, max_records=50)
-        r.client.commit(r.offset)
+        r.commit()
         calls = w.aws.kinesis.calls("SubscribeToShard")
         for before, after in r.batches:
             for wanted in before.ranges_to(after):
@@ -85,7 +86,7 @@ def test_two_readers_of_one_range_get_the_same(world: MakeWorld) -> None:
         with ThreadPoolExecutor(2) as pool:
 
             def attempt() -> list[Row]:
-                with FetcherClient(r.runtime.location, r.runtime.secret) as client:
+                with FetcherClient(r.runtime.address, r.runtime.secret) as client:
                     return r.read(whole, client)
 
             one, other = [future.result(60) for future in [pool.submit(attempt), pool.submit(attempt)]]
@@ -106,7 +107,7 @@ def test_a_budget_far_smaller_than_the_ranges(world: MakeWorld) -> None:
         with ThreadPoolExecutor(3) as pool:
 
             def attempt(wanted: ShardRange) -> list[Row]:
-                with FetcherClient(r.runtime.location, r.runtime.secret) as client:
+                with FetcherClient(r.runtime.address, r.runtime.secret) as client:
                     return r.read(wanted, client)
 
             rows = [row for rows in pool.map(attempt, ranges) for row in rows]
@@ -122,7 +123,7 @@ def test_a_reader_that_goes_away_does_not_hold_up_the_next(world: MakeWorld) -> 
     with reading(w, bufferBytes="1m") as r:
         last = int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"z")["SequenceNumber"])
         whole = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(last))
-        with FetcherClient(r.runtime.location, r.runtime.secret) as impatient:
+        with FetcherClient(r.runtime.address, r.runtime.secret) as impatient:
             answers = impatient.get([whole])
             next(next(answers).payloads)
             answers.close()
@@ -135,7 +136,7 @@ def test_two_readers_far_apart_do_not_take_the_buffer_from_each_other(world: Mak
     with reading(w, bufferBytes="1m") as r:
         last = int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"z")["SequenceNumber"])
         whole = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(last))
-        with FetcherClient(r.runtime.location, r.runtime.secret) as ahead:
+        with FetcherClient(r.runtime.address, r.runtime.secret) as ahead:
             answers = ahead.get([whole])
             payloads = next(answers).payloads
             first = next(payloads)
@@ -218,7 +219,7 @@ def test_a_second_run_asking_for_tips_does_not_disturb_either(world: MakeWorld) 
     with reading(w) as first:
         first.until(10)
         with reading(w) as second, pytest.raises(AlreadyRunningError):
-            wait_until(lambda: second.client.tips(second.offset, timeout=0.2), 30)
+            wait_until(second.tips, 30)
         w.put(numbered(10, first=10))
         assert len(first.until(20)) == 20
 
@@ -280,22 +281,17 @@ def test_a_lease_table_with_another_key_is_refused(world: MakeWorld) -> None:
 
 
 def test_a_wrong_secret_is_refused(world: MakeWorld) -> None:
-    w = world()
-    with reading(w) as r, FetcherClient(r.runtime.location, "guessed") as other:
-        with pytest.raises(FetcherRefusedError, match="does not know this run's secret: it belongs to another run"):
-            other.poll(r.offset, max_bytes=1, max_records=1, timeout=0.1)
-        with pytest.raises(FetcherRefusedError):
-            next(other.get([ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, SHARD_END)]))
-        with pytest.raises(FetcherRefusedError):
-            other.commit(r.offset)
+    refused = pytest.raises(FetcherRefusedError, match="does not know this run's secret: it belongs to another run")
+    with reading(world()) as r, FetcherClient(r.runtime.address, "guessed") as other, refused:
+        next(other.get([EVERYTHING]))
 
 
 def test_a_fetcher_that_is_gone_is_named(world: MakeWorld) -> None:
     with reading(world()) as r:
-        offset, location, secret = r.offset, r.runtime.location, r.runtime.secret
-    unreachable = pytest.raises(FetcherUnreachableError, match=f"no fetcher answers at {location}")
-    with FetcherClient(location, secret) as client, unreachable:
-        client.commit(offset)
+        address, secret = r.runtime.address, r.runtime.secret
+    unreachable = pytest.raises(FetcherUnreachableError, match=f"no fetcher answers at {address} ")
+    with FetcherClient(address, secret) as client, unreachable:
+        next(client.get([EVERYTHING]))
 
 
 def test_a_consumer_deleted_while_reading_fails_the_next_poll(world: MakeWorld) -> None:
@@ -338,7 +334,7 @@ def test_tips_are_where_the_streams_end_now(world: MakeWorld) -> None:
     w = world({"orders": 2})
     w.put(numbered(100))
     with reading(w) as r:
-        tips = wait_until(lambda: r.client.tips(r.offset, timeout=0.2), 30)
+        tips = wait_until(r.tips, 30)
         w.put(numbered(100, first=100))
         before = [row for wanted in r.offset.ranges_to(tips) for row in r.read(wanted)]
         assert sorted(row.data for row in before) == [data for _, data in numbered(100)]
@@ -350,13 +346,12 @@ def test_stopping_is_quick_also_while_somebody_waits(world: MakeWorld) -> None:
     w = world()
     runtime = prepare(w)
     runtime.start()
-    offset = runtime.initial_offset(runtime._options.start)
     outcome: list[BaseException] = []
 
     def wait_long() -> None:
-        with FetcherClient(runtime.location, runtime.secret) as client:
+        with FetcherClient(runtime.address, runtime.secret) as client:
             try:
-                client.poll(offset, max_bytes=1, max_records=1, timeout=60)
+                list(next(client.get([EVERYTHING])).payloads)
             except FetcherError as error:
                 outcome.append(error)
 
@@ -446,7 +441,7 @@ def test_starting_where_a_kcl_application_stopped_inside_an_aggregate(world: Mak
     with reading(w, startingPosition="LEASES", readMode=mode) as r:
         begin = r.offset
         assert [row.data for row in r.until(14)] == expected
-        r.client.commit(r.offset)
+        r.commit()
     # Spark has the beginning in its log: the same range gives the same rows, whatever the lease says by now.
     assert begin.to_json().endswith(f'"INSIDE:{put[1]}:6"}}}},"version":1}}')
     with reading(w, at=begin, readMode=mode) as r:
@@ -488,7 +483,7 @@ def test_one_call_reads_many_ranges_in_their_order_also_where_some_are_empty_or_
     with reading(w) as r:
 
         def all_there() -> bool:
-            reply = r.client.poll(r.offset, max_bytes=1 << 60, max_records=1 << 60, timeout=0.2)
+            reply = r.runtime.planner.poll(r.offset, max_bytes=1 << 60, max_records=1 << 60, timeout=0.2)
             return sum(shard.records for shard in reply.shards) == 2000
 
         wait_until(all_there)

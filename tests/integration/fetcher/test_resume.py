@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import DataLossError, StreamReplacedError
 from kinesis_efo.kinesis.retention import written_at
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.local import AwsError, LocalAws, NoFaults, Request, Settings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, PositionKind, ShardKey
 from tests.support.fetching import Reading, reading
 from tests.support.world import World, make_world, wait_until
@@ -64,7 +65,7 @@ def data(reader: Reading) -> list[bytes]:
 def read_some(w: World, calendar: Calendar, rows: int = 20, **options: Any) -> Offset:
     with reading(w, clock=calendar, **options) as r:
         r.until(rows)
-        r.client.commit(r.offset)
+        r.commit()
         return r.offset
 
 
@@ -133,7 +134,7 @@ def test_an_idle_shard_that_is_polled_has_lost_nothing_although_its_offset_stand
     with reading(w, clock=calendar, **options) as r:
         if start == "TRIM_HORIZON":
             r.until(20)
-        r.client.commit(r.offset)
+        r.commit()
         r.batch()
         for _ in range(2):
             calendar.offset += 15 * HOURS
@@ -217,14 +218,7 @@ def test_a_stream_created_anew_under_its_name_is_told_apart(aging: MakeWorld, ca
     w = aging({"orders": 2})
     w.put(records(0))
     offset = read_some(w, calendar)
-    name = w.streams["orders"]
-    w.kinesis.delete_stream(StreamName=name, EnforceConsumerDeletion=True)
-    calendar.offset += 60
-    w.kinesis.create_stream(StreamName=name, ShardCount=shards)
-    w.wait_active()
-    arn = w.kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
-    consumer = w.kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="lake")["Consumer"]["ConsumerARN"]
-    w.manifest.write_text(w.manifest.read_text().replace(w.consumers["orders"], consumer))
+    created_again(w, calendar, shards)
     w.put(records(20))
     for lossy in ("true", "false"):
         with reading(w, at=offset, clock=calendar, failOnDataLoss=lossy) as r:
@@ -232,6 +226,70 @@ def test_a_stream_created_anew_under_its_name_is_told_apart(aging: MakeWorld, ca
                 r.until(1, seconds=20)
             for text in ("'orders'", "deleted and created again", "new checkpoint"):
                 assert text in str(caught.value)
+
+
+def created_again(w: World, calendar: Calendar, shards: int) -> None:
+    """Delete a world's stream and create it anew, an hour later, with a consumer that the manifest names."""
+    name = w.streams["orders"]
+    w.kinesis.delete_stream(StreamName=name, EnforceConsumerDeletion=True)
+    calendar.offset += HOURS
+    w.kinesis.create_stream(StreamName=name, ShardCount=shards)
+    w.wait_active()
+    arn = w.kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
+    consumer = w.kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="lake")["Consumer"]["ConsumerARN"]
+    w.manifest.write_text(w.manifest.read_text().replace(w.consumers["orders"], consumer))
+
+
+def created(w: World) -> str:
+    """When a world's stream was created, as rows say it."""
+    summary = w.kinesis.describe_stream_summary(StreamName=w.streams["orders"])["StreamDescriptionSummary"]
+    return str(int(summary["StreamCreationTimestamp"].timestamp()))
+
+
+def test_checkpoints_of_a_former_stream_are_no_start_and_are_replaced(aging: MakeWorld, calendar: Calendar) -> None:
+    w = aging({"orders": 2})
+    w.put(records(0))
+    read_some(w, calendar)
+    before = created(w)
+    rows = {key: row for key, row in w.leases().items() if not key.startswith("#")}
+    assert {row["streamCreated"]["N"] for row in rows.values()} == {before}
+    assert len({row["streamArn"]["S"] for row in rows.values()}) == 1
+    created_again(w, calendar, shards=1)
+    w.put(records(20))
+    with pytest.raises(StreamReplacedError) as caught, reading(w, clock=calendar, startingPosition="LEASES"):
+        pass
+    for epoch in (before, created(w)):
+        assert f"created {datetime.fromtimestamp(int(epoch), UTC).isoformat()}" in str(caught.value)
+    for text in ("orders:shardId-000000000000 (and 1 more)", "deleted and created again since", "leases reset"):
+        assert text in str(caught.value)
+    read_some(w, calendar)
+    rows = {key: row for key, row in w.leases().items() if not key.startswith("#")}
+    assert list(rows) == ["orders:shardId-000000000000"], "what the present stream does not have is gone"
+    assert rows["orders:shardId-000000000000"]["streamCreated"] == {"N": created(w)}
+    w.put(records(40))
+    with reading(w, clock=calendar, startingPosition="LEASES") as r:
+        r.until(20)
+        assert data(r) == [value for _, value in records(40)]
+
+
+def test_who_may_not_ask_when_the_stream_was_created_reads_all_the_same(faulty: MakeWorld) -> None:
+    class Denied(NoFaults):
+        async def before(self, request: Request) -> None:
+            if request.operation == "DescribeStreamSummary":
+                raise AwsError("AccessDeniedException", "not authorized to perform: kinesis:DescribeStreamSummary")
+
+    w = faulty(Denied())
+    w.put(records(0))
+    with reading(w) as r:
+        r.until(20)
+        r.commit()
+    [row] = [row for key, row in w.leases().items() if not key.startswith("#")]
+    assert row["streamArn"]["S"].endswith(w.streams["orders"])
+    assert "streamCreated" not in row
+    w.put(records(20))
+    with reading(w, startingPosition="LEASES") as r:
+        r.until(20)
+        assert data(r) == [value for _, value in records(20)]
 
 
 def test_leases_that_are_gone_or_behind_or_ahead_do_not_change_what_is_read(
@@ -244,7 +302,7 @@ def test_leases_that_are_gone_or_behind_or_ahead_do_not_change_what_is_read(
     w.put(records(20))
     with reading(w, at=yesterday, clock=calendar) as r:
         r.until(20)
-        r.client.commit(r.offset)
+        r.commit()
         today = r.offset
     w.put(records(40))
 

@@ -15,16 +15,14 @@ from pyarrow import flight
 from kinesis_efo.errors import FetcherError, FetcherRefusedError, KinesisEfoError
 from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.fetcher.messages import SECRET_HEADER
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey, ShardRange
 from tests.support.fetching import reading
 from tests.support.world import World
 
 MakeWorld = Callable[..., World]
+EVERYTHING = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, SHARD_END)
 TICKET = b'{"ranges":[["orders","shardId-000000000000","TRIM_HORIZON","SHARD_END"]]}'
-POLL = b'{"offset":{"version":1,"streams":{}},"max_bytes":1,"max_records":1,"timeout":0}'
 EVERY_CALL: dict[str, Callable[[flight.FlightClient, flight.FlightCallOptions], object]] = {
-    "poll": lambda client, options: list(client.do_action(flight.Action("poll", POLL), options)),
-    "commit": lambda client, options: list(client.do_action(flight.Action("commit", b"{}"), options)),
-    "tips": lambda client, options: list(client.do_action(flight.Action("tips", b"{}"), options)),
     "an unknown action": lambda client, options: list(client.do_action(flight.Action("stop", b""), options)),
     "get": lambda client, options: client.do_get(flight.Ticket(TICKET), options).read_all(),
     "the list of actions": lambda client, options: client.list_actions(options),
@@ -38,7 +36,7 @@ def headers(*secrets: bytes) -> flight.FlightCallOptions:
 
 
 def test_no_call_is_answered_without_the_secret(world: MakeWorld) -> None:
-    with reading(world()) as r, flight.FlightClient(r.runtime.location) as client:
+    with reading(world()) as r, flight.FlightClient(str(r.runtime.address)) as client:
         right = r.runtime.secret.encode()
         assert len(right) >= 43, "256 bits in base64"
         for name, call in EVERY_CALL.items():
@@ -60,21 +58,19 @@ def test_nonsense_with_the_right_secret_is_an_error_of_that_call_only(world: Mak
     w = world()
     w.put([("k", b"data")])
     tickets = [b"", b"\xff" * 1000, TICKET.replace(b"TRIM_HORIZON", b"SOON"), TICKET.replace(b"orders", b"nowhere")]
-    actions = [("poll", b"\xff\x00{"), ("poll", b"[" * 100_000), ("commit", b'{"offset":{"version":9}}'), ("none", b"")]
-    with reading(w) as r, flight.FlightClient(r.runtime.location) as client:
+    with reading(w) as r, flight.FlightClient(str(r.runtime.address)) as client:
         options = headers(r.runtime.secret.encode())
         for ticket in tickets:
             with pytest.raises((flight.FlightError, pa.ArrowException)):
                 client.do_get(flight.Ticket(ticket), options).read_all()
-        for name, body in actions:
-            with pytest.raises(flight.FlightError):
-                list(client.do_action(flight.Action(name, body), options))
+        with pytest.raises((flight.FlightError, pa.ArrowException)):
+            list(client.do_action(flight.Action("none", b""), options))
         assert [row.data for row in r.until(1)] == [b"data"]
 
 
 def test_the_service_listens_on_the_loopback_address_only(world: MakeWorld) -> None:
     with reading(world()) as r:
-        port = int(r.runtime.location.rpartition(":")[2])
+        port = r.runtime.address.port
         listening = [
             line.split()[1]
             for table in ("/proc/net/tcp", "/proc/net/tcp6")
@@ -102,17 +98,17 @@ def test_no_secret_is_in_any_log_error_offset_or_text_form(
     said: list[str] = []
     with reading(w) as r:
         r.until(50)
-        r.client.commit(r.offset)
-        with FetcherClient(r.runtime.location, "guessed") as stranger, pytest.raises(FetcherRefusedError) as refused:
-            stranger.commit(r.offset)
+        r.commit()
+        with FetcherClient(r.runtime.address, "guessed") as stranger, pytest.raises(FetcherRefusedError) as refused:
+            next(stranger.get([EVERYTHING]))
         w.kinesis.deregister_stream_consumer(ConsumerARN=w.consumers["orders"])
         with pytest.raises(KinesisEfoError) as failed:
             r.poll(timeout=20.0)
         runtime = r.runtime
         said += [repr(r.client), repr(runtime), str(r.offset.to_json()), repr(r.batches)]
         said += [f"{error.value!r} {error.value} {error.value.__cause__!r}" for error in (refused, failed)]
-    with FetcherClient(runtime.location, runtime.secret) as late, pytest.raises(FetcherError) as gone:
-        late.commit(r.offset)
+    with FetcherClient(runtime.address, runtime.secret) as late, pytest.raises(FetcherError) as gone:
+        next(late.get([EVERYTHING]))
     said += [str(gone.value), repr(w.leases()), *(f"{line.getMessage()} {line.exc_text}" for line in caplog.records)]
     assert len(caplog.records) > 5
     for secret in (

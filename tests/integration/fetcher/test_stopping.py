@@ -6,7 +6,6 @@ import gc
 import socket
 import threading
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -20,7 +19,7 @@ MakeWorld = Callable[..., World]
 
 
 def ends_well(w: World, r: Reading) -> None:
-    r.client.commit(r.offset)
+    r.commit()
 
 
 def fails(w: World, r: Reading) -> None:
@@ -56,10 +55,10 @@ def test_nothing_is_left_of_a_fetcher(world: MakeWorld, end: Callable[[World, Re
         w = world({"orders": 3})
         w.put([(f"k{n}", b"%08d" % n) for n in range(100)])
         with reading(w, leaseTimeout="60s") as r:
-            location = urlsplit(r.runtime.location)
+            port = r.runtime.address.port
             r.until(100)
             end(w, r)
-        with pytest.raises(ConnectionRefusedError), socket.create_connection((location.hostname, location.port)):
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
             pass
         names = set(w.streams.values())
         wait_until(lambda: not [s for s in w.aws.kinesis.subscriptions if s.consumer.stream.name in names], 10)

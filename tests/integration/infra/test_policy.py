@@ -22,7 +22,7 @@ from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import AccessRefusedError, LeaseError
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport
-from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.topology import Topology, identified
 from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Unlimited
 from kinesis_efo.leases import (
     Checkpoints,
@@ -57,8 +57,8 @@ SIDS = (
     "LoadManifest",
 )
 WRITING = ("WriteStreams", "EncryptStreams")
-NOT_ASKED_BY_THE_READER = {"kinesis:DescribeStreamConsumer", "kinesis:DescribeStreamSummary"}
-"""Granted so that a job's role can be used for diagnosis; both actions only describe."""
+NOT_ASKED_BY_THE_READER = {"kinesis:DescribeStreamConsumer"}
+"""Granted so that a job's role can be used for diagnosis; it only describes."""
 
 
 @dataclass
@@ -151,11 +151,19 @@ async def life(world: World) -> int:
 async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transport: BotoTransport) -> int:
     stream = manifest.streams["orders"]
     shards = await topology.shards(stream.stream_arn)
+    identity = await identified(topology, stream.stream_arn)
     keys, clock = LeaseKeys(manifest.stream_names), SystemClock()
     lease = RunLease(table, owner_id(Random(1)), keys, Timing(10), clock, Random(2))
     failures: list[LeaseError] = []
     checkpoints = Checkpoints(
-        table, keys, lease.epoch, Pace(), clock, read_until=lambda _shard, _position: None, failed=failures.append
+        table,
+        keys,
+        lease.epoch,
+        lambda _stream: identity,
+        Pace(),
+        clock,
+        read_until=lambda _shard, _position: None,
+        failed=failures.append,
     )
     await lease.start(SilentListener(), "grpc://127.0.0.1:1")
     received = 0

@@ -37,7 +37,7 @@ EVERYTHING: dict[str, Any] = {
     },
     "applications": {
         "lake": {"streams": ["orders", "clicks", "events"], "access": {"kind": "emr-ec2"}},
-        "ledger": {"streams": ["payments"], "lease_table": "LedgerKcl", "adopt_lease_table": True},
+        "ledger": {"streams": ["payments"], "lease_table": "Ledger2", "adopt_lease_table": True},
         "partner": {
             "streams": ["orders"],
             "access": {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]},
@@ -101,12 +101,12 @@ def test_boto3_declares_exactly_what_the_file_says(
         "events": ("PROVISIONED", 1, [("lake", "ACTIVE")]),
     }
     key = [{"AttributeName": "leaseKey", "KeyType": "HASH"}]
-    assert found["tables"] == {"kinesis-efo-test-lake": key, "LedgerKcl": key}
+    assert found["tables"] == {"kinesis-efo-test-lake": key, "Ledger2": key}
     orders = aws.client("kinesis").describe_stream_summary(StreamName="test-orders")["StreamDescriptionSummary"]
     assert orders["RetentionPeriodHours"] == 48
     assert orders["MaxRecordSizeInKiB"] == 2048
     assert set(manifest(aws, "lake").streams) == {"orders", "clicks", "events"}
-    assert manifest(aws, "ledger").lease_table == "LedgerKcl"
+    assert manifest(aws, "ledger").lease_table == "Ledger2"
 
 
 def test_a_second_time_changes_nothing(declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path) -> None:

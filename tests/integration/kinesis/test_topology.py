@@ -8,12 +8,14 @@ from collections.abc import Callable
 import pytest
 from botocore.exceptions import ClientError
 
+from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.lineage import Shard
-from kinesis_efo.kinesis.topology import Topology, starting_positions
+from kinesis_efo.kinesis.topology import Topology, identified, starting_positions
 from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.positions import TRIM_HORIZON, Position
 
-from .conftest import Bench, run
+from .conftest import Bench, run, until
 
 SHARD = "shardId-000000000000"
 Local = Callable[..., Bench]
@@ -38,6 +40,57 @@ def test_shards_with_their_parents_hashes_and_numbers(local: Local) -> None:
             assert merged.hash_range == (0, 2**128 - 1)
             assert merged.last is None
             assert left.last is not None and left.first < left.last < merged.first
+
+    run(main())
+
+
+class Later(SystemClock):
+    """The real clocks, the wall clock set forward."""
+
+    offset = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.offset
+
+
+def test_a_stream_that_is_created_again_is_another_one(local: Local) -> None:
+    clock = Later()
+    bench = local(clock=clock)
+    stream = bench.stream()
+
+    async def main() -> None:
+        async with bench.client() as client:
+            first = await identified(Topology(client), stream.stream_arn)
+            assert first.created is not None
+            assert abs(first.created - time.time()) < 60
+            assert not first.differs(await identified(Topology(client), stream.stream_arn))
+            bench.kinesis.delete_stream(StreamName="dev-orders", EnforceConsumerDeletion=True)
+            clock.offset = 3600.0
+            await until(lambda: bench.kinesis.list_streams()["StreamNames"] == [])
+            bench.stream()
+            second = await identified(Topology(client), stream.stream_arn)
+            assert second.arn == first.arn
+            assert second.differs(first)
+
+    run(main())
+
+
+def test_who_may_not_ask_when_a_stream_was_created_goes_without(local: Local) -> None:
+    class Denied(NoFaults):
+        refuses = False
+
+        async def before(self, request: Request) -> None:
+            if self.refuses and request.operation == "DescribeStreamSummary":
+                raise AwsError("AccessDeniedException", "not authorized to perform: kinesis:DescribeStreamSummary")
+
+    faults = Denied()
+    bench = local(faults=faults)
+    stream = bench.stream()
+    faults.refuses = True
+
+    async def main() -> None:
+        async with bench.client() as client:
+            assert await identified(Topology(client), stream.stream_arn) == StreamIdentity(stream.stream_arn)
 
     run(main())
 

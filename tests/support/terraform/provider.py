@@ -42,6 +42,7 @@ REPLACES = {
     "aws_kinesis_stream_consumer": ("name", "stream_arn"),
     "aws_kms_alias": ("name",),
     "aws_s3_bucket": ("bucket",),
+    "aws_security_group": ("name", "description", "vpc_id"),
     "aws_ssm_parameter": ("name",),
 }
 SCHEMAS: dict[str, Json] = {}
@@ -161,6 +162,9 @@ def identity(kind: str, planned: Json) -> Json:
             known = {"arn": arn("cloudwatch", f"alarm:{planned['alarm_name']}")}
         case "aws_s3_bucket":
             known = {"arn": f"arn:aws:s3:::{planned['bucket']}", "id": planned["bucket"]}
+        case "aws_security_group":
+            group = f"sg-{uuid.uuid4().hex[:17]}"
+            known = {"id": group, "arn": arn("ec2", f"security-group/{group}")}
         case "aws_iam_openid_connect_provider":
             known = {"arn": arn("iam", f"oidc-provider/{planned['url'].removeprefix('https://')}", at="")}
         case "aws_iam_role" | "aws_iam_policy":

@@ -38,8 +38,10 @@ TYPES = (
     "aws_s3_bucket_public_access_block",
     "aws_s3_bucket_server_side_encryption_configuration",
     "aws_s3_bucket_versioning",
+    "aws_security_group",
     "aws_ssm_parameter",
     "data.aws_iam_policy_document",
+    "data.aws_subnet",
 )
 
 _GETTERS = {

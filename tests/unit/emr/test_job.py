@@ -71,6 +71,36 @@ def test_the_drivers_overhead_follows_its_heap() -> None:
     assert settings(driver_memory="4096") | {"spark.driver.memory": ""} == settings() | {"spark.driver.memory": ""}
 
 
+def test_executors_have_room_for_the_fetchers_that_one_may_have_to_take() -> None:
+    def overhead(*arguments: str, **given: str) -> int:
+        return parse_size(settings(Kind.EKS, *arguments, **given)["spark.executor.memoryOverhead"])
+
+    assert "spark.executor.memoryOverhead" not in settings()
+    one, two, many = (overhead("--option", f"fetchers={number}") for number in (1, 2, 7))
+    assert one > (256 + 300) * MIB
+    assert two - one == (256 + 300) * MIB, "the other's, where an executor is lost"
+    assert many - two == 2 * (256 + 300) * MIB, "no executor runs more than it has cores"
+    buffers = ("--option", "bufferBytes=1g")
+    assert overhead("--option", "fetchers=2", *buffers) - two == 2 * (1024 - 256) * MIB
+    assert overhead("--option", "fetchers=2", executor_instances="9") == two
+    assert (
+        settings(Kind.EKS, "--option", "fetchers=2", executor_memoryOverhead="9g")["spark.executor.memoryOverhead"]
+        == "9g"
+    )
+
+
+def test_fetchers_that_leave_no_core_are_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"fetchers is 8, and 2 executors with 4 cores have 8 cores: .* at least one more"
+    ):
+        settings(Kind.EKS, "--option", "fetchers=8")
+    assert settings(Kind.EKS, "--option", "fetchers=8", executor_instances="3")
+    with pytest.raises(
+        ConfigurationError, match=r"--conf spark.executor.cores must be a whole number, at least 1; got 'all'"
+    ):
+        settings(Kind.EKS, "--option", "fetchers=8", executor_cores="all")
+
+
 def test_what_the_user_says_wins() -> None:
     assert settings(executor_instances="9", speculation="true")["spark.executor.instances"] == "9"
     assert settings(speculation="true")["spark.speculation"] == "true"

@@ -9,7 +9,7 @@ import pytest
 
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.buffer import Portion
+from kinesis_efo.fetcher.event_index import Portion
 from kinesis_efo.kinesis.events import Event, EventHead
 from kinesis_efo.positions import Position
 from tests.support.fetched import (
@@ -111,11 +111,13 @@ def test_a_commit_drops_what_lies_before_it_and_keeps_the_rest() -> None:
         assert len(cursor.take(NO_LIMIT)) == 1
 
 
-def test_the_buffer_knows_the_last_record_before_its_start() -> None:
-    def numbered(end: int, *records: int) -> Event:
-        document = {"Records": [{"SequenceNumber": str(record)} for record in records]}
-        return Event(json.dumps(document).encode(), EventHead(end, 0, len(records)))
+def numbered(end: int, *records: int) -> Event:
+    """An event with records of these numbers."""
+    document = {"Records": [{"SequenceNumber": str(record)} for record in records]}
+    return Event(json.dumps(document).encode(), EventHead(end, 0, len(records)))
 
+
+def test_the_buffer_knows_the_last_record_before_its_start() -> None:
     b = buffer()
     fill(b, numbered(10, 7, 9), idle(15), numbered(20, 16), numbered(30, 27))
     assert b.last_record is None
@@ -125,6 +127,22 @@ def test_the_buffer_knows_the_last_record_before_its_start() -> None:
     fill(b, idle(40))
     b.commit(after(40))
     assert b.last_record == 27
+
+
+def test_the_last_record_is_known_up_to_a_position_in_the_middle_of_an_event() -> None:
+    b = buffer()
+    fill(b, numbered(10, 7, 9), numbered(20, 14, 16, 18), idle(30))
+    for position, record in ((10, 9), (13, 9), (14, 14), (17, 16), (20, 18), (25, 18)):
+        b.commit(after(position))
+        assert b.last_record_up_to(after(position)) == record
+    assert b.last_record_up_to(after(31)) is None, "what may still come is not known"
+    assert b.last_record_up_to(SHARD_END) is None
+
+
+def test_records_that_are_not_committed_say_nothing() -> None:
+    b = buffer()
+    fill(b, numbered(10, 7), numbered(20, 14))
+    assert b.last_record_up_to(after(15)) is None
 
 
 def test_the_buffer_knows_since_when_records_wait_for_a_commit() -> None:
@@ -318,7 +336,7 @@ def test_many_commits_compact_the_columns() -> None:
         fill_one = event(end, size=0)
         b._append(fill_one, EVENT_OVERHEAD, 0.0)
         b.commit(after(end - 3))
-    assert len(b._ends) < 3000
+    assert len(b._index) < 3000
     assert len(b) == 3
     with b.reading(after(5996), after(5999)) as cursor:
         assert len(cursor.take(NO_LIMIT)) == 3

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.collector import QUIET_SECONDS, FetcherCollector
+from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.feed import ShardFeed
-from kinesis_efo.kinesis.subscription import State, SubscriptionStats
+from kinesis_efo.kinesis.stats import QUIET_SECONDS, State, SubscriptionStats
 from kinesis_efo.leases.run import LeaseStats
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.catalog import Metric

@@ -21,17 +21,21 @@ from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
+from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases import LeaseKeys, RunLease, Timing, run_key
+from kinesis_efo.leases.checkpoints import Pace
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.metrics import Kind
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.labels import OTHER
 from kinesis_efo.metrics.registry import Values, merge
 from kinesis_efo.options import RetrySettings
+from kinesis_efo.planner.local import LocalFetching
+from kinesis_efo.planner.planner import Planner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.model_stream import ModelStream
@@ -68,21 +72,24 @@ class Query:
         self._streams = {"orders": access}
         self.leases = RunLease(self.store, f"w{id(self)}", keys, Timing(10.0), clock, Random(1), application="lake")
         budget = Budget(buffer_bytes, now=clock.monotonic)
-        settings = FetcherSettings(True, 10.0)
-        self.fetcher = Fetcher({"orders": access}, self.leases, self.store, keys, budget, settings, clock)
+        streams = Streams(self._streams)
+        self.fetcher = Fetcher(streams, budget, FetcherSettings(True, patience=660.0), clock)
+        self.planner = Planner(
+            streams, LocalFetching(self.fetcher, clock), self.leases, self.store, keys, Pace(), 660.0, clock
+        )
 
     async def __aenter__(self) -> Query:
-        await self.fetcher.start("grpc://here")
+        await self.planner.start("grpc://here")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.fetcher.stop()
+        await self.planner.stop()
 
     async def poll(self, offset: Offset, max_bytes: int = NO_LIMIT, max_records: int = NO_LIMIT) -> Offset:
         """The next offset; the same where there is nothing new. Who asks for more than was planned is done with that."""
         if offset == self._planned:
             await self.commit(offset)
-        reply = await self.fetcher.poll(offset, max_bytes, max_records, 0.2)
+        reply = await self.planner.poll(offset, max_bytes, max_records, 0.2)
         moved = dict(offset)
         for shard in reply.shards:
             key = ShardKey(shard.stream, shard.shard)
@@ -131,7 +138,7 @@ class Query:
         return now
 
     async def commit(self, offset: Offset) -> None:
-        await self.fetcher.commit(offset)
+        await self.planner.commit(offset)
 
 
 def expected(stream: ModelStream, wanted: ShardRange) -> list[tuple[str, int]]:
@@ -189,6 +196,46 @@ async def test_parents_come_before_children_across_a_split_and_a_merge() -> None
         assert [shard[-1] for shard, _ in query.rows] == list("0000011223") or [
             shard[-1] for shard, _ in query.rows
         ] == list("0000022113")
+
+
+@scenario
+async def test_the_run_says_how_far_it_is_behind_in_a_few_numbers() -> None:
+    stream = ModelStream(shards=3)
+    async with Query(stream) as query:
+        stream.put(1, 30, 30)
+        offset = horizon(stream)
+        await until_read(query, offset, 2)
+        feeds = {feed.key.shard: feed for feed in query.fetcher.feeds}
+        stats = query._streams["orders"].stats
+        for shard, behind in zip(sorted(feeds), (40, 700, 3), strict=True):
+            stats[shard].millis_behind, stats[shard].last_event = behind, asyncio.get_running_loop().time()
+        lag = query.planner.lag("orders")
+        assert (lag.shards, lag.millis_behind, lag.shard) == (3, 700, "shardId-000000000001")
+        assert lag.buffered == query.fetcher.budget.used
+        # A shard of which nothing is heard falls behind, whatever its last event said.
+        stats["shardId-000000000002"].last_event = asyncio.get_running_loop().time() - 100
+        assert query.planner.lag("orders").shard == "shardId-000000000002"
+        await asyncio.sleep(10)
+        told = query.store.lease(run_key("orders")).lag
+        assert told is not None
+        assert told.shards == 3
+
+
+@scenario
+async def test_checkpoints_are_written_also_where_nobody_polls() -> None:
+    stream = ModelStream(shards=2)
+    async with Query(stream) as query:
+        stream.put(0, 30)
+        begin = horizon(stream)
+        while (tips := await query.planner.tips(begin, 1.0)) is None:
+            pass
+        for wanted in begin.ranges_to(tips):
+            query.rows += await query.read(wanted)
+        await query.commit(tips)
+    assert sorted(query.rows) == sorted(everything(stream))
+    rows = {key: query.store.lease(f"orders:{key.shard}") for key in tips}
+    assert {key: row.position for key, row in rows.items()} == dict(tips)
+    assert [row.record for _, row in sorted(rows.items())] == [everything(stream)[0][1], None]
 
 
 @scenario
@@ -318,7 +365,7 @@ async def test_a_poll_answers_as_soon_as_something_comes() -> None:
         for _ in range(50):
             offset = await query.poll(offset)
         loop = asyncio.get_running_loop()
-        asking = asyncio.ensure_future(query.fetcher.poll(offset, NO_LIMIT, NO_LIMIT, 100.0))
+        asking = asyncio.ensure_future(query.planner.poll(offset, NO_LIMIT, NO_LIMIT, 100.0))
         await asyncio.sleep(1)
         put_at = loop.time()
         stream.put(1, 30)
@@ -372,7 +419,7 @@ async def test_tips_name_every_shard_the_query_will_come_to() -> None:
     stream.put(0, 30)
     stream.split(0)
     async with Query(stream) as query:
-        while (tips := await query.fetcher.tips(horizon(stream), 0.2)) is None:
+        while (tips := await query.planner.tips(horizon(stream), 0.2)) is None:
             pass
         assert [key.shard[-1] for key in sorted(tips)] == ["0", "1", "2", "3"]
         assert tips[ShardKey("orders", "shardId-000000000000")] == SHARD_END
@@ -387,7 +434,7 @@ async def test_the_query_goes_on_from_where_it_asked_for_the_tips() -> None:
     async with Query(stream) as query:
         offset = horizon(stream)
         await query.poll(offset)
-        while await query.fetcher.tips(offset, 0.2) is None:
+        while await query.planner.tips(offset, 0.2) is None:
             pass
         await query.poll(offset)
         await until_read(query, offset, 1)
@@ -404,7 +451,7 @@ async def test_what_came_while_a_lease_seemed_lost_is_found_once_it_is_held() ->
         stream.put(0, 30)
         stream.split(0)
         await asyncio.sleep(60)
-        assert (await query.fetcher.poll(offset, NO_LIMIT, NO_LIMIT, 0.2)).shards == []
+        assert (await query.planner.poll(offset, NO_LIMIT, NO_LIMIT, 0.2)).shards == []
         query.leases.is_held = is_held  # type: ignore[method-assign]
         await until_read(query, offset, 1)
 

@@ -96,7 +96,7 @@ async def test_tips_are_where_the_last_records_are() -> None:
     stream.split(0)
     stream.put(2, *[30] * 3)
     async with polled(stream) as query:
-        while (tips := await query.fetcher.tips(horizon(stream), 0.2)) is None:
+        while (tips := await query.planner.tips(horizon(stream), 0.2)) is None:
             pass
         assert [str(tips[key]) for key in sorted(tips)] == [
             str(SHARD_END),

@@ -11,10 +11,12 @@ from random import Random
 
 import pytest
 
+from kinesis_efo.errors import TableUnavailableError
+from kinesis_efo.positions import TRIM_HORIZON, ShardRange
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import run
-from tests.unit.fetcher.test_fetcher import Query, everything, horizon, until_read
+from tests.unit.fetcher.test_fetcher import Query, everything, expected, horizon, until_read
 
 OUTAGE = 60.0
 Spoil = Callable[[Network], None]
@@ -79,6 +81,44 @@ def test_a_table_out_of_reach_for_a_minute(spoil: Spoil) -> None:
             assert {key: network.inner.lease(f"orders:{key.shard}").position for key in offset} == dict(offset)
         for task in list(network.stragglers):
             task.cancel()
+
+    run(asyncio.wait_for(main(), 3600))
+
+
+def test_a_task_that_reads_waits_for_minutes_until_the_table_is_back() -> None:
+    async def main() -> None:
+        stream = ModelStream(shards=1)
+        network = Network(MemoryLeaseStore(), Random(7))
+        async with Query(stream, network) as query:  # type: ignore[arg-type]
+            stream.put(0, 30, 30)
+            begin = horizon(stream)
+            while (end := await query.poll(begin)) == begin:
+                pass
+            [wanted] = begin.ranges_to(end)
+            throttle(network)
+            await asyncio.sleep(OUTAGE)
+            assert not query.leases.is_held("orders")
+            reading = asyncio.create_task(query.read(wanted))
+            await asyncio.sleep(500)
+            assert not reading.done()
+            mend(network)
+            assert await reading == expected(stream, wanted)
+
+    run(asyncio.wait_for(main(), 3600))
+
+
+def test_a_task_that_reads_fails_with_the_run_when_the_table_stays_away() -> None:
+    async def main() -> None:
+        stream = ModelStream(shards=1)
+        network = Network(MemoryLeaseStore(), Random(7))
+        async with Query(stream, network) as query:  # type: ignore[arg-type]
+            stream.put(0, 30)
+            offset = await until_read(query, horizon(stream), 1)
+            throttle(network)
+            await asyncio.sleep(OUTAGE)
+            [key] = offset
+            with pytest.raises(TableUnavailableError, match=r"could not be used for 60\d s, given up"):
+                await query.read(ShardRange(key, TRIM_HORIZON, offset[key]))
 
     run(asyncio.wait_for(main(), 3600))
 

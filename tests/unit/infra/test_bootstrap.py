@@ -202,6 +202,26 @@ def test_jobs_are_started_where_the_environment_says_and_nowhere_else(running: E
     assert not may(statements, "s3:PutObject", "arn:aws:s3:::state/kinesis-efo/test.tfstate")
 
 
+def test_the_group_of_the_workers_is_changed_by_its_tags_and_only_where_there_is_one(
+    running: Environment, load: Load
+) -> None:
+    network = {"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"]}
+    placed = load(pipeline=PIPELINE, emr={"serverless": network})
+    group = "arn:aws:ec2:eu-west-1:111122223333:security-group/sg-0123456789abcdef0"
+    for action in ("AuthorizeSecurityGroupIngress", "RevokeSecurityGroupEgress", "DeleteSecurityGroup"):
+        (write,) = may(permissions.run_jobs(placed), f"ec2:{action}", group)
+        assert {each.variable for each in write.conditions} == {
+            "aws:ResourceTag/environment",
+            "aws:ResourceTag/managed-by",
+        }
+    interface = "arn:aws:ec2:eu-west-1:111122223333:network-interface/eni-1"
+    (create,) = may(permissions.run_jobs(placed), "ec2:CreateNetworkInterface", interface)
+    assert [each.variable for each in create.conditions] == ["aws:CalledViaLast"]
+    assert may(permissions.read(placed), "ec2:DescribeSubnets", "*")
+    elsewhere = [*permissions.run_jobs(running), *permissions.read(running)]
+    assert not [each for statement in elsewhere for each in statement.actions if each.startswith("ec2:")]
+
+
 def test_the_plan_role_sees_where_jobs_run_but_not_their_artifacts(running: Environment) -> None:
     read = permissions.read(running)
     bucket = names.bucket_arn(running, names.artifacts_bucket(running))

@@ -82,6 +82,14 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
     ({"emr": {"python": "3.9"}}, "emr.python: must be '3.11', '3.12' or '3.13'; got '3.9'"),
     ({"emr": {"log_days": 0}}, "emr.log_days: must be greater than or equal to 1; got 0"),
     (
+        {
+            "emr": {
+                "serverless": {"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"] * 5}
+            }
+        },
+        "emr.serverless.security_groups: must have at most 4 items",
+    ),
+    (
         {"emr": {"serverless": {"subnets": ["subnet-0123456789abcdef0"]}}},
         "emr.serverless.subnets: must come together: subnets without security groups",
     ),

@@ -74,9 +74,29 @@ def test_an_application_of_emr_serverless_has_bounds_and_its_role_trusts_no_othe
     assert application["maximum_capacity"] == {"cpu": "8 vCPU", "memory": "32 GB"}
     assert (application["architecture"], application["release_label"]) == ("X86_64", "emr-spark-8.0.0")
     assert application["network_configuration"]["subnet_ids"] == network["subnets"]
+    groups = [*network["security_groups"], "${aws_security_group.workers.id}"]
+    assert application["network_configuration"]["security_group_ids"] == groups
     (trust,) = stack["data"]["aws_iam_policy_document"]["lake_trust"]["statement"]
     assert ["${aws_emrserverless_application.jobs.arn}"] in [each["values"] for each in trust["condition"]]
     assert stack["output"]["emr_serverless_application"]["value"] == "${aws_emrserverless_application.jobs.id}"
+
+
+def test_the_workers_of_emr_serverless_reach_each_other_and_nobody_else_reaches_them(synth: Synth) -> None:
+    """Executors fetch from a port beside the driver; given security groups may not allow that, and are left alone."""
+    subnets = ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"]
+    network = {"subnets": subnets, "security_groups": ["sg-0123456789abcdef0"]}
+    stack = synth(emr={"serverless": network})
+    (group,) = stack["resource"]["aws_security_group"].values()
+    assert group["vpc_id"] == "${data.aws_subnet.workers.vpc_id}"
+    assert stack["data"]["aws_subnet"]["workers"]["id"] == subnets[0]
+    for rule in (*group["ingress"], *group["egress"]):
+        given = {name: value for name, value in rule.items() if value and name != "description"}
+        assert given == {"to_port": 65_535, "protocol": "tcp", "self": True}
+        assert (rule["from_port"], rule["cidr_blocks"], rule["security_groups"]) == (0, [], [])
+    assert (len(group["ingress"]), len(group["egress"])) == (1, 1)
+    outside = synth(emr={})
+    assert "aws_security_group" not in outside["resource"]
+    assert "network_configuration" not in outside["resource"]["aws_emrserverless_application"]["jobs"]
 
 
 def test_a_role_for_another_application_trusts_that_one(synth: Synth) -> None:
@@ -296,9 +316,9 @@ def test_the_lease_table(synth: Synth) -> None:
 
 
 def test_a_kcl_table_is_imported(synth: Synth) -> None:
-    stack = synth(applications=apps(lease_table="LakeKcl", adopt_lease_table=True))
-    assert stack["import"] == [{"id": "LakeKcl", "to": "aws_dynamodb_table.lake"}]
-    assert stack["resource"]["aws_dynamodb_table"]["lake"]["name"] == "LakeKcl"
+    stack = synth(applications=apps(lease_table="LakeRestored", adopt_lease_table=True))
+    assert stack["import"] == [{"id": "LakeRestored", "to": "aws_dynamodb_table.lake"}]
+    assert stack["resource"]["aws_dynamodb_table"]["lake"]["name"] == "LakeRestored"
     assert "import" not in synth()
 
 

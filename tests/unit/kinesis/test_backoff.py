@@ -24,18 +24,50 @@ def test_jitter_is_full_and_bounded(failures: int, chance: float, factor: float,
 def test_gives_up_after_max_retries_and_keeps_the_first_cause() -> None:
     backoff = Backoff(RetrySettings(max_retries=3), lambda: 0.5)
     errors = [RuntimeError(str(number)) for number in range(4)]
-    assert [backoff.failed(error) for error in errors] == [0.5, 0.75, 1.125, None]
+    assert [backoff.failed(error, 7.0) for error in errors] == [0.5, 0.75, 1.125, None]
     assert backoff.first is errors[0]
 
 
 def test_progress_resets_the_count() -> None:
     backoff = Backoff(RetrySettings(max_retries=1), lambda: 0.5)
-    backoff.failed(RuntimeError("old"))
+    backoff.failed(RuntimeError("old"), 0.0)
     backoff.reset()
     new = RuntimeError("new")
-    assert backoff.failed(new) == 0.5
+    assert backoff.failed(new, 1.0) == 0.5
     assert backoff.first is new
 
 
 def test_no_retries_at_all() -> None:
-    assert Backoff(RetrySettings(max_retries=0), lambda: 0.5).failed(RuntimeError()) is None
+    assert Backoff(RetrySettings(max_retries=0), lambda: 0.5).failed(RuntimeError(), 0.0) is None
+
+
+@given(
+    st.floats(1, 7 * 86_400),
+    st.integers(1, 600_000),
+    st.lists(st.floats(0, 100), min_size=1),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_it_gives_up_once_it_has_only_failed_for_the_timeout(
+    timeout: float, longest: int, tries: list[float], chance: float
+) -> None:
+    backoff = Backoff(RetrySettings(base_ms=1, max_ms=longest, factor=10, timeout=timeout), lambda: chance)
+    now = began = 1000.0
+    for seconds in tries:
+        delay = backoff.failed(RuntimeError(), now)
+        assert (delay is None) == (now - began >= timeout)
+        if delay is None:
+            return
+        now += delay + seconds
+
+
+def test_progress_and_time_in_which_nobody_reads_do_not_count_as_failing() -> None:
+    backoff = Backoff(RetrySettings(base_ms=1, max_ms=1, timeout=60), lambda: 0.0)
+    assert backoff.failed(RuntimeError(), 0.0) is not None
+    assert backoff.failed(RuntimeError(), 59.0) is not None
+    backoff.reset()
+    assert backoff.failed(RuntimeError(), 100.0) is not None
+    # The lease was lost for an hour: not a single try was made.
+    assert backoff.failed(RuntimeError(), 3700.0) is not None
+    assert backoff.failures == 2
+    assert backoff.failed(RuntimeError(), 3760.0) is None
+    assert backoff.seconds == 60.0

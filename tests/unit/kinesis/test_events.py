@@ -122,3 +122,5 @@ def test_the_last_records_number_is_found_whatever_keys_and_data_say(
     for ordered in (document, dict(reversed(document.items()))):
         payload = json.dumps(ordered, separators=separators).encode()
         assert last_record(payload) == (records[-1][0] if records else None)
+        through = [number for number, *_ in records if number <= continuation]
+        assert last_record(payload, continuation) == max(through, default=None)

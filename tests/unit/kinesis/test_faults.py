@@ -13,8 +13,10 @@ from botocore.parsers import ResponseParserError
 
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.errors import AccessRefusedError, FrameError, RetriesExhaustedError
+from kinesis_efo.kinesis.backoff import Backoff
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
 from tests.support.transports import broken_off, refused
 
 URL = "https://kinesis.eu-west-1.amazonaws.com"
@@ -84,7 +86,13 @@ def test_an_error_without_a_code_or_text_is_still_described() -> None:
 
 
 def test_fatal_errors_cross_processes() -> None:
-    error = fatal(classify(TimeoutError("x")), STREAM, "shard", "m.json", TimeoutError("first"))
+    row = Backoff(RetrySettings(), lambda: 1.0)
+    row.failed(TimeoutError("first"), 5.0)
+    row.failed(TimeoutError("x"), 90.0)
+    error = fatal(classify(TimeoutError("x")), STREAM, "shard", "m.json", row)
+    assert "progress, 2 in 85 s. The last was TimeoutError: x; the first in the row was TimeoutError: first" in str(
+        error
+    )
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is RetriesExhaustedError
     assert str(again) == str(error)

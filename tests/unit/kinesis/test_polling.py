@@ -21,7 +21,8 @@ from kinesis_efo.errors import (
 from kinesis_efo.kinesis.events import ChildShard, Event, read_answer
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
-from kinesis_efo.kinesis.subscription import ShardSubscription, State
+from kinesis_efo.kinesis.stats import State
+from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
@@ -57,7 +58,7 @@ class PolledWorld(OpenSink):
         await self.room.wait()
         self.events.append(event)
 
-    def subscribe(self, retry: RetrySettings = RetrySettings()) -> ShardSubscription:  # noqa: B008
+    def subscribe(self, retry: RetrySettings = RetrySettings(max_retries=10)) -> ShardSubscription:  # noqa: B008
         context = ReadContext(
             REF, "the manifest", self.transport, self.topology,
             retry, polling_limits(KINESIS_LIMITS), self.clock, lambda: 1.0,

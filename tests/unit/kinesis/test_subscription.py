@@ -28,7 +28,8 @@ from kinesis_efo.errors import (
 from kinesis_efo.kinesis.events import ChildShard, Event
 from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
-from kinesis_efo.kinesis.subscription import ShardHistory, ShardSubscription, State
+from kinesis_efo.kinesis.stats import State
+from kinesis_efo.kinesis.subscription import ShardHistory, ShardSubscription
 from kinesis_efo.local.sequence import Numbering
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -62,6 +63,10 @@ TAKEN_OVER = broken_off("ResourceInUseException", "Another subscription took ove
 MISSING = refused("ResourceNotFoundException", "Consumer does not exist")
 
 
+TEN = RetrySettings(max_retries=10)
+"""Counts, so that tests need not wait for the ten minutes of the defaults."""
+
+
 class Sink(OpenSink):
     """Takes every event, some of them late."""
 
@@ -90,7 +95,7 @@ class ScriptedWorld:
         start: Position = TRIM_HORIZON,
         topology: ScriptedTopology | None = None,
         delays: dict[int, float] | None = None,
-        retry: RetrySettings = RetrySettings(),  # noqa: B008
+        retry: RetrySettings = TEN,
         fail_on_data_loss: bool | None = None,
     ) -> None:
         self.clock = LoopClock()
@@ -376,6 +381,47 @@ async def test_ten_failures_in_a_row_are_retried_and_eleven_are_fatal() -> None:
     )
     assert error.__cause__ is errors[0]
     assert len(world.transport.calls) == 11
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        refused("InternalFailureException", "down", 500),
+        [broken_off("InternalFailureException", "down")],
+        Opening(10_000),
+        [Silence()],
+    ],
+    ids=["refused", "broken off", "hangs", "silent"],
+)
+@virtual
+async def test_by_default_ten_minutes_without_progress_are_fatal(failure: Any) -> None:
+    world = ScriptedWorld(*[failure] * 500, retry=RetrySettings())
+    error = await world.fails(RetriesExhaustedError, "without any progress, ", "'subscribe.retryTimeout'")
+    assert 600 <= world.elapsed <= 600 + 2 * (60 + 35 + 10)
+    assert f"progress, {len(world.transport.calls)} in 6" in str(error)
+
+
+@virtual
+async def test_by_default_nine_minutes_without_progress_are_borne_as_often_as_they_come() -> None:
+    down = refused("InternalFailureException", "down", 500)
+    world = await ScriptedWorld(*[down] * 55, [payload(1)], *[down] * 55, [END], retry=RetrySettings()).ends()
+    assert world.elapsed > 2 * 500
+    assert world.stats.failures == {"InternalFailureException": 110}
+
+
+@virtual
+async def test_minutes_without_a_lease_do_not_count_as_failing() -> None:
+    world = ScriptedWorld(*[refused("InternalFailureException", "down", 500)] * 10, [END], retry=RetrySettings())
+    history = ShardHistory(world.context, SHARD)
+    for _ in range(3):
+        running = asyncio.ensure_future(world.subscribe(history=history).run())
+        await asyncio.sleep(5)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await asyncio.sleep(900)
+    world.subscription = world.subscribe(history=history)
+    await world.ends()
+    assert world.stats.failures == {"InternalFailureException": 10}
 
 
 @virtual

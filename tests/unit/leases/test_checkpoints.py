@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.errors import LeaseError, LeaseLostError, LeaseTableError
 from kinesis_efo.leases import Checkpoints, Lease, LeaseInfo, LeaseKeys, Pace
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
@@ -19,6 +20,7 @@ from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock, run
 
 KEYS = LeaseKeys({"s": "dev-s"})
+STREAM = StreamIdentity("arn:s", 1_700_000_000)
 
 
 def shard(name: str) -> ShardKey:
@@ -35,12 +37,14 @@ class Run:
     def __init__(self, store: MemoryLeaseStore, epoch: int | None = 1, pace: Pace = Pace()) -> None:  # noqa: B008
         self.epoch = epoch
         self.network = Network(store, Random(7))
+        self.identity = STREAM
         self.failures: list[LeaseError] = []
         self.known: dict[tuple[ShardKey, Position], float] = {}
         self.checkpoints = Checkpoints(
             self.network,
             KEYS,
             lambda _stream: self.epoch,
+            lambda _stream: self.identity,
             pace,
             LoopClock(),
             read_until=lambda key, position: self.known.get((key, position)),
@@ -85,6 +89,69 @@ def scenario(test: Callable[[Fixture], Awaitable[None]]) -> Callable[[], None]:
     return in_virtual_time
 
 
+EARLIER = StreamIdentity("arn:s", 1_600_000_000)
+
+
+def stray(name: str, checkpoint: Position = SHARD_END, epoch: int = 7, **more: object) -> Lease:
+    """The row of a shard of an earlier stream."""
+    return Lease(f"s:{name}", 41, checkpoint=checkpoint, epoch=epoch, stream=EARLIER, **more)  # type: ignore[arg-type]
+
+
+# -- of which stream
+
+
+@scenario
+async def test_rows_of_an_earlier_stream_are_replaced_wherever_they_stood(f: Fixture) -> None:
+    f.put(stray("p"), stray("q", Position.after(10**60), parents=frozenset({"p"})), stray("gone"))
+    run = f.run(epoch=8)
+    checkpoints = await run.begin()
+    checkpoints.want(infos("pqr"))
+    checkpoints.note(shard("p"), Position.after(5), 4)
+    await asyncio.sleep(10)
+    assert sorted(f.store.items) == ["s:p", "s:q", "s:r"]
+    assert (f.row("p").position, f.row("p").record) == (Position.after(5), 4)
+    assert (f.row("q").position, f.row("q").parents) == (TRIM_HORIZON, frozenset())
+    assert {f.row(name).stream for name in "pqr"} == {STREAM}
+    assert {f.row(name).epoch for name in "pqr"} == {8}
+    assert run.failures == []
+
+
+@scenario
+async def test_what_an_earlier_stream_was_read_to_says_nothing_of_this_one(f: Fixture) -> None:
+    f.put(
+        stray("p", TRIM_HORIZON, read_until=1_600_000_100.0),
+        replace(stray("q", TRIM_HORIZON, read_until=9.0), stream=None),
+    )
+    checkpoints = await f.run(epoch=8).begin()
+    assert checkpoints.read_until(shard("p"), TRIM_HORIZON) is None
+    assert checkpoints.read_until(shard("q"), TRIM_HORIZON) == 9.0
+
+
+@scenario
+async def test_rows_that_a_later_run_wrote_stay_whatever_their_stream(f: Fixture) -> None:
+    f.put(stray("p", Position.after(9), epoch=9))
+    run = f.run(epoch=8)
+    checkpoints = await run.begin()
+    checkpoints.want(infos("p"))
+    checkpoints.note(shard("p"), Position.after(5))
+    await asyncio.sleep(60)
+    assert f.row("p") == stray("p", Position.after(9), epoch=9)
+    assert run.failures == []
+
+
+@scenario
+async def test_where_the_creation_is_not_known_no_row_counts_as_another_streams(f: Fixture) -> None:
+    f.put(stray("p", Position.after(9)), stray("q", SHARD_END))
+    run = f.run(epoch=8)
+    run.identity = StreamIdentity("arn:s")
+    checkpoints = await run.begin()
+    checkpoints.want(infos("p"))
+    checkpoints.note(shard("p"), Position.after(12))
+    await asyncio.sleep(10)
+    assert (f.row("p").position, f.row("p").stream) == (Position.after(12), run.identity)
+    assert f.row("q") == stray("q", SHARD_END)
+
+
 # -- writing
 
 
@@ -103,6 +170,7 @@ async def test_a_shard_gets_a_row_as_soon_as_it_is_read(f: Fixture) -> None:
         starting_hash_key="0",
         ending_hash_key="9",
         epoch=3,
+        stream=STREAM,
     )
     assert f.row("q").position == TRIM_HORIZON
 
@@ -120,6 +188,18 @@ async def test_checkpoints_are_batched_and_only_go_forward(f: Fixture) -> None:
     assert 20 <= len(stored) <= 24
     assert stored == sorted(stored, key=int)
     assert f.row("p").position == Position.after(10**55 + 999)
+
+
+@scenario
+async def test_a_row_that_is_created_where_a_micro_batch_ended_names_its_last_record(f: Fixture) -> None:
+    checkpoints = await f.run().begin()
+    end = Position.after(50)
+    checkpoints.note(shard("p"), end, 47)
+    checkpoints.note(shard("q"), Position.after(30), 29)
+    checkpoints.want({shard(name): LeaseInfo(end) for name in "pq"})
+    await asyncio.sleep(0.5)
+    assert (f.row("p").record, f.row("p").position) == (47, end)
+    assert f.row("q").position == end, "a row never begins behind its shard's start"
 
 
 @scenario

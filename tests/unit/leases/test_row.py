@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.leases import Lease, LeaseInfo, LeaseKeys, run_key
+from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.leases import Lag, Lease, LeaseInfo, LeaseKeys, run_key
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
 numbers = st.integers(0, 10**129 - 1)
@@ -19,6 +20,7 @@ positions = st.one_of(
     st.integers(0, 10**13).map(Position.at_timestamp),
 )
 texts = st.text("abc:-0123456789/", min_size=1, max_size=20)
+counts = st.integers(0, 10**12)
 leases = st.builds(
     Lease,
     key=texts,
@@ -33,7 +35,12 @@ leases = st.builds(
     ending_hash_key=st.none() | st.integers(0, 2**128 - 1).map(str),
     epoch=st.integers(0, 10**9),
     endpoint=st.none() | texts,
+    fetcher=st.none() | texts,
     read_until=st.none() | st.integers(0, 10**13).map(lambda milliseconds: milliseconds / 1000),
+    lag=st.none()
+    | st.tuples(counts, counts).map(lambda fields: Lag(*fields))
+    | st.tuples(counts, counts, counts, texts).map(lambda fields: Lag(*fields)),
+    stream=st.none() | st.builds(StreamIdentity, texts, st.none() | st.integers(0, 10**11 - 1)),
 )
 
 
@@ -67,6 +74,7 @@ def test_names_and_types_are_kcls() -> None:
         "grpc://x",
         1700000000.123,
         51,
+        StreamIdentity("arn:orders", 1_600_000_000),
     )
     assert lease.to_item() == {
         "leaseKey": {"S": "shardId-1"},
@@ -83,6 +91,8 @@ def test_names_and_types_are_kcls() -> None:
         "endpoint": {"S": "grpc://x"},
         "readUntil": {"N": "1700000000123"},
         "continuation": {"S": "51"},
+        "streamArn": {"S": "arn:orders"},
+        "streamCreated": {"N": "1600000000"},
     }
 
 
@@ -143,6 +153,16 @@ def test_rows_that_are_no_leases_are_told_apart(kind: str) -> None:
         ({"leaseCounter": {"N": "1.5"}}, "has attribute 'leaseCounter' = '1.5', expected a whole number"),
         ({"checkpoint": {"S": "-1"}}, "has attribute 'checkpoint' = '-1', expected a sequence number"),
         ({"checkpoint": {"S": "NEWEST"}}, "has attribute 'checkpoint' = 'NEWEST', expected a sequence number"),
+        ({"streamArn": {"S": "a"}, "streamCreated": {"N": "1.5"}}, "'streamCreated' = '1.5', expected a whole number"),
+        (
+            {"streamArn": {"S": "a"}, "streamCreated": {"N": "9" * 30}},
+            "'streamCreated' = '999999999999999999999999999999', expected epoch seconds",
+        ),
+        ({"streamArn": {"S": "a"}, "streamCreated": {"N": "-1"}}, "'streamCreated' = '-1', expected epoch seconds"),
+        ({"streamArn": {"N": "1"}}, "has attribute 'streamArn' = {'N': '1'}, expected type S"),
+        ({"lag": {"N": "7"}}, "has attribute 'lag' = {'N': '7'}, expected type M"),
+        ({"lag": {"M": {"shards": {"N": "many"}}}}, "has attribute 'shards' = 'many', expected a whole number"),
+        ({"lag": {"M": {"shards": {"N": "1"}}}}, "has no attribute 'bufferedBytes'"),
         ({"parentShardId": {"S": "x"}}, "has attribute 'parentShardId' = {'S': 'x'}, expected type SS"),
     ],
 )

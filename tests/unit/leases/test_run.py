@@ -19,7 +19,7 @@ from kinesis_efo.errors import (
     LeaseTableError,
     TableUnavailableError,
 )
-from kinesis_efo.leases import LeaseKeys, LeaseListener, RunLease, SilentListener, Timing, run_key
+from kinesis_efo.leases import Lag, LeaseKeys, LeaseListener, RunLease, SilentListener, Timing, run_key
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.run import LeaseStats
 from kinesis_efo.positions import Position
@@ -342,6 +342,29 @@ async def test_an_unreachable_table_costs_the_leases_at_the_deadline_and_they_co
 
 
 @scenario
+async def test_the_row_says_how_far_the_run_is_behind_with_its_renewals_and_in_no_other_write(f: Fixture) -> None:
+    class Telling(Listener):
+        behind = 1500
+
+        def lag(self, stream: str) -> Lag:
+            return Lag(7, 80, self.behind, f"shardId-of-{stream}")
+
+    listener = Telling(f, "a")
+    lease = await f.begin(streams="pq", listener=listener)
+    await lease.wait_held("pq")
+    assert f.row("p").lag is None, "nothing was read yet when it was taken"
+    await asyncio.sleep(TIMEOUT)
+    assert f.row("p").lag == Lag(7, 80, 1500, "shardId-of-p")
+    listener.behind = 9
+    writes = len(f.store.writes)
+    await asyncio.sleep(5 * TIMEOUT)
+    assert f.row("q").lag == Lag(7, 80, 9, "shardId-of-q")
+    assert len(f.store.writes) - writes <= 2 * (5 * 3 + 1)
+    await lease.stop()
+    assert f.row("p").lag is None, "a run that has ended is not behind"
+
+
+@scenario
 async def test_a_table_that_stays_unreachable_ends_the_run_with_its_last_error(f: Fixture) -> None:
     lease = await f.begin(streams="p")
     await lease.wait_held("p")
@@ -349,7 +372,8 @@ async def test_a_table_that_stays_unreachable_ends_the_run_with_its_last_error(f
     await asyncio.sleep(Timing().patience - 1)
     assert lease.failure is None
     with pytest.raises(
-        TableUnavailableError, match=r"^application lake: .* not be used for 60\d s, given up: .*throttled$"
+        TableUnavailableError,
+        match=r"^application lake: .* not be used for 60\d s, given up: .*throttled\. .*'subscribe.retryTimeout' lets it",
     ):
         await lease.wait_held("p", at_most=30)
     assert f.failed == [lease.failure]

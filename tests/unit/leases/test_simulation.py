@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.errors import LeaseError
 from kinesis_efo.leases import Checkpoints, LeaseInfo, LeaseKeys, Pace, RunLease, SilentListener, Timing
 from kinesis_efo.leases.row import Item, Lease
@@ -51,6 +52,7 @@ class Process(SilentListener):
             self.network,
             KEYS,
             self.lease.epoch,
+            StreamIdentity,
             Pace(),
             clock,
             read_until=lambda _shard, _position: None,

@@ -49,6 +49,12 @@ def lines(values: Values, before: Values | None = None) -> list[dict[str, Any]]:
     return [check(line) for line in emf_lines(values, before or {}, 1_700_000_000_000)]
 
 
+def test_alarms_are_not_multiplied_by_fetchers() -> None:
+    (line,) = lines({(LAG, (*ABOUT, ("fetcher", "3"), *SHARD[len(ABOUT) :])): 250})
+    assert line["Fetcher"] == "3"
+    assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["Application", "Environment", "Stream"]]
+
+
 def test_the_shard_is_a_member_but_no_dimension() -> None:
     (line,) = lines({(LAG, SHARD): 250, (RECORDS, SHARD): 7})
     assert line == {

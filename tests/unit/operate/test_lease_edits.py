@@ -111,6 +111,15 @@ def test_an_import_understands_the_keys_of_kcl_and_passes_over_other_streams() -
     assert found.skipped == ["123456789012:elsewhere:1700000000:shardId-1", "shardId-2"]
 
 
+def test_of_two_rows_of_a_shard_the_one_of_the_present_version_is_imported() -> None:
+    keys = LeaseKeys({"orders": "dev-orders"})
+    source = [Lease("orders:shardId-1", checkpoint=Position.after(9)), Lease("shardId-1", checkpoint=Position.after(5))]
+    for rows in (source, source[::-1]):
+        [edit] = imported(rows, keys, {}, keys, now_ms=0).edits
+        assert edit.after is not None
+        assert edit.after.checkpoint == Position.after(9)
+
+
 def test_what_was_written_meanwhile_is_left_alone_unless_forced() -> None:
     async def main() -> None:
         for change in (

@@ -8,14 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, ShardKey, ShardRange
-from kinesis_efo.spark.partitions import (
-    TASK_BYTES,
-    FetcherAddress,
-    KinesisPartition,
-    coalesce,
-    streams_with_generations,
-)
+from kinesis_efo.spark.partitions import TASK_BYTES, KinesisPartition, coalesce, streams_with_generations
 from tests.support.fetched import after, key
 
 pytestmark = pytest.mark.spark
@@ -67,8 +62,9 @@ def test_every_range_is_in_one_task_and_tasks_are_even(sizes: list[int]) -> None
 
 
 def test_a_partition_can_be_pickled_and_does_not_show_the_secret() -> None:
-    partition = KinesisPartition(FetcherAddress("grpc://127.0.0.1:1", "s3cret"), ranges(1), deaggregate=True)
+    address = FetcherAddress("here", 1, ("10.0.0.7",), "a certificate")
+    partition = KinesisPartition(address, "s3cret", ranges(1), deaggregate=True)
     again = pickle.loads(pickle.dumps(partition))
-    assert (again.address, again.ranges, again.deaggregate) == (partition.address, partition.ranges, True)
+    assert (again.address, again.secret, again.ranges, again.deaggregate) == (address, "s3cret", partition.ranges, True)
     assert "s3cret" not in repr(partition) + repr(partition.address)
     assert repr(partition) == "KinesisPartition(orders:shardId-000000000000 (TRIM_HORIZON, AFTER:10])"

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kinesis_efo.errors import DataLossError
+from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.messages import PollReply, ShardProgress
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable
+from kinesis_efo.spark.finished import PlannedNote, mark_finished, presence
 from kinesis_efo.spark.partitions import KinesisPartition
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from tests.support.fetched import after, key
 
 pytestmark = pytest.mark.spark
 
+HERE, THERE, PLANNER = (FetcherAddress("here", port) for port in (1, 2, 3))
 START = Position.at_timestamp(1_700_000_000_000)
 MANIFEST = Manifest("lake", "dev", "us-east-1", "leases", {}, "manifest.json", {})
 
@@ -60,6 +66,9 @@ class Reader(KinesisStreamReader):
         super().__init__(SourceOptions.parse({"manifest": "m.json", **options}), MANIFEST)
         self.fetcher = Fetcher()
         self.initial_offsets = 0
+        self.late = 0
+        self.waited: list[float] = []
+        self.fetchers: dict[ShardKey, FetcherAddress | None] = {}
         self.started = False
         self._start_at = Offset(initial)
 
@@ -70,9 +79,15 @@ class Reader(KinesisStreamReader):
             self.initial_offsets += 1
             return self._start_at
 
-        return SimpleNamespace(location="grpc://here", secret="s", initial_offset=initial_offset)
+        def place(ranges: list[ShardRange], at_most: float) -> list[FetcherAddress | None]:
+            self.waited.append(at_most)
+            late = len(self.waited) <= self.late
+            return [None if late else self.fetchers.get(wanted.key, HERE) for wanted in ranges]
 
-    def _fetcher(self) -> Any:
+        planner = PLANNER if self.fetchers else None
+        return SimpleNamespace(secret="s", initial_offset=initial_offset, place=place, planner_address=planner)
+
+    def _planner(self) -> Any:
         return self.fetcher
 
 
@@ -83,6 +98,39 @@ def offset(**positions: Position) -> dict[str, Any]:
 
 def ranges(partitions: Any) -> list[ShardRange]:
     return sorted(r for partition in partitions for r in partition.ranges)
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_micro_batch_after_which_spark_never_asks_is_done_where_the_driver_says_so(
+    tmp_path: Path, done: bool
+) -> None:
+    tmp_path.chmod(0o700)
+    presence(tmp_path, 1).touch()
+    reader = Reader({key(0): START})
+    reader._note = PlannedNote(tmp_path, 1)
+    reader.fetcher.there[key(0)] = (after(9), 3)
+    assert reader.latestOffset(offset(s0=START)) == offset(s0=after(9))
+    reader.partitions(offset(s0=START), offset(s0=after(9)))
+    if done:
+        mark_finished(tmp_path, json.dumps(offset(s0=after(9))))
+    reader.stop()
+    assert reader.fetcher.commits == ([Offset({key(0): after(9)})] if done else [])
+    assert list(tmp_path.iterdir()) == [presence(tmp_path, 1)]
+
+
+def test_a_reader_whose_fetcher_has_failed_stops_all_the_same(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    presence(tmp_path, 1).touch()
+    reader = Reader({key(0): START})
+    reader._note = PlannedNote(tmp_path, 1)
+    reader.partitions(offset(s0=START), offset(s0=after(9)))
+    mark_finished(tmp_path, json.dumps(offset(s0=after(9))))
+
+    def fail(_: Offset) -> None:
+        raise DataLossError("gone")
+
+    reader.fetcher.commit = fail  # type: ignore[method-assign]
+    reader.stop()
 
 
 def test_spark_4_0_starts_a_query_with_the_latest_offset() -> None:
@@ -251,6 +299,31 @@ def test_available_now_goes_before_catch_up() -> None:
     end = reader.latestOffset(offset(s0=after(1)))
     assert end == offset(s0=after(5))
     assert reader.latestOffset(end) == end
+
+
+def test_tasks_are_made_for_each_fetcher_and_know_the_planner() -> None:
+    reader = Reader({key(number): after(0) for number in range(4)})
+    reader.fetchers = {key(1): THERE}
+    reader.late = 3
+    reader.fetcher.there = {key(number): (after(10), 1) for number in range(4)}
+    begin = reader.initialOffset()
+    tasks = reader.partitions(begin, reader.latestOffset(begin))
+    assert {(task.address, *(r.key for r in task.ranges)) for task in tasks} == {
+        (HERE, key(0), key(2), key(3)),
+        (THERE, key(1)),
+    }
+    assert reader.waited == [0.2] * 4, "no task begins before all shards are read by somebody"
+    assert all(task.planner == PLANNER for task in tasks)
+
+
+def test_parents_and_children_in_one_micro_batch_are_read_by_one_task_whoever_has_them() -> None:
+    reader = Reader({key(0): START}, catchUp="true")
+    reader.fetchers = {key(0): HERE, key(1): THERE}
+    reader.fetcher.ends = [Offset({key(0): SHARD_END, key(1): after(30)})]
+    begin = reader.initialOffset()
+    (task,) = reader.partitions(begin, reader.latestOffset(begin))
+    assert task.address is None
+    assert [wanted.key for wanted in task.ranges] == [key(0), key(1)]
 
 
 def test_the_lag_is_reported_without_a_call_to_the_fetcher() -> None:

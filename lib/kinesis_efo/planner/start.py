@@ -6,10 +6,11 @@ import logging
 from collections.abc import Collection, Mapping
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import LeaseTableError
+from kinesis_efo.errors import LeaseTableError, StreamReplacedError
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.store import LeaseStore, Scan
+from kinesis_efo.leases.strays import strays
 from kinesis_efo.options import Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, PositionKind, ShardKey
 
@@ -29,6 +30,7 @@ async def start_offset(
         clock: `LATEST` means its present time. That is stored, so that a restart before the first record skips nothing.
 
     Raises:
+        StreamReplacedError: The leases are of another stream.
         KinesisEfoError: A stream cannot be listed, or has no leases to start from.
     """
     now = Position.at_timestamp(round(clock.time() * 1000))
@@ -48,6 +50,7 @@ async def _from_leases(
 ) -> Offset:
     scan = await table.scan()
     _refuse_foreign(scan, table, streams, lease_keys)
+    _refuse_strays(scan, table, streams, lease_keys)
     positions: dict[ShardKey, Position] = {}
     parents: dict[ShardKey, frozenset[str]] = {}
     for shard, lease in lease_keys.by_shard(scan.leases).items():
@@ -78,6 +81,16 @@ def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lea
                 f"kinesis-efo option 'startingPosition' is LEASES, but row {lease.key} of {table.label} is a KCL application's: a query "
                 "never uses a KCL's table. Give the application a table of its own, and copy the positions with "
                 "`kinesis-efo leases import-kcl --from-table <the KCL's table>`"
+            )
+
+
+def _refuse_strays(scan: Scan, table: LeaseStore, streams: Mapping[str, Stream], lease_keys: LeaseKeys) -> None:
+    rows = lease_keys.by_shard(scan.leases)
+    for name, stream in streams.items():
+        if what := strays((row for shard, row in rows.items() if shard.stream == name), stream.identity):
+            raise StreamReplacedError(
+                f"kinesis-efo option 'startingPosition' is LEASES, but in {table.label} {what}. Start at TRIM_HORIZON to read all that the "
+                "present stream has; or write its checkpoints anew first, with `kinesis-efo leases reset --to TRIM_HORIZON`"
             )
 
 

@@ -1,7 +1,4 @@
-"""Calls to a fetcher that lives in an event loop of this process, for the stream reader's thread.
-
-`FetcherClient` makes the same calls from other processes.
-"""
+"""Calls to the planner, which lives in an event loop of this process, for the stream reader's thread."""
 
 from __future__ import annotations
 
@@ -11,43 +8,43 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
-from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.messages import PollReply
+from kinesis_efo.planner.planner import Planner
 from kinesis_efo.positions import Offset
 
 T = TypeVar("T")
 _LOOK_SECONDS: Final = 1.0
 
 
-class LocalFetcher:
-    """Calls a fetcher from other threads than its own.
+class PlannerCalls:
+    """Calls a planner from other threads than its own.
 
     Args:
-        fetcher: The fetcher.
+        planner: The planner.
         loop: The event loop that it lives in.
         alive: Whether the loop runs.
     """
 
-    def __init__(self, fetcher: Fetcher, loop: asyncio.AbstractEventLoop, alive: Callable[[], bool]) -> None:
-        self._fetcher = fetcher
+    def __init__(self, planner: Planner, loop: asyncio.AbstractEventLoop, alive: Callable[[], bool]) -> None:
+        self._planner = planner
         self._loop = loop
         self._alive = alive
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
-        """Ask how far the next micro-batch may go; see `Fetcher.poll`.
+        """Ask how far the next micro-batch may go; see `Planner.poll`.
 
         Raises:
             KinesisEfoError: Reading failed for good, or the fetcher has stopped.
         """
-        return self._run(self._fetcher.poll(offset, max_bytes, max_records, timeout))
+        return self._run(self._planner.poll(offset, max_bytes, max_records, timeout))
 
     def commit(self, offset: Offset) -> None:
-        """Tell the fetcher that Spark will not ask for anything up to an offset again."""
-        self._run(self._fetcher.commit(offset))
+        """Note that Spark will not ask for anything up to an offset again."""
+        self._run(self._planner.commit(offset))
 
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
-        """Where the streams end right now; see `Fetcher.tips`."""
-        return self._run(self._fetcher.tips(offset, timeout))
+        """Where the streams end right now; see `Planner.tips`."""
+        return self._run(self._planner.tips(offset, timeout))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         stopped = FetcherUnreachableError("the fetcher has stopped: its query has ended")

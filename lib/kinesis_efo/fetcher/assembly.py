@@ -1,0 +1,105 @@
+"""Puts together what reads the streams of a manifest: clients, transport, topology."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from aiobotocore.config import AioConfig
+
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.clock import Clock
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, polling_limits
+from kinesis_efo.kinesis.recovery import Limits
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Transport, reading_little
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.options import SourceOptions
+
+if TYPE_CHECKING:
+    from kinesis_efo.fetcher.certificate import Certificate
+
+logger = logging.getLogger(__name__)
+
+_MOST_SUBSCRIPTIONS: Final = 20_000
+
+
+async def open_streams(
+    stack: AsyncExitStack,
+    clients: AsyncClients,
+    manifest: Manifest,
+    options: SourceOptions,
+    budget: Budget,
+    clock: Clock,
+    limits: Limits,
+) -> dict[str, Stream]:
+    """Open what is needed to read the streams.
+
+    Args:
+        stack: Closes it again.
+        clients: Makes AWS clients.
+        manifest: The application, with the streams to read.
+        options: The options of the query.
+        budget: The bytes that all shards share.
+        clock: Time.
+        limits: Kinesis' times.
+
+    Returns:
+        The streams by logical name.
+    """
+    control = await stack.enter_async_context(await clients.open("kinesis"))
+    transport = await _open_transport(stack, clients, options, budget, clock)
+    limits = polling_limits(limits) if options.read_mode == "polling" else limits
+    return {
+        name: Stream(
+            ref,
+            transport,
+            Topology(control),
+            options.retry,
+            manifest.source,
+            clock,
+            limits,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )
+        for name, ref in manifest.streams.items()
+    }
+
+
+async def _open_transport(
+    stack: AsyncExitStack, clients: AsyncClients, options: SourceOptions, budget: Budget, clock: Clock
+) -> Transport:
+    polling = options.read_mode == "polling"
+    config = AioConfig(
+        **(POLLING_CONFIG if polling else {**SUBSCRIPTION_CONFIG, **reading_little(lambda: budget.share)}),
+        max_pool_connections=_MOST_SUBSCRIPTIONS,
+    )
+    client = await stack.enter_async_context(await clients.open("kinesis", config))
+    if polling:
+        return PollingTransport(client, clock, options.polling_interval)
+    return BotoTransport(client)
+
+
+def certificate_for(options: SourceOptions, listening: Listening, clock: Clock) -> Certificate | None:
+    """The certificate of a service that listens somewhere; None where it serves in the clear.
+
+    Args:
+        options: The options of the query.
+        listening: Where it listens.
+        clock: Tells the date.
+    """
+    if not options.fetcher_tls:
+        logger.warning(
+            "kinesis-efo option 'fetcherTls' is false: whoever sees the traffic between tasks and fetcher reads the records, and "
+            "the secret with which he can fetch more"
+        )
+    elif not listening.loopback_only:
+        # On loopback alone nothing is encrypted, and the library need not be loaded.
+        from kinesis_efo.fetcher.certificate import make_certificate
+
+        return make_certificate(datetime.fromtimestamp(clock.time(), UTC))
+    return None

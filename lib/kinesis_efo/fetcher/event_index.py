@@ -1,0 +1,199 @@
+"""Where the events of one shard end, what they occupy and when they came: what planning needs to know of a buffer.
+
+The planner keeps one for a shard that is buffered in another process.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from kinesis_efo.positions import SHARD_END, Position, PositionKind
+
+_COMPACT_AFTER: Final = 1024
+_BEHIND_ALL: Final = 10**400
+
+
+class Portion(NamedTuple):
+    """The next events behind a position.
+
+    Attributes:
+        through: Position behind the last of them.
+        bytes: What they occupy.
+        records: Kinesis records in them.
+    """
+
+    through: Position
+    bytes: int
+    records: int
+
+
+class EventIndex:
+    """The events of one shard, in order and without gaps.
+
+    Args:
+        start: Position before the first event.
+
+    Attributes:
+        start: Position before the first event that was not dropped.
+        end: Position behind the last event.
+        waiting_since: When the oldest records in the index arrived, seconds on the monotonic clock; None where it has none.
+        gone: The number of dropped events that still have a slot.
+        compacted: The number of dropped events whose slots were given back.
+    """
+
+    def __init__(self, start: Position) -> None:
+        self.start = start
+        self.end = start
+        self.waiting_since: float | None = None
+        # Parallel columns, bisected by planning and reading. Dropping does not reset the sums; their first element is the
+        # sum before the first event.
+        self._ends: list[int] = []
+        self._since: list[float] = []
+        self._bytes_through = [0]
+        self._records_through = [0]
+        self.gone = 0
+        self.compacted = 0
+
+    def __len__(self) -> int:
+        """The number of events, with those that were dropped and still have a slot."""
+        return len(self._ends)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the newest event is the end of the shard."""
+        return bool(self._ends) and self._ends[-1] == _BEHIND_ALL
+
+    @property
+    def idle(self) -> bool:
+        """Whether the newest event only moved the position: it brought no records."""
+        return self.gone < len(self._ends) and self._records_through[-1] == self._records_through[-2] and not self.ended
+
+    @property
+    def held(self) -> int:
+        """Bytes of the events that were not dropped."""
+        return self._bytes_through[-1] - self._bytes_through[self.gone]
+
+    def append(self, continuation: int | None, size: int, records: int, now: float) -> bool:
+        """Add the next event.
+
+        Args:
+            continuation: The sequence number up to which it reaches; None for the end of the shard.
+            size: Bytes that it occupies; 0 where it has no records.
+            records: Kinesis records in it.
+            now: When it arrived, seconds on the monotonic clock.
+
+        Returns:
+            Whether it has a slot of its own: an event without records moves the one before where that has none either.
+        """
+        end = _BEHIND_ALL if continuation is None else continuation
+        if self.end.kind is PositionKind.AFTER:
+            # Positions only grow, whatever an idle event says: an offset must never step back.
+            end = max(end, self.end.value)
+        self.end = _position(end)
+        if not size and self.idle:
+            # An idle shard sends an event without records every few seconds: one entry holds the newest position.
+            self._ends[-1] = end
+            return False
+        self._ends.append(end)
+        self._since.append(now)
+        self._bytes_through.append(self._bytes_through[-1] + size)
+        self._records_through.append(self._records_through[-1] + records)
+        if records and self.waiting_since is None:
+            self.waiting_since = now
+        return True
+
+    def covers(self, position: Position) -> bool:
+        """Whether everything behind a position is here or still to come, without a gap."""
+        if position == self.start or position.is_end:
+            return True
+        if position.kind is not PositionKind.AFTER:
+            return False
+        # A query reads a shard from its start, so that events from the start on cover every number that the query knows.
+        # Two readers far apart therefore share the buffer of the one behind. If each started its own, they would take the
+        # subscription from each other for ever.
+        return self.start.kind is not PositionKind.AFTER or position.value >= self.start.value
+
+    def end_of(self, index: int) -> Position:
+        """The position behind an event."""
+        return _position(self._ends[index])
+
+    def index_after(self, position: Position) -> int:
+        """The index of the first event behind a position that the index covers."""
+        if position.is_end:
+            return len(self._ends)
+        if position.kind is not PositionKind.AFTER:
+            return self.gone
+        return bisect_right(self._ends, position.value, self.gone)
+
+    def news_since(self, after: Position) -> float | None:
+        """When the first event behind a position arrived that has records or ends the shard; None where there is no such event."""
+        news = self._first_news(self.index_after(after))
+        return self._since[news] if news < len(self._ends) else None
+
+    def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
+        """As many whole events behind a position as stay within both limits.
+
+        Args:
+            after: A position that the index covers.
+            max_bytes: Most bytes.
+            max_records: Most records.
+            some: Include the first event with records, where there is one, whatever its size.
+        """
+        first = self.index_after(after)
+        by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
+        by_records = bisect_right(self._records_through, self._records_through[first] + max_records, first + 1)
+        last = min(by_bytes, by_records) - 1
+        if some:
+            last = max(last, min(self._first_news(first) + 1, len(self._ends)))
+        if last == first:
+            return Portion(after, 0, 0)
+        return Portion(
+            _position(self._ends[last - 1]),
+            self._bytes_through[last] - self._bytes_through[first],
+            self._records_through[last] - self._records_through[first],
+        )
+
+    def sizes(self, index: int) -> tuple[int, int]:
+        """The bytes that an event occupies, and the records in it."""
+        return (
+            self._bytes_through[index + 1] - self._bytes_through[index],
+            self._records_through[index + 1] - self._records_through[index],
+        )
+
+    def drop(self, stop: int) -> int:
+        """Drop the events before an index.
+
+        Returns:
+            The bytes that they occupied.
+        """
+        freed = self._bytes_through[stop] - self._bytes_through[self.gone]
+        self.start = _position(self._ends[stop - 1])
+        self.gone = stop
+        if self.waiting_since is not None:
+            self.waiting_since = self.news_since(self.start)
+        return freed
+
+    def compact(self) -> int:
+        """Give back the slots of dropped events, now and then: deleting from the front moves the rest.
+
+        Returns:
+            How many indexes have moved by.
+        """
+        if self.gone <= _COMPACT_AFTER or self.gone * 2 <= len(self._ends):
+            return 0
+        moved, self.gone = self.gone, 0
+        self.compacted += moved
+        for column in (self._ends, self._since, self._bytes_through, self._records_through):
+            del column[:moved]
+        return moved
+
+    def _first_news(self, first: int) -> int:
+        index = bisect_right(self._records_through, self._records_through[first], first + 1) - 1
+        if index == len(self._ends) > first and self.ended:
+            return index - 1
+        return index
+
+
+def _position(end: int) -> Position:
+    return SHARD_END if end == _BEHIND_ALL else Position.after(end)

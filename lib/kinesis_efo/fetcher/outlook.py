@@ -1,0 +1,152 @@
+"""Tells how far the next micro-batch may go, from what is buffered; remembers in which shards something has happened.
+
+Where thousands of shards are idle, looking at all of them would take longer than everything else. So only those are looked at
+in which something happened since the last time, and those that have records which no micro-batch took yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.fetcher.budget import Signal
+from kinesis_efo.fetcher.event_index import Portion
+from kinesis_efo.fetcher.messages import ShardProgress
+from kinesis_efo.fetcher.planning import Buffered, plan
+from kinesis_efo.positions import Offset, Position, ShardKey
+
+
+class Buffers(Protocol):
+    """The buffers of all shards."""
+
+    def buffered(self, key: ShardKey, position: Position) -> Buffered | None:
+        """What is buffered of a shard, once everything behind a position is or will be; None while the shard is not read."""
+
+    def millis_behind(self, key: ShardKey) -> int | None:
+        """How far reading lags, by the last event, in milliseconds."""
+
+    def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
+        """These shards by the budget of bytes that they share."""
+
+
+class Outlook:
+    """Follows one query.
+
+    Args:
+        buffers: The buffers.
+        clock: Time.
+        check: Raises where reading cannot go on.
+
+    Attributes:
+        offset: How far the query has come, as it said last; None before.
+    """
+
+    def __init__(self, buffers: Buffers, clock: Clock, check: Callable[[], None]) -> None:
+        self.offset: Offset | None = None
+        self._buffers = buffers
+        self._clock = clock
+        self._check = check
+        self._fresh: set[ShardKey] = set()
+        self._waiting: set[ShardKey] = set()
+        self._told: dict[ShardKey, Position] = {}
+        self._news = Signal()
+
+    def touch(self, shards: Iterable[ShardKey]) -> None:
+        """Look at shards with the next poll."""
+        self._fresh.update(shards)
+
+    def wake(self) -> None:
+        """Wake the poll that waits."""
+        self._news.notify()
+
+    def follow(self, offset: Offset) -> None:
+        """Take note of where the query is: which shards it reads, and which have to be looked at again."""
+        before = self.offset
+        if offset is before:
+            return
+        moved = offset.changes_since(before)
+        left = before.keys() - offset.keys() if before is not None else set()
+        # Where nothing has happened since it was told how far an idle shard has come, there is nothing to see behind that.
+        self._fresh |= {key for key, at in moved.items() if key in self._waiting or self._told.get(key) != at}
+        self._waiting -= moved.keys() | left
+        for key in left:
+            self._told.pop(key, None)
+        self.offset = offset
+
+    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
+        """Tell how far the next micro-batch may go: at once where there is something new, else after the timeout.
+
+        Args:
+            offset: How far the query has come: positions of all shards.
+            max_bytes: Most bytes of the next micro-batch.
+            max_records: Most records of it.
+            at_most: Seconds to wait where there is nothing new.
+        """
+        self.follow(offset)
+        give_up_at = self._clock.monotonic() + at_most
+        idle: dict[ShardKey, Portion] = {}
+        while True:
+            self._check()
+            idle |= self._look(offset)
+            shards = self._progress(offset, max_bytes, max_records, idle)
+            news = any(shard.records or shard.through == "SHARD_END" for shard in shards)
+            if news or not await self._wait(give_up_at):
+                return shards
+
+    def _look(self, offset: Offset) -> dict[ShardKey, Portion]:
+        """Find out what happened in the shards where something did.
+
+        Returns:
+            How far those go on that have no records.
+        """
+        idle = {}
+        fresh, self._fresh = self._fresh, set()
+        for key in fresh:
+            self._waiting.discard(key)
+            position = offset.get(key)
+            if position is None or position.is_end:
+                continue
+            if (buffer := self._buffers.buffered(key, position)) is None:
+                # It may be allowed again without having been forbidden, and a shard's last event does not come twice.
+                self._fresh.add(key)
+            elif buffer.news_since(position) is None:
+                idle[key] = buffer.portion(position, 0, 0)
+                self._told[key] = idle[key].through
+            else:
+                self._waiting.add(key)
+        return idle
+
+    def _progress(
+        self, offset: Offset, max_bytes: int, max_records: int, idle: Mapping[ShardKey, Portion]
+    ) -> list[ShardProgress]:
+        buffers = {
+            key: buffer for key in self._waiting if (buffer := self._buffers.buffered(key, offset[key])) is not None
+        }
+        portions: dict[ShardKey, Portion] = {}
+        for keys, budget in self._buffers.budgets(buffers):
+            # At most half of a budget: the next micro-batch is fetched into the other half while Spark works on this one.
+            limit = min(max_bytes, budget // 2)
+            portions |= plan({key: buffers[key] for key in keys}, offset, limit, max_records)
+        if sum(each.bytes for each in portions.values()) > max_bytes or _records(portions) > max_records:
+            portions = plan(buffers, offset, max_bytes, max_records)
+        return [
+            ShardProgress(*key, str(portion.through), portion.records, portion.bytes, self._buffers.millis_behind(key))
+            for key, portion in {**idle, **portions}.items()
+        ]
+
+    async def _wait(self, give_up_at: float) -> bool:
+        """Wait for news; False where the time is up first."""
+        remaining = give_up_at - self._clock.monotonic()
+        if remaining <= 0:
+            return False
+        try:
+            await asyncio.wait_for(self._news.wait(), remaining)
+        except TimeoutError:
+            return False
+        return True
+
+
+def _records(portions: Mapping[ShardKey, Portion]) -> int:
+    return sum(portion.records for portion in portions.values())

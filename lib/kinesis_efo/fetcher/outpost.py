@@ -1,0 +1,228 @@
+"""A fetcher outside the planner's process: asks the planner for work, fetches, and reports what has arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kinesis_efo.clock import Clock, within
+from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.budget import Signal
+from kinesis_efo.fetcher.duty import Duty
+from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.messages import pack_error
+from kinesis_efo.fetcher.reporter import Reporter
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
+from kinesis_efo.positions import Offset, Position, ShardKey
+
+logger = logging.getLogger(__name__)
+
+_WAIT_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 0.5
+
+
+class Planner(Protocol):
+    """The way to the planner. Its calls raise `FetcherUnreachableError` where it does not answer."""
+
+    async def work(self, request: WorkRequest) -> Work:
+        """Ask what to do."""
+
+    async def report(self, report: Report) -> ReportReply:
+        """Tell what has arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Who a fetcher is.
+
+    Attributes:
+        place: Which of the run's places it fills.
+        host: The name of its host, for messages.
+        address: How tasks reach it.
+    """
+
+    place: int
+    host: str
+    address: FetcherAddress
+
+
+class Outpost:
+    """Does what the planner says, until the query has ended.
+
+    Args:
+        post: Who this fetcher is.
+        fetcher: Fetches the shards; not started yet.
+        streams: What the query reads.
+        planner: The way to the planner.
+        clock: Time.
+        new_name: Makes up names, no two alike.
+        give_up: Seconds after which a fetcher that hears nothing of the planner ends.
+    """
+
+    def __init__(
+        self,
+        post: Post,
+        fetcher: Fetcher,
+        streams: Streams,
+        planner: Planner,
+        clock: Clock,
+        new_name: Callable[[], str],
+        give_up: float,
+    ) -> None:
+        self._post = post
+        self._fetcher = fetcher
+        self._streams = streams
+        self._planner = planner
+        self._clock = clock
+        self._new_name = new_name
+        self._give_up = give_up
+        self._name = new_name()
+        self._reporter = Reporter(fetcher, streams)
+        self._duty = Duty(clock, self._reporter.wake, self._note_failure)
+        self._following = Signal()
+        self._reports = 0
+        self._failure: KinesisEfoError | None = None
+
+    async def run(self) -> None:
+        """Fetch until the planner says that the query has ended.
+
+        Raises:
+            FetcherUnreachableError: Nothing was heard of the planner for too long.
+            StreamError: The streams cannot be listed.
+        """
+        await self._streams.refresh()
+        self._fetcher.start(self._duty, self._reporter)
+        beside = [asyncio.create_task(self._report()), asyncio.create_task(self._expire())]
+        try:
+            await self._work()
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            await self._fetcher.stop()
+        # The run's lease is released once nobody reads any more.
+        await self._planner.work(self._request(revision=0, done=0, wait=0.0))
+
+    def _request(self, *, revision: int, done: int, wait: float) -> WorkRequest:
+        post = self._post
+        return WorkRequest(
+            self._name,
+            post.place,
+            post.host,
+            post.address,
+            self._fetcher.budget.limit,
+            revision,
+            done,
+            wait,
+            self._fetcher.reading,
+        )
+
+    async def _work(self) -> None:
+        heard_at = self._clock.monotonic()
+        done = 0
+        while True:
+            asked_at = self._clock.monotonic()
+            request = self._request(revision=self._duty.revision, done=done, wait=_WAIT_SECONDS)
+            try:
+                work = await self._planner.work(request)
+            except FetcherUnreachableError as error:
+                silence = self._clock.monotonic() - heard_at
+                if silence >= self._give_up:
+                    raise FetcherUnreachableError(
+                        f"the fetcher on {self._post.host} has heard nothing of the planner for {silence:.0f} s, given up: {error}"
+                    ) from error
+                await self._clock.sleep(_RETRY_SECONDS)
+                continue
+            heard_at = self._clock.monotonic()
+            match work.standing:
+                case "over":
+                    return
+                case "standby":
+                    await self._clock.sleep(_WAIT_SECONDS)
+                case "unknown":
+                    logger.warning("the planner has given this fetcher's shards to others; beginning anew")
+                    await self._begin_anew()
+                    self._name = self._new_name()
+                    done = 0
+                case _ if request.revision == self._duty.revision:
+                    await self._follow(work, asked_at)
+                    done = work.number
+                # Otherwise the shards were given up while the answer was under way: it tells nothing about what is read now.
+
+    async def _follow(self, work: Work, asked_at: float) -> None:
+        change = self._duty.follow(work, asked_at)
+        self._following.notify()
+        # Said with the next request: by then their connections must be closed.
+        await asyncio.gather(*self._fetcher.let_go(change.end), return_exceptions=True)
+        for key, position in change.begin.items():
+            self._fetcher.buffered(key, position)
+        self._reporter.touch(change.begin)
+        self._fetcher.allowed()
+        if work.done:
+            done = {ShardKey(stream, shard): Position.parse(text) for stream, shard, text in work.done}
+            await self._commit(done)
+
+    async def _commit(self, done: dict[ShardKey, Position]) -> None:
+        try:
+            await self._fetcher.commit(Offset(done))
+        except KinesisEfoError as error:
+            logger.debug("not committed: %s", error)  # it was reported, and the query fails
+
+    async def _begin_anew(self) -> None:
+        await asyncio.gather(*self._fetcher.let_go(self._duty.forget()), return_exceptions=True)
+        self._reporter.forget()
+        self._reports = 0
+
+    async def _expire(self) -> None:
+        """Stop reading when nothing was heard of the planner for as long as the run's lease lasts."""
+        while True:
+            left = self._duty.next_expiry - self._clock.monotonic()
+            if left > 0:
+                await within(self._clock, min(left, 3600.0), self._following.wait())
+            elif expired := self._duty.expired():
+                logger.warning(
+                    "nothing was heard of the planner for as long as its lease lasts: %d shards closed", len(expired)
+                )
+                await self._begin_anew()
+            else:
+                await self._following.wait()
+
+    async def _report(self) -> None:
+        next_at = self._clock.monotonic()
+        while True:
+            if not self._reporter.waits:
+                # Positions of idle shards need not be told at once.
+                await within(self._clock, _WAIT_SECONDS, self._reporter.news.wait())
+            if (early := next_at - self._clock.monotonic()) > 0:
+                await self._clock.sleep(early)
+            asked = self._reporter.waits
+            shards = self._reporter.collect()
+            failure = pack_error(self._failure) if self._failure is not None else b""
+            if not (shards or asked or failure):
+                continue
+            asked_at = self._clock.monotonic()
+            self._reports += 1
+            number, revision = self._reports, self._duty.revision
+            try:
+                reply = await self._planner.report(Report(self._name, number, shards, failure))
+            except FetcherUnreachableError:
+                reply = ReportReply(known=False)
+            next_at = asked_at + reply.pause
+            if reply.known and not reply.again:
+                if failure:
+                    self._failure = None
+                if reply.revision == revision:
+                    self._duty.heard(asked_at)
+                continue
+            self._reporter.forget()
+            self._reports = 0
+            await self._clock.sleep(_RETRY_SECONDS)
+
+    def _note_failure(self, error: KinesisEfoError) -> None:
+        self._failure = error
+        self._reporter.wake()

@@ -1,0 +1,46 @@
+"""The client of the planner's Arrow Flight service, for fetchers of other processes and for tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kinesis_efo.fetcher.connection import Connection
+from kinesis_efo.fetcher.work import (
+    REPORT,
+    WHERE,
+    WORK,
+    Report,
+    ReportReply,
+    WhereReply,
+    WhereRequest,
+    Work,
+    WorkRequest,
+)
+from kinesis_efo.positions import ShardKey
+
+_ANSWER_SECONDS: Final = 10.0
+
+
+class PlannerClient(Connection):
+    """One connection to the planner of a run; see `Connection`."""
+
+    service = "planner"
+
+    def work(self, request: WorkRequest) -> Work:
+        """Ask what to do."""
+        return self.action(WORK, request, Work, request.wait + _ANSWER_SECONDS)
+
+    def report(self, report: Report) -> ReportReply:
+        """Tell what has arrived."""
+        return self.action(REPORT, report, ReportReply, _ANSWER_SECONDS)
+
+    def where(self, shards: Sequence[ShardKey], wait: float) -> WhereReply:
+        """Ask who reads some shards now.
+
+        Args:
+            shards: The shards.
+            wait: Seconds to wait until all of them are read by somebody.
+        """
+        request = WhereRequest([(shard.stream, shard.shard) for shard in shards], wait)
+        return self.action(WHERE, request, WhereReply, wait + _ANSWER_SECONDS)

@@ -1,0 +1,171 @@
+"""Reads ranges in a task from whoever fetches their shards, also where that changes in the middle of a range."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import takewhile
+from typing import Final, Protocol
+
+from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
+from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.client import FetcherClient, RangePayloads
+from kinesis_efo.fetcher.planner_client import PlannerClient
+from kinesis_efo.fetcher.work import WhereReply
+from kinesis_efo.kinesis.events import read_head
+from kinesis_efo.positions import SHARD_END, Position, ShardKey, ShardRange
+
+logger = logging.getLogger(__name__)
+
+NOBODY_SECONDS: Final = 20.0
+"""A task that waits keeps a core. Where no fetcher is there at all, it may be this core that one waits for."""
+
+_WAIT_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 0.5
+
+
+class Fetches(Protocol):
+    """What is needed of a `FetcherClient`."""
+
+    def get(self, ranges: Sequence[ShardRange]) -> Iterator[RangePayloads]:
+        """The payloads that cover some ranges."""
+
+
+class Knows(Protocol):
+    """What is needed of a `PlannerClient`."""
+
+    def where(self, shards: Sequence[ShardKey], wait: float) -> WhereReply:
+        """Who reads some shards now."""
+
+
+class RangeReader:
+    """Reads the ranges of one task.
+
+    Args:
+        secret: The secret of the run.
+        planner: How to reach the planner; None where there is one fetcher only, which nobody can take the place of.
+        patience: Seconds without any progress after which reading is given up.
+        fetcher_at: Connects to a fetcher.
+        planner_at: Connects to the planner.
+        now: Monotonic seconds.
+        sleep: Waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        secret: str,
+        planner: FetcherAddress | None,
+        patience: float,
+        *,
+        fetcher_at: Callable[[FetcherAddress, str], AbstractContextManager[Fetches]] = FetcherClient,
+        planner_at: Callable[[FetcherAddress, str], AbstractContextManager[Knows]] = PlannerClient,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._secret = secret
+        self._planner = planner
+        self._patience = patience
+        self._fetcher_at = fetcher_at
+        self._planner_at = planner_at
+        self._now = now
+        self._sleep = sleep
+        self._nobody_since: float | None = None
+        self._left: list[ShardRange] = []
+        self._error: FetcherUnreachableError | FetcherRefusedError | None = None
+
+    def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
+        """The raw event payloads that cover some ranges, in order; a range may come in several parts, each with its own bounds.
+
+        Args:
+            ranges: The ranges.
+            fetcher: The fetcher that read their shards when they were planned; None: ask the planner.
+
+        Raises:
+            FetcherUnreachableError: Nobody could be reached who reads them.
+        """
+        self._left = list(ranges)
+        progress_at = self._now()
+        while self._left:
+            before = self._left[0], len(self._left)
+            if fetcher is not None:
+                yield from self._from(fetcher, self._left, [])
+            else:
+                for address, group, rest in self._found():
+                    yield from self._from(address, group, rest)
+            if not self._left:
+                return
+            if self._planner is None:
+                assert self._error is not None
+                raise self._error
+            now = self._now()
+            if (self._left[0], len(self._left)) != before:
+                progress_at = now
+            elif now - progress_at >= self._patience:
+                raise self._given_up(now - progress_at)
+            if fetcher is None:
+                self._sleep(_PAUSE_SECONDS)
+            fetcher = None
+
+    def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
+        """The fetcher that reads the next range, with all ranges from there that it reads, and the rest."""
+        assert self._planner is not None
+        with self._planner_at(self._planner, self._secret) as planner:
+            reply = planner.where([wanted.key for wanted in self._left], _WAIT_SECONDS)
+        owners = reply.fetchers
+        if reply.there:
+            self._nobody_since = None
+        elif self._nobody_since is None:
+            self._nobody_since = self._now()
+        elif self._now() - self._nobody_since >= NOBODY_SECONDS:
+            raise FetcherUnreachableError(
+                f"no fetcher has been there for {self._now() - self._nobody_since:.0f} s. This task ends, so that one can have its core; "
+                "Spark's UI shows their job, 'kinesis-efo fetchers'"
+            )
+        if (address := owners[0]) is not None:
+            number = len(list(takewhile(lambda owner: owner == address, owners)))
+            yield address, self._left[:number], self._left[number:]
+
+    def _from(
+        self, fetcher: FetcherAddress, group: Sequence[ShardRange], rest: Sequence[ShardRange]
+    ) -> Iterator[RangePayloads]:
+        self._error = None
+        try:
+            with self._fetcher_at(fetcher, self._secret) as client:
+                for wanted, hash_range, payloads in client.get(group):
+                    self._left = [*group[list(group).index(wanted) :], *rest]
+                    yield RangePayloads(wanted, hash_range, self._tracked(wanted, payloads))
+                    if self._error is not None:
+                        return
+                    del self._left[0]  # whoever asks for the next range has all of this one
+            self._left = list(rest)
+        except (FetcherUnreachableError, FetcherRefusedError) as error:
+            self._note(error)
+
+    def _tracked(self, wanted: ShardRange, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
+        """The payloads up to an error. It is not raised into whoever decodes them: what came before it counts."""
+        last: memoryview | None = None
+        try:
+            for payload in payloads:
+                yield payload
+                last = payload
+        except (FetcherUnreachableError, FetcherRefusedError) as error:
+            self._note(error)
+            if last is not None:
+                number = read_head(bytes(last)).continuation
+                reached = SHARD_END if number is None else Position.after(number)
+                self._left[0] = ShardRange(wanted.key, reached, wanted.through)
+                if reached.reaches(wanted.through):
+                    del self._left[0]
+
+    def _note(self, error: FetcherUnreachableError | FetcherRefusedError) -> None:
+        self._error = error
+        if self._planner is not None:
+            logger.warning("%s; asking the planner who reads %s now", error, self._left[0].key)
+
+    def _given_up(self, seconds: float) -> FetcherUnreachableError:
+        reason = str(self._error) if self._error is not None else "no fetcher reads it"
+        error = FetcherUnreachableError(f"shard {self._left[0].key} could not be read for {seconds:.0f} s: {reason}")
+        error.__cause__ = self._error
+        return error

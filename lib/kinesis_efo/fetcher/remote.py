@@ -1,0 +1,142 @@
+"""Runs a fetcher outside the planner's process, in a Spark task, until the query has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
+from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.assembly import certificate_for, open_streams
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.collector import FetcherCollector
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.fetcher.outpost import Outpost, Post
+from kinesis_efo.fetcher.planner_client import PlannerClient
+from kinesis_efo.fetcher.service import FetcherService
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.metrics import report
+from kinesis_efo.options import SourceOptions
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_TASK_PATIENCE: Final = 2.0
+"""Seconds for which a task waits at a fetcher that does not read its shard. Then it asks the planner who does."""
+
+
+@dataclass(frozen=True)
+class FetcherPlan:
+    """What every fetcher of a run is told when it starts.
+
+    Attributes:
+        manifest: The application, with the streams to read.
+        options: The options of the query.
+        planner: How to reach the planner.
+        secret: The secret of the run.
+    """
+
+    manifest: Manifest
+    options: SourceOptions
+    planner: FetcherAddress
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"FetcherPlan({self.manifest.application!r}, {self.planner})"
+
+
+async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Limits = KINESIS_LIMITS) -> None:
+    """Fetch until the query has ended.
+
+    Args:
+        plan: What to fetch, and for whom.
+        place: Which of the run's places this fetcher fills.
+        listening: Where to listen for tasks.
+        limits: Kinesis' times; tests shorten them.
+
+    Raises:
+        KinesisEfoError: The streams cannot be listed, or nothing was heard of the planner for long.
+    """
+    clock = SystemClock()
+    options = plan.options
+    budget = Budget(options.buffer_bytes, now=clock.monotonic)
+    async with AsyncExitStack() as stack:
+        clients = AsyncClients(options.aws, plan.manifest.region)
+        opened = await open_streams(stack, clients, plan.manifest, options, budget, clock, limits)
+        streams = Streams(opened)
+        fetcher = Fetcher(streams, budget, FetcherSettings(options.fail_on_data_loss, _TASK_PATIENCE), clock)
+        certificate = certificate_for(options, listening, clock)
+        service = FetcherService(fetcher, asyncio.get_running_loop(), plan.secret, listening, certificate)
+        stack.push_async_callback(asyncio.to_thread, service.shutdown)
+        post = Post(place, socket.gethostname(), service.address)
+        about = {
+            "application": plan.manifest.application,
+            "environment": plan.manifest.environment,
+            "fetcher": str(place),
+        }
+        collector = FetcherCollector(fetcher, opened, None, about, options.metrics.shards, clock.monotonic)
+        stack.push_async_callback(asyncio.to_thread, report(collector, options.metrics))
+        planner = PlannerLink(plan.planner, plan.secret)
+        stack.callback(planner.close)
+        logger.info("fetcher %d of application %s serves at %s", place, plan.manifest.application, service.address)
+        give_up = 6 * options.lease_timeout
+        await Outpost(post, fetcher, streams, planner, clock, lambda: uuid4().hex, give_up).run()
+
+
+class PlannerLink:
+    """The way to the planner from an event loop: its clients wait in threads, one for each of the two calls that may be under way.
+
+    Args:
+        address: How to reach the planner.
+        secret: The secret of the run.
+    """
+
+    def __init__(self, address: FetcherAddress, secret: str) -> None:
+        self._working = _Line(address, secret)
+        self._reporting = _Line(address, secret)
+
+    async def work(self, request: WorkRequest) -> Work:
+        """See `PlannerClient`."""
+        return await self._working.call(lambda client: client.work(request))
+
+    async def report(self, report: Report) -> ReportReply:
+        """See `PlannerClient`."""
+        return await self._reporting.call(lambda client: client.report(report))
+
+    def close(self) -> None:
+        """Close both connections."""
+        self._working.close()
+        self._reporting.close()
+
+
+class _Line:
+    def __init__(self, address: FetcherAddress, secret: str) -> None:
+        self._client = PlannerClient(address, secret)
+        self._thread = ThreadPoolExecutor(1, "kinesis-efo planner")
+
+    async def call(self, call: Callable[[PlannerClient], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call, self._client)
+        except FetcherRefusedError as error:
+            # Another run's planner has taken the port of ours.
+            raise FetcherUnreachableError(str(error)) from error
+        except FetcherUnreachableError:
+            self._client.close()
+            raise
+
+    def close(self, *_: Any) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._client.close()

@@ -1,0 +1,106 @@
+"""Tells the planner what has arrived in a fetcher of another process: as little as the planner needs to plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kinesis_efo.fetcher.budget import Signal
+from kinesis_efo.fetcher.buffer import ShardBuffer
+from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import Child, Entry, ShardNews
+from kinesis_efo.positions import Position, PositionKind, ShardKey
+
+MOST_ENTRIES: Final = 5_000
+"""Events in one report, about: it is half a megabyte."""
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the planner knows of a buffer."""
+
+    buffer: ShardBuffer
+    entries: int = 0
+
+
+class Reporter:
+    """Collects what has happened since the last report.
+
+    Args:
+        fetcher: The fetcher.
+        streams: What the query reads.
+
+    Attributes:
+        news: Notified when a report is worth sending at once.
+    """
+
+    def __init__(self, fetcher: Fetcher, streams: Streams) -> None:
+        self.news = Signal()
+        self._fetcher = fetcher
+        self._streams = streams
+        self._told: dict[ShardKey, _Told] = {}
+        self._touched: set[ShardKey] = set()
+        self.waits = False
+
+    def touch(self, shards: Iterable[ShardKey]) -> None:
+        """See `Attention`."""
+        self._touched.update(shards)
+
+    def wake(self) -> None:
+        """See `Attention`."""
+        self.waits = True
+        self.news.notify()
+
+    def forget(self) -> None:
+        """Tell everything with the next report: the planner knows nothing of this fetcher."""
+        self._told.clear()
+        self._touched = {feed.key for feed in self._fetcher.feeds}
+
+    def collect(self) -> list[ShardNews]:
+        """What has happened since the last call. Where there is very much, the rest follows with the next."""
+        self.waits = False
+        touched, self._touched = self._touched, set()
+        feeds = {feed.key: feed for feed in self._fetcher.feeds if feed.key in touched}
+        news = []
+        entries = 0
+        for key in touched:
+            feed = feeds.get(key)
+            if feed is None or feed.buffer is None:
+                self._told.pop(key, None)
+            elif entries >= MOST_ENTRIES:
+                self._touched.add(key)
+                self.waits = True
+            else:
+                news.append(self._of(feed, feed.buffer))
+                entries += len(news[-1].entries)
+        return news
+
+    def _of(self, feed: ShardFeed, buffer: ShardBuffer) -> ShardNews:
+        key, start = feed.key, None
+        told = self._told.get(key)
+        if told is None or told.buffer is not buffer:
+            told = self._told[key] = _Told(buffer)
+            start = str(buffer.start)
+        entries, told.entries = buffer.entries_since(told.entries)
+        return ShardNews(
+            *key,
+            start=start,
+            entries=[
+                Entry(str(through), size, records, _last(through, last)) for through, size, records, last in entries
+            ],
+            behind=feed.millis_behind,
+            read_until=feed.read_until(buffer.end),
+            children=[Child.of(child) for child in self._streams.stream(key.stream).children(key.shard)]
+            if buffer.end.is_end
+            else [],
+        )
+
+
+def _last(through: Position, record: int | None) -> str | None:
+    """The number of an event's last record as reports have it: most events end with it."""
+    if record is None:
+        return None
+    return "" if through.kind is PositionKind.AFTER and through.value == record else str(record)

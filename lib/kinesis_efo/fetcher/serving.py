@@ -1,0 +1,126 @@
+"""What the Arrow Flight services of this library share: where they listen, the run's secret, and the way into an event loop.
+
+Flight answers in threads of its own; every call is handed over to the event loop of the one that is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import errno
+import hmac
+import socket
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+from pyarrow import flight
+
+from kinesis_efo.errors import FetcherError, KinesisEfoError
+from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.fetcher.messages import SECRET_HEADER, pack_error
+from kinesis_efo.hosts import bracketed
+
+if TYPE_CHECKING:
+    from kinesis_efo.fetcher.certificate import Certificate
+
+T = TypeVar("T")
+_CANCEL_CHECK_SECONDS = 0.5
+
+
+class Service(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves until `shutdown`.
+
+    Args:
+        loop: The event loop in which calls are answered.
+        secret: The secret of the run; a call without it is refused.
+        listening: Where to listen.
+        certificate: Encrypts what is served; None: nothing does.
+
+    Attributes:
+        address: How it is reached.
+
+    Raises:
+        FetcherError: It cannot listen there.
+    """
+
+    what = "fetcher"
+    """What is served, for messages."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        secret: str,
+        listening: Listening,
+        certificate: Certificate | None = None,
+    ) -> None:
+        self._loop = loop
+        self._listen(listening, certificate, _SecretCheck(secret))
+        namespace = network_namespace() if listening.on_loopback else ""
+        pem = None if certificate is None else certificate.pem
+        self.address = FetcherAddress(namespace, self.port, listening.hosts, pem)
+
+    def _listen(self, listening: Listening, certificate: Certificate | None, check: _SecretCheck) -> None:
+        scheme, pairs = ("grpc", None) if certificate is None else ("grpc+tls", [(certificate.pem, certificate.key)])
+        reason = ""
+        for port in listening.ports:
+            try:
+                where = f"{scheme}://{bracketed(listening.address(port))}:{port}"
+                super().__init__(where, tls_certificates=pairs, middleware={"secret": check})
+            except OSError as error:
+                reason = str(error)
+                if error.errno != errno.EADDRINUSE:
+                    break
+            except pa.ArrowException as error:
+                reason = str(error)
+            else:
+                return
+        raise FetcherError(
+            f"the {self.what} cannot listen on {listening}: {reason}. Give ports that are free on host {socket.gethostname()}, one for "
+            "each query that runs there (kinesis-efo option 'fetcherPort'), and an address that the host has ('fetcherBindHost')"
+        )
+
+    def run(self, context: flight.ServerCallContext | None, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the event loop, for a call: until its caller has gone."""
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise flight.FlightUnavailableError("the fetcher has stopped") from None
+        while True:
+            try:
+                return future.result(_CANCEL_CHECK_SECONDS)
+            except concurrent.futures.CancelledError:
+                raise flight.FlightUnavailableError("the fetcher is stopping") from None
+            except TimeoutError:
+                if future.done():
+                    raise flight.FlightServerError("the fetcher timed out") from None
+                # The caller does not wait any more: its task was killed, or the query stopped.
+                if context is not None and context.is_cancelled():
+                    future.cancel()
+                    raise flight.FlightCancelledError("the caller has gone") from None
+            except KinesisEfoError as error:
+                raise flight.FlightServerError(str(error), extra_info=pack_error(error)) from error
+            except Exception as error:
+                wrapped = FetcherError(f"the fetcher failed: {type(error).__name__}: {error}")
+                raise flight.FlightServerError(str(wrapped), extra_info=pack_error(wrapped)) from error
+
+
+def decoded(data: bytes, kind: type[T]) -> T:
+    """A message of a call."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise flight.FlightServerError(f"not a {kind.__name__}: {error}") from None
+
+
+class _SecretCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:  # noqa: ARG002
+        given = (headers.get(SECRET_HEADER) or [""])[0]
+        if not hmac.compare_digest(given.encode(), self._secret):
+            raise flight.FlightUnauthenticatedError("the secret of the run is missing or wrong")

@@ -1,0 +1,69 @@
+"""What happened to the subscriptions of a shard, and how far behind its tip that leaves it: plain numbers, for metrics and tools."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+QUIET_SECONDS: Final = 10.0
+"""Twice the time between two events of an idle shard: a longer silence counts as lag."""
+
+
+class State(Enum):
+    """What a subscription is doing right now."""
+
+    CLOSED = "closed"
+    WAITING = "waiting"
+    OPENING = "opening"
+    STREAMING = "streaming"
+    PAUSED = "paused"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class SubscriptionStats:
+    """Counts what happened to a shard's subscriptions, for metrics: plain numbers, read from other threads.
+
+    Attributes:
+        state: What it is doing.
+        opened: Successful SubscribeToShard calls.
+        renewed: Clean ends, after which the subscription was opened again.
+        paused: How often it was closed on purpose because the sink was full.
+        failures: Errors by code.
+        events: Events delivered.
+        records: Kinesis records in them.
+        bytes: Bytes of their payloads.
+        millis_behind: The lag according to the last event, in milliseconds; None before the first.
+        last_event: When the last event came, seconds on the monotonic clock; None before the first.
+    """
+
+    state: State = State.CLOSED
+    opened: int = 0
+    renewed: int = 0
+    paused: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    events: int = 0
+    records: int = 0
+    bytes: int = 0
+    millis_behind: int | None = None
+    last_event: float | None = None
+
+    def silence(self, now: float) -> float | None:
+        """Seconds since the last event; 0 for a shard that has ended, None before the first."""
+        if self.last_event is None:
+            return None
+        return 0.0 if self.state is State.ENDED else max(0.0, now - self.last_event)
+
+    def lag(self, now: float) -> int | None:
+        """How far behind the tip the shard is, in milliseconds, a longer silence included; None before the first event.
+
+        Args:
+            now: Monotonic time, seconds.
+        """
+        silence = self.silence(now)
+        if silence is None or self.millis_behind is None:
+            return None
+        return self.millis_behind + (round(silence * 1000) if silence > QUIET_SECONDS else 0)

@@ -1,0 +1,126 @@
+"""Attributes of a row of the lease table in DynamoDB's typed form: read tolerantly, with errors that name row and attribute.
+
+How a position is spread over attributes is here, too: KCL's `checkpoint` and `checkpointSubSequenceNumber`, and our `continuation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.leases.lag import Lag
+from kinesis_efo.positions import Position, PositionKind
+
+Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+_REQUIRED: Final = object()
+
+
+def read(item: Attributes, name: str, kind: str, default: Any = _REQUIRED) -> Any:
+    """The value of an attribute of some type (`S`, `SS`)."""
+    attribute = item.get(name)
+    if attribute is None or "NULL" in attribute:
+        if default is _REQUIRED:
+            raise fault(item, f"has no attribute {name!r}")
+        return default
+    if kind not in attribute:
+        raise fault(item, f"has attribute {name!r} = {dict(attribute)!r}, expected type {kind}")
+    return attribute[kind]
+
+
+def number(item: Attributes, name: str, default: Any = _REQUIRED) -> int:
+    """The value of an attribute that is a whole number."""
+    value = read(item, name, "N", default)
+    try:
+        return int(value)
+    except ValueError:
+        raise fault(item, f"has attribute {name!r} = {value!r}, expected a whole number") from None
+
+
+def fault(item: Attributes, what: str) -> ValueError:
+    """The error that an attribute is wrong."""
+    return ValueError(f"lease row {item.get('leaseKey', {}).get('S', '?')!r} {what}")
+
+
+def checkpoint_text(position: Position | None) -> str:
+    """KCL's text of a checkpoint."""
+    if position is None:
+        return "LATEST"
+    return str(position.value) if position.kind is PositionKind.AFTER else position.kind.value
+
+
+def stored(position: Position) -> tuple[Position, int, int | None]:
+    """A position in the form of a row: checkpoint, sub-sequence number, and continuation."""
+    if position.kind is PositionKind.INSIDE:
+        return Position.after(position.value), position.sub, None
+    return position, 0, position.value if position.kind is PositionKind.AFTER else None
+
+
+def read_continuation(item: Attributes) -> int | None:
+    """The number up to which the shard was read; None where the checkpoint alone says so."""
+    checkpoint = read(item, "checkpoint", "S", "LATEST")
+    # Version 0.1 marked checkpoints that are behind all of their record so.
+    text = read(
+        item, "continuation", "S", None if (old := read(item, "checkpointWhole", "S", None)) != checkpoint else old
+    )
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise fault(item, f"has attribute 'continuation' = {text!r}, expected a sequence number")
+    # A KCL application that takes a row over moves its checkpoint, and keeps attributes that it does not know.
+    moved_on = checkpoint == "SHARD_END" or (checkpoint.isdecimal() and int(checkpoint) > int(text))
+    return None if moved_on else int(text)
+
+
+def read_checkpoint(item: Attributes) -> Position | None:
+    """The checkpoint; None where a KCL application stored no position."""
+    text = read(item, "checkpoint", "S", "LATEST")
+    match text:
+        case "LATEST":
+            return None
+        case "TRIM_HORIZON" | "SHARD_END":
+            return Position(PositionKind[text])
+        case "AT_TIMESTAMP":
+            if "checkpointTimestamp" not in item:
+                return None
+            return Position.at_timestamp(number(item, "checkpointTimestamp"))
+    try:
+        return Position.parse(f"AFTER:{text}")
+    except ValueError:
+        raise fault(item, f"has attribute 'checkpoint' = {text!r}, expected a sequence number") from None
+
+
+def of_lag(lag: Lag) -> dict[str, dict[str, Any]]:
+    """The attribute of a run's row that says how far it is behind."""
+    fields = {"shards": {"N": str(lag.shards)}, "bufferedBytes": {"N": str(lag.buffered)}}
+    if lag.millis_behind is not None and lag.shard is not None:
+        fields |= {"millisBehind": {"N": str(lag.millis_behind)}, "shardId": {"S": lag.shard}}
+    return {"lag": {"M": fields}}
+
+
+def read_lag(item: Attributes) -> Lag | None:
+    """How far a run said that it was behind; None where it said nothing."""
+    fields = read(item, "lag", "M", None)
+    if fields is None:
+        return None
+    named = {**fields, "leaseKey": item.get("leaseKey", {})}  # for messages
+    behind = number(named, "millisBehind") if "millisBehind" in fields else None
+    return Lag(number(named, "shards"), number(named, "bufferedBytes"), behind, read(named, "shardId", "S", None))
+
+
+def of_stream(stream: StreamIdentity) -> dict[str, dict[str, str]]:
+    """The attributes that say which stream was read."""
+    created = {} if stream.created is None else {"streamCreated": {"N": str(stream.created)}}
+    return {"streamArn": {"S": stream.arn}, **created}
+
+
+def read_stream(item: Attributes) -> StreamIdentity | None:
+    """Which stream was read; None where the row does not say."""
+    arn = read(item, "streamArn", "S", None)
+    if arn is None or "streamCreated" not in item:
+        return None if arn is None else StreamIdentity(arn)
+    created = number(item, "streamCreated")
+    if not 0 <= created < 10**11:
+        raise fault(item, f"has attribute 'streamCreated' = '{created}', expected epoch seconds")
+    return StreamIdentity(arn, created)

@@ -1,0 +1,22 @@
+"""How far a run is behind, in a few numbers: what its row tells the command line, however many shards there are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Lag(NamedTuple):
+    """How far a run is behind in one stream. It is as old as the renewal of the lease that it came with.
+
+    Attributes:
+        shards: Shards that are read.
+        buffered: Bytes fetched of them and not yet processed.
+        millis_behind: How far behind the tip the last that was fetched is, of the shard that is furthest behind, milliseconds; None
+            where nothing has come of any.
+        shard: That shard's id.
+    """
+
+    shards: int
+    buffered: int
+    millis_behind: int | None = None
+    shard: str | None = None

@@ -1,0 +1,417 @@
+"""The shards of a run, fetched by other processes: `fetchers=N`.
+
+The fetchers ask for work and report what has arrived, so the planner waits for none of them: it plans from what it was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from kinesis_efo.clock import Clock, within
+from kinesis_efo.errors import FetcherError, KinesisEfoError
+from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.budget import Signal
+from kinesis_efo.fetcher.coordinator import Coordinator
+from kinesis_efo.fetcher.event_index import EventIndex
+from kinesis_efo.fetcher.messages import ShardProgress, unpack_error
+from kinesis_efo.fetcher.outlook import Outlook
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.watch import ShardWatch
+from kinesis_efo.fetcher.work import Report, ReportReply, Shard, ShardNews, WhereReply, WhereRequest, Work, WorkRequest
+from kinesis_efo.leases.lag import Lag
+from kinesis_efo.planner.members import Member, Members, Standing
+from kinesis_efo.planner.mirror import Mirror
+from kinesis_efo.planner.rates import Rates
+from kinesis_efo.positions import Offset, Position, ShardKey
+
+logger = logging.getLogger(__name__)
+
+_TICK_SECONDS: Final = 0.5
+_PROBE_SECONDS: Final = 1.5
+"""A fetcher asks at least every second. One that is late is either paused or cut off, or dead: then its port is closed."""
+_REPORTS: Final = 200
+"""Reports a second, of all fetchers. Without a bound, every event of a busy shard is one: the planner would do nothing else."""
+_GOODBYE_SECONDS: Final = 3.0
+_WITHDRAW_SECONDS: Final = 10.0
+
+
+class _Contact:
+    """What was said to one fetcher, and what it has said."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.changed = Signal()
+        self.number = 0
+        self.told: dict[ShardKey, Position] = {}
+        self.reports = 0
+        self.reading = False
+
+
+class Cluster:
+    """The fetchers of a run.
+
+    Args:
+        streams: What the query reads.
+        seconds: For how long a stream may be read: until the run's lease ends.
+        timeout: Seconds after which a fetcher that is not heard of counts as dead; it has stopped reading by then.
+        clock: Time.
+        gone: Tells whether nobody listens at an address any more, for certain.
+        excuse: Why no fetcher may have come up, for messages.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        seconds: Callable[[str], float],
+        timeout: float,
+        clock: Clock,
+        *,
+        gone: Callable[[FetcherAddress], Awaitable[bool]],
+        excuse: Callable[[], str] = lambda: "",
+    ) -> None:
+        self._streams = streams
+        self._seconds = seconds
+        self._timeout = timeout
+        self._clock = clock
+        self._gone = gone
+        self._excuse = excuse
+        self._coordinator: Coordinator
+        self._members: Members[FetcherAddress] = Members(timeout, self._changed)
+        self._contacts: dict[str, _Contact] = {}
+        self._mirrors: dict[ShardKey, Mirror] = {}
+        self._open: dict[ShardKey, Position] = {}
+        self._held: set[str] = set()
+        self._withheld: frozenset[ShardKey] = frozenset()
+        self._rates = Rates(clock.monotonic())
+        self._owners = Signal()
+        self._outlook = Outlook(self, clock, self._check)
+        self._watch = ShardWatch(streams, clock, lambda _stream: self._outlook.wake())
+        self._alone_since = clock.monotonic()
+        self._failure: KinesisEfoError | None = None
+        self._stopping = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- what the planner asks
+
+    def start(self, coordinator: Coordinator) -> None:
+        """See `Fetching`."""
+        self._coordinator = coordinator
+        self._tasks = [asyncio.create_task(self._watch.run()), asyncio.create_task(self._run())]
+
+    async def stop(self) -> None:
+        """See `Fetching`. The fetchers close their subscriptions, and say so."""
+        self._stopping = True
+        self._outlook.wake()
+        self._change_all()
+        await within(self._clock, _GOODBYE_SECONDS, self._all_gone())
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def expect(self, offset: Offset) -> None:
+        """Take note that ranges from an offset on are about to be read, before anything was polled."""
+        self._want(offset)
+
+    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
+        """See `Fetching`."""
+        self._want(offset)
+        return await self._outlook.poll(offset, max_bytes, max_records, at_most)
+
+    async def commit(self, offset: Offset) -> Mapping[ShardKey, int]:
+        """See `Fetching`."""
+        self._check()
+        records: dict[ShardKey, int] = {}
+        moved = False
+        for key, position in offset.items():
+            before = self._open.get(key, position)
+            if before == position or not position.reaches(before):
+                continue
+            moved = True
+            if position.is_end:
+                del self._open[key]
+                self._mirrors.pop(key, None)
+                continue
+            self._open[key] = position
+            mirror = self._mirrors.get(key)
+            if mirror is not None and (record := mirror.commit(position)) is not None:
+                records[key] = record
+        # Children that a later offset has begun are still to be read.
+        if left := self._open.keys() - offset.keys() - (self._outlook.offset or offset).keys():
+            moved = True
+            for key in left:
+                del self._open[key]
+                self._mirrors.pop(key, None)
+        if moved:
+            self._change_all()
+        return records
+
+    def begin(self, stream: str) -> None:
+        """See `Fetching`."""
+        self._held.add(stream)
+        self._share()
+
+    def end(self, stream: str) -> None:
+        """See `Fetching`."""
+        self._held.discard(stream)
+        self._share()
+
+    async def let_go(self, shards: Collection[ShardKey]) -> None:
+        """See `Fetching`."""
+        self._withheld = frozenset(shards)
+        self._share()
+        self._outlook.touch(shards)
+        give_up_at = self._clock.monotonic() + _WITHDRAW_SECONDS
+        while self._members.closing & self._withheld and self._clock.monotonic() < give_up_at:
+            await within(self._clock, _TICK_SECONDS, self._owners.wait())
+
+    def fail(self, error: KinesisEfoError) -> None:
+        """See `Fetching`."""
+        self._failure = self._failure or error
+        self._outlook.wake()
+        self._owners.notify()
+
+    def fetcher_of(self, key: ShardKey) -> str | None:
+        """See `Fetching`."""
+        member = self._members.owner(key)
+        return f"{member.place} on {member.host}" if member is not None else None
+
+    def lag(self, stream: str) -> Lag:
+        """See `Fetching`. By what the fetchers have said last."""
+        mirrors = [(key, mirror) for key, mirror in self._mirrors.items() if key.stream == stream]
+        behind = [(mirror.behind, key.shard) for key, mirror in mirrors if mirror.behind is not None]
+        return Lag(len(mirrors), sum(mirror.held for _, mirror in mirrors), *max(behind, default=()))
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        """See `Fetching`."""
+        mirror = self._mirrors.get(key)
+        return mirror.read_until if mirror is not None and mirror.index.end == position else None
+
+    @property
+    def reading(self) -> bool:
+        """Whether a task reads a range at this moment, by what fetchers said last."""
+        return any(contact.reading for contact in list(self._contacts.values()))
+
+    def address(self, key: ShardKey) -> FetcherAddress | None:
+        """Who reads a shard now; None while nobody does."""
+        member = self._members.owner(key)
+        return member.address if member is not None else None
+
+    def fetchers(self) -> list[tuple[str, int]]:
+        """The hosts of the fetchers, with the number of shards that each reads."""
+        return [(member.host, len(member.shards)) for member in self._members]
+
+    # -- what fetchers and tasks ask
+
+    async def work(self, request: WorkRequest) -> Work:
+        """Tell a fetcher what it is to do, once there is something new."""
+        name, now = request.name, self._clock.monotonic()
+        if self._stopping:
+            if not request.revision:
+                self._lose(name)
+            return Work("over")
+        known = self._members.get(name) is not None
+        standing = self._members.ask(name, request.place, request.host, request.address, request.revision, now)
+        if standing is not Standing.WORKING:
+            return Work(standing.value)
+        contact = self._contacts.setdefault(name, _Contact(request.budget))
+        contact.reading = request.reading
+        if not known:
+            logger.info("fetcher %d on %s has come", request.place, request.host)
+            self._share()
+        self._owners.notify()
+        if request.done != contact.number:
+            contact.told.clear()
+        if not self._has_news(request, contact):
+            await within(self._clock, request.wait, contact.changed.wait())
+        member = self._members.get(name)
+        if self._stopping:
+            return Work("over")
+        if member is None:
+            return Work(Standing.UNKNOWN.value)
+        return self._work(member, contact, request.revision)
+
+    def _has_news(self, request: WorkRequest, contact: _Contact) -> bool:
+        member = self._members.get(request.name)
+        return (
+            member is None
+            or member.revision != request.revision
+            or contact.number == 0
+            or bool(self._done(member, contact))
+        )
+
+    def _work(self, member: Member[FetcherAddress], contact: _Contact, revision: int) -> Work:
+        shards = None
+        if member.revision != revision:
+            shards = [
+                Shard(*key, str(start), self._coordinator.read_until(key, start))
+                for key in sorted(member.shards)
+                if (start := self._open.get(key)) is not None
+            ]
+        done = self._done(member, contact)
+        contact.told |= done
+        contact.number += 1
+        return Work(
+            Standing.WORKING.value,
+            member.revision,
+            shards,
+            {stream: max(0.0, self._seconds(stream)) for stream in self._streams.streams},
+            contact.number,
+            [(*key, str(position)) for key, position in done.items()],
+        )
+
+    def _done(self, member: Member[FetcherAddress], contact: _Contact) -> dict[ShardKey, Position]:
+        return {
+            key: position
+            for key in member.shards
+            if (position := self._open.get(key)) is not None and contact.told.get(key) != position
+        }
+
+    async def report(self, report: Report) -> ReportReply:
+        """Take note of what has arrived at a fetcher."""
+        member, contact = self._members.get(report.name), self._contacts.get(report.name)
+        if member is None or contact is None:
+            return ReportReply(known=False)
+        if report.number not in (1, contact.reports + 1):
+            return ReportReply(known=True, again=True, revision=member.revision)
+        contact.reports = report.number
+        if report.number == 1:
+            for key in [key for key, mirror in self._mirrors.items() if mirror.owner == member.name]:
+                del self._mirrors[key]
+        # Late reports of one that has lost a shard must not pass for those of the one that has it.
+        known = [self._note(member.name, news) for news in report.shards if self._owns(member, news.key)]
+        if report.failure:
+            error = unpack_error(report.failure)
+            # What it lacks, others may have.
+            self._coordinator.failed(type(error)(f"{error} (the fetcher on host {member.host} says so)"))
+        pause = len(self._members) / _REPORTS
+        return ReportReply(known=True, again=not all(known), revision=member.revision, pause=pause)
+
+    def _owns(self, member: Member[FetcherAddress], key: ShardKey) -> bool:
+        return key in self._open and self._members.owner(key) is member
+
+    def _note(self, name: str, news: ShardNews) -> bool:
+        """Take note of what has happened in one shard; False where the beginning is missing."""
+        key, mirror = news.key, self._mirrors.get(news.key)
+        if news.start is not None:
+            mirror = self._mirrors[key] = Mirror(name, Position.parse(news.start))
+        elif mirror is None or mirror.owner != name:
+            return False
+        self._rates.add(key, mirror.append(news.entries, self._clock.monotonic()))
+        mirror.behind, mirror.read_until = news.behind, news.read_until
+        if news.children:
+            self._streams.stream(key.stream).learn(key.shard, [child.parsed() for child in news.children])
+            self._watch.look_soon()
+        self._outlook.touch((key,))
+        if not mirror.index.idle:
+            self._outlook.wake()
+        return True
+
+    async def where(self, request: WhereRequest) -> WhereReply:
+        """Tell a task who reads some shards, once all of them are read."""
+        keys = [ShardKey(*shard) for shard in request.shards]
+        give_up_at = self._clock.monotonic() + request.wait
+        while True:
+            self._check()
+            found = [self.address(key) for key in keys]
+            left = give_up_at - self._clock.monotonic()
+            if None not in found or left <= 0 or self._stopping:
+                return WhereReply(found, len(self._members))
+            await within(self._clock, min(left, _TICK_SECONDS), self._owners.wait())
+
+    def dropped(self, name: str) -> None:
+        """Take note that a fetcher's connection broke while it waited for work: its process has ended, or is cut off."""
+        if not self._stopping and self._members.get(name) is not None:
+            self._lose(name)
+            self._share()
+
+    # -- what the outlook asks
+
+    def buffered(self, key: ShardKey, position: Position) -> EventIndex | None:
+        """See `Buffers`."""
+        mirror = self._mirrors.get(key)
+        return mirror.index if mirror is not None and mirror.index.covers(position) else None
+
+    def millis_behind(self, key: ShardKey) -> int | None:
+        """See `Buffers`."""
+        mirror = self._mirrors.get(key)
+        return mirror.behind if mirror is not None else None
+
+    def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
+        """See `Buffers`."""
+        groups: dict[str, list[ShardKey]] = {}
+        for key in keys:
+            groups.setdefault(self._mirrors[key].owner, []).append(key)
+        return [(group, self._contacts[name].budget) for name, group in groups.items() if name in self._contacts]
+
+    # -- who reads what
+
+    def _want(self, offset: Offset) -> None:
+        if offset is self._outlook.offset and not self._withheld:
+            return
+        new = {key: position for key, position in offset.items() if key not in self._open and not position.is_end}
+        if not (new or self._withheld):
+            return
+        self._open |= new
+        self._withheld = frozenset()
+        self._share()
+
+    def _share(self) -> None:
+        before = {key: self._members.owner(key) for key in self._open}
+        withheld = self._withheld | {key for key in self._open if key.stream not in self._held}
+        self._members.share(self._rates.weights(self._open), withheld=withheld)
+        for key, owner in before.items():
+            if owner is not None and self._members.owner(key) is not owner:
+                self._mirrors.pop(key, None)
+        self._owners.notify()
+
+    def _lose(self, name: str) -> None:
+        member = self._members.lose(name)
+        self._contacts.pop(name, None)
+        if member is None:
+            return
+        for key in [key for key, mirror in self._mirrors.items() if mirror.owner == name]:
+            del self._mirrors[key]
+        if not len(self._members):
+            self._alone_since = self._clock.monotonic()
+        self._owners.notify()
+        if not self._stopping:
+            logger.warning("fetcher %d on %s is gone; it read %d shards", member.place, member.host, len(member.shards))
+
+    def _changed(self, name: str) -> None:
+        if (contact := self._contacts.get(name)) is not None:
+            contact.changed.notify()
+
+    def _change_all(self) -> None:
+        for contact in self._contacts.values():
+            contact.changed.notify()
+
+    async def _all_gone(self) -> None:
+        while len(self._members):
+            await self._owners.wait()
+
+    async def _run(self) -> None:
+        while True:
+            await self._clock.sleep(_TICK_SECONDS)
+            now = self._clock.monotonic()
+            dead = {member.name for member in self._members.silent(now)}
+            for member in self._members.silent(now, _PROBE_SECONDS):
+                if member.name not in dead and await self._gone(member.address):
+                    dead.add(member.name)
+            for name in dead:
+                self._lose(name)
+            if self._rates.tick(now) or dead:
+                self._share()
+            if not len(self._members) and now - self._alone_since >= 6 * self._timeout:
+                self._coordinator.failed(
+                    FetcherError(
+                        f"no fetcher has come up for {now - self._alone_since:.0f} s. {self._excuse()}".strip()
+                        + " Fetchers run as Spark tasks: Spark's UI shows their job, 'kinesis-efo fetchers', and why it waits or fails"
+                    )
+                )
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure

@@ -1,0 +1,96 @@
+"""The shards of a run, fetched in the planner's own process: `fetchers=driver`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.fetcher.buffer import ShardBuffer
+from kinesis_efo.fetcher.coordinator import Coordinator
+from kinesis_efo.fetcher.fetcher import Fetcher
+from kinesis_efo.fetcher.messages import ShardProgress
+from kinesis_efo.fetcher.outlook import Outlook
+from kinesis_efo.leases.lag import Lag
+from kinesis_efo.positions import Offset, Position, ShardKey
+
+
+class LocalFetching:
+    """One fetcher, in the same event loop.
+
+    Args:
+        fetcher: The fetcher; not started yet.
+        clock: Time.
+    """
+
+    def __init__(self, fetcher: Fetcher, clock: Clock) -> None:
+        self._fetcher = fetcher
+        self._outlook = Outlook(self, clock, fetcher.check)
+
+    def start(self, coordinator: Coordinator) -> None:
+        """See `Fetching`."""
+        self._fetcher.start(coordinator, self._outlook)
+
+    async def stop(self) -> None:
+        """See `Fetching`."""
+        await self._fetcher.stop()
+
+    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
+        """See `Fetching`."""
+        if offset is not self._outlook.offset:
+            self._fetcher.follow(offset)
+        return await self._outlook.poll(offset, max_bytes, max_records, at_most)
+
+    async def commit(self, offset: Offset) -> Mapping[ShardKey, int]:
+        """See `Fetching`."""
+        return await self._fetcher.commit(offset)
+
+    def begin(self, stream: str) -> None:
+        """See `Fetching`."""
+        shards = {key: position for key, position in (self._outlook.offset or {}).items() if key.stream == stream}
+        for key, position in shards.items():
+            if not position.is_end:
+                self._fetcher.buffered(key, position)
+        self._fetcher.allowed()
+        self._outlook.touch(shards)
+        self._outlook.wake()
+
+    def end(self, stream: str) -> None:
+        """See `Fetching`."""
+        self._fetcher.let_go([feed.key for feed in self._fetcher.feeds if feed.key.stream == stream])
+        self._outlook.wake()
+
+    async def let_go(self, shards: Collection[ShardKey]) -> None:
+        """See `Fetching`."""
+        self._fetcher.let_go(shards)
+        self._outlook.touch(shards)
+
+    def fail(self, error: KinesisEfoError) -> None:
+        """See `Fetching`."""
+        self._fetcher.fail(error)
+
+    def fetcher_of(self, key: ShardKey) -> str | None:  # noqa: ARG002
+        """See `Fetching`."""
+        return None
+
+    def lag(self, stream: str) -> Lag:
+        """See `Fetching`."""
+        return self._fetcher.lag(stream)
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        """See `Fetching`."""
+        return self._fetcher.read_until(key, position)
+
+    # -- what the outlook asks
+
+    def buffered(self, key: ShardKey, position: Position) -> ShardBuffer | None:
+        """See `Buffers`."""
+        return self._fetcher.buffered(key, position)
+
+    def millis_behind(self, key: ShardKey) -> int | None:
+        """See `Buffers`."""
+        return self._fetcher.millis_behind(key)
+
+    def budgets(self, keys: Collection[ShardKey]) -> list[tuple[Collection[ShardKey], int]]:
+        """See `Buffers`."""
+        return [(keys, self._fetcher.budget.limit)]

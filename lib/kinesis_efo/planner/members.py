@@ -1,0 +1,165 @@
+"""The fetchers of a run: which are there, and who reads which shard. Pure: time is passed in.
+
+A shard changes hands only when the one that had it has closed its subscription and said so, or is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, TypeVar
+
+from kinesis_efo.planner.shares import share_out
+from kinesis_efo.positions import ShardKey
+
+Address = TypeVar("Address")
+
+
+class Standing(Enum):
+    """What a fetcher is told that asks for work.
+
+    `STANDBY`: another attempt has its place and lives; ask again. `UNKNOWN`: it counted as dead, and its shards may be others':
+    close everything, and ask as a new one.
+    """
+
+    WORKING = "working"
+    STANDBY = "standby"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Member(Generic[Address]):
+    """A fetcher that has asked for work.
+
+    Attributes:
+        name: Made up by the fetcher; no two are alike.
+        place: Which of the run's places it fills; a second attempt has the same.
+        host: The name of its host, for messages.
+        address: How it is reached.
+        heard_at: When it asked last, seconds on the monotonic clock.
+        shards: What it may read.
+        revision: Grows whenever `shards` changes.
+        obeyed: The revision that it has said to follow.
+    """
+
+    name: str
+    place: int
+    host: str
+    address: Address
+    heard_at: float
+    shards: set[ShardKey] = field(default_factory=set)
+    revision: int = 1
+    obeyed: int = 0
+
+
+class Members(Generic[Address]):
+    """Keeps the fetchers of a run.
+
+    Args:
+        timeout: Seconds after which a fetcher that has not asked counts as dead. It must have stopped reading by itself by then.
+        changed: Called with a fetcher's name whenever there is something new for it.
+    """
+
+    def __init__(self, timeout: float, changed: Callable[[str], None] = lambda _name: None) -> None:
+        self._timeout = timeout
+        self._changed = changed
+        self._members: dict[str, Member[Address]] = {}
+        self._wanted: dict[ShardKey, str] = {}
+        self._leaving: dict[ShardKey, tuple[str, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Member[Address]]:
+        return iter(list(self._members.values()))
+
+    def get(self, name: str) -> Member[Address] | None:
+        """A fetcher by its name; None where it is not there, or not any more."""
+        return self._members.get(name)
+
+    def owner(self, shard: ShardKey) -> Member[Address] | None:
+        """Who may read a shard; None while nobody may."""
+        name = self._wanted.get(shard)
+        member = self._members.get(name) if name is not None else None
+        return member if member is not None and shard in member.shards else None
+
+    def ask(self, name: str, place: int, host: str, address: Address, obeyed: int, now: float) -> Standing:
+        """Take note of a fetcher that asks for work.
+
+        Args:
+            name: Its name.
+            place: Its place.
+            host: The name of its host.
+            address: How it is reached.
+            obeyed: The revision of its work that it follows; 0 where it has none, and reads nothing.
+            now: Monotonic time, seconds.
+        """
+        member = self._members.get(name)
+        if member is None:
+            if obeyed:
+                return Standing.UNKNOWN
+            if any(other.place == place for other in self._members.values()):
+                return Standing.STANDBY
+            member = self._members[name] = Member(name, place, host, address, now)
+        member.heard_at = now
+        member.obeyed = obeyed
+        self._free(shard for shard, (who, until) in self._leaving.items() if who == name and until <= obeyed)
+        return Standing.WORKING
+
+    def lose(self, name: str) -> Member[Address] | None:
+        """Count a fetcher as dead: what it read is free."""
+        member = self._members.pop(name, None)
+        if member is not None:
+            self._free(shard for shard, (who, _) in self._leaving.items() if who == name)
+        return member
+
+    def silent(self, now: float, seconds: float | None = None) -> list[Member[Address]]:
+        """The fetchers that have not asked for so many seconds; by default those that count as dead."""
+        limit = self._timeout if seconds is None else seconds
+        return [member for member in self._members.values() if now - member.heard_at >= limit]
+
+    def share(self, weights: Mapping[ShardKey, float], *, withheld: Collection[ShardKey] = ()) -> None:
+        """Share the shards out, and move those that have to move.
+
+        Args:
+            weights: Every shard that is to be read, with its cost.
+            withheld: Shards that nobody may read now.
+        """
+        self._wanted = {
+            shard: name
+            for shard, name in share_out(weights, self._members.keys(), self._wanted).items()
+            if shard not in withheld
+        }
+        for member in self._members.values():
+            if away := {shard for shard in member.shards if self._wanted.get(shard) != member.name}:
+                self._change(member, member.shards - away)
+                self._leaving |= dict.fromkeys(away, (member.name, member.revision))
+        self._hand_out(self._wanted)
+
+    @property
+    def closing(self) -> frozenset[ShardKey]:
+        """Shards that were taken from a fetcher which has not said yet that it has closed them."""
+        return frozenset(self._leaving)
+
+    def _free(self, closed: Iterable[ShardKey]) -> None:
+        shards = list(closed)
+        for shard in shards:
+            del self._leaving[shard]
+        self._hand_out(shards)
+
+    def _hand_out(self, shards: Iterable[ShardKey]) -> None:
+        new: dict[str, set[ShardKey]] = {}
+        for shard in shards:
+            name = self._wanted.get(shard)
+            if name is not None and shard not in self._leaving:
+                new.setdefault(name, set()).add(shard)
+        for name, theirs in new.items():
+            member = self._members.get(name)
+            if member is not None and not theirs <= member.shards:
+                self._change(member, member.shards | theirs)
+
+    def _change(self, member: Member[Address], shards: set[ShardKey]) -> None:
+        member.shards = shards
+        member.revision += 1
+        self._changed(member.name)

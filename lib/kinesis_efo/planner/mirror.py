@@ -1,0 +1,68 @@
+"""What the planner knows of a shard that a fetcher of another process buffers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kinesis_efo.fetcher.event_index import EventIndex
+from kinesis_efo.fetcher.work import Entry
+from kinesis_efo.positions import Position, PositionKind
+
+
+class Mirror:
+    """The events that a fetcher has told of.
+
+    Args:
+        owner: The name of the fetcher.
+        start: Where its buffer begins.
+
+    Attributes:
+        index: The events.
+        behind: How far reading lags, in milliseconds, where that is known.
+        read_until: What arrived before this time lies before the end of the last event, epoch seconds, where that is known.
+    """
+
+    def __init__(self, owner: str, start: Position) -> None:
+        self.owner = owner
+        self.index = EventIndex(start)
+        self.behind: int | None = None
+        self.read_until: float | None = None
+        self._lasts: list[int | None] = []
+        self._last: int | None = None
+
+    def append(self, entries: Iterable[Entry], now: float) -> int:
+        """Add events.
+
+        Args:
+            entries: As they were told.
+            now: Monotonic time, seconds.
+
+        Returns:
+            The bytes that they occupy.
+        """
+        size = 0
+        for entry in entries:
+            through = Position.parse(entry.through)
+            end = through.value if through.kind is PositionKind.AFTER else None
+            if self.index.append(end, entry.size, entry.records, now):
+                self._lasts.append(end if entry.last == "" else int(entry.last) if entry.last else None)
+            size += entry.size
+        return size
+
+    @property
+    def held(self) -> int:
+        """Bytes of events that were told of and not dropped."""
+        return self.index.held
+
+    def commit(self, position: Position) -> int | None:
+        """Drop what lies before a position.
+
+        Returns:
+            The number of the last record that was dropped by this or a former call; None where none was, or it is not known.
+        """
+        gone, stop = self.index.gone, self.index.index_after(position)
+        if stop > gone:
+            self._last = next((last for last in reversed(self._lasts[gone:stop]) if last is not None), self._last)
+            self.index.drop(stop)
+            del self._lasts[: self.index.compact()]
+        return self._last if self.index.start == position else None

@@ -1,0 +1,281 @@
+"""The planner: holds the run's lease, asks the fetcher what has arrived, and tells how far the next micro-batch may go.
+
+It lives in one asyncio loop and is not thread-safe. Positions from Spark's offsets decide what is read; the lease only decides
+whether this run may read at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
+
+from kinesis_efo.clock import Clock, within
+from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError, LeaseLostError
+from kinesis_efo.fetcher.coordinator import Coordinator
+from kinesis_efo.fetcher.messages import PollReply, ShardProgress
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.leases.checkpoints import Checkpoints, Pace
+from kinesis_efo.leases.lag import Lag
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.row import Lease, LeaseKeys
+from kinesis_efo.leases.run import RunLease
+from kinesis_efo.leases.store import LeaseStore
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+
+logger = logging.getLogger(__name__)
+
+_CLOSING_SECONDS: Final = 2.0
+
+
+class Fetching(Protocol):
+    """Whoever fetches the shards of a run: `LocalFetching`, or `Cluster`."""
+
+    def start(self, coordinator: Coordinator) -> None:
+        """Begin."""
+
+    async def stop(self) -> None:
+        """Stop fetching."""
+
+    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
+        """Tell how far the next micro-batch may go."""
+
+    async def commit(self, offset: Offset) -> Mapping[ShardKey, int]:
+        """Drop what Spark will not ask for again; returns the numbers of last records."""
+
+    def begin(self, stream: str) -> None:
+        """Start to fetch a stream that may be read now."""
+
+    def end(self, stream: str) -> None:
+        """Stop reading a stream at once: it may not be read any more."""
+
+    async def let_go(self, shards: Collection[ShardKey]) -> None:
+        """Close the subscriptions of shards, until somebody asks for them again."""
+
+    def fail(self, error: KinesisEfoError) -> None:
+        """Make every call from now on fail."""
+
+    def fetcher_of(self, key: ShardKey) -> str | None:
+        """Which fetcher reads a shard; None where nobody does, or there is only one."""
+
+    def lag(self, stream: str) -> Lag:
+        """How far reading of a stream is behind, in a few numbers."""
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        """The time up to which every record that arrived lies at or before a position, where it is known."""
+
+
+class Planner:
+    """Plans the micro-batches of one run.
+
+    Args:
+        streams: What the query reads.
+        fetching: Fetches the shards.
+        leases: The run's lease on each stream; not started yet.
+        table: Where checkpoints are written.
+        lease_keys: Which row belongs to which shard.
+        pace: How often checkpoints are written.
+        patience: Seconds for which the lease is waited for, where nothing else can be done.
+        clock: Time.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        fetching: Fetching,
+        leases: RunLease,
+        table: LeaseStore,
+        lease_keys: LeaseKeys,
+        pace: Pace,
+        patience: float,
+        clock: Clock,
+    ) -> None:
+        self._streams = streams
+        self._fetching = fetching
+        self._leases = leases
+        self._checkpoints = Checkpoints(
+            table,
+            lease_keys,
+            leases.epoch,
+            streams.identity,
+            pace,
+            clock,
+            read_until=fetching.read_until,
+            failed=self.failed,
+            fetcher=fetching.fetcher_of,
+        )
+        self._patience = patience
+        self._clock = clock
+        self._offset: Offset | None = None
+        self._committed: Offset | None = None
+        self._failure: KinesisEfoError | None = None
+        self._tips: asyncio.Task[Offset] | None = None
+
+    async def start(self, endpoint: str) -> None:
+        """Take the run's lease on each stream as soon as it is free, and begin to read what polls ask for.
+
+        Args:
+            endpoint: Where this run serves data; other processes find it in its rows.
+
+        Raises:
+            LeaseTableError: The lease table cannot be used.
+            StreamError: A stream cannot be listed.
+        """
+        self._fetching.start(self)
+        await self._leases.start(self, endpoint)
+        self._checkpoints.start()
+        await asyncio.gather(self._streams.refresh(), self._streams.identify())
+        self._leases.want(self._streams.streams)
+
+    async def stop(self) -> None:
+        """Stop fetching, write the last checkpoints and release the leases. Waiting calls fail."""
+        self._failure = self._failure or FetcherUnreachableError("the fetcher has stopped: its query has ended")
+        if self._tips is not None:
+            self._tips.cancel()
+        await within(self._clock, _CLOSING_SECONDS, self._fetching.stop())
+        await self._checkpoints.stop()
+        await self._leases.stop()
+
+    # -- what the stream reader asks
+
+    async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
+        """Tell how far the next micro-batch may go: at once where there is something new, else after the timeout.
+
+        Args:
+            offset: How far the query has come: positions of all shards.
+            max_bytes: Most bytes of the next micro-batch.
+            max_records: Most records of it.
+            at_most: Seconds to wait where there is nothing new.
+        """
+        self._check()
+        self._follow(offset)
+        try:
+            await self._streams.check_loss(offset)
+        except KinesisEfoError as error:
+            self.failed(error)
+            raise
+        starting = self._streams.starting(offset) if offset.has_ends else []
+        shards = await self._fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
+        self._check()
+        ends = {ShardKey(each.stream, each.shard): SHARD_END for each in shards if each.through == "SHARD_END"}
+        if not ends and not offset.has_ends:
+            return PollReply(shards)
+        return PollReply(shards, self._streams.starting({**offset, **ends}), self._streams.finished(offset))
+
+    def _follow(self, offset: Offset) -> None:
+        """Take note of which shards the query reads."""
+        if self._offset is None or (offset is not self._offset and offset.keys() != self._offset.keys()):
+            self._want_checkpoints(offset)
+        self._offset = offset
+
+    def _want_checkpoints(self, offset: Offset) -> None:
+        self._checkpoints.want({key: self._streams.lease_info(key, offset[key]) for key in offset})
+
+    async def commit(self, offset: Offset) -> None:
+        """Drop what Spark will not ask for again, and move the checkpoints.
+
+        Args:
+            offset: Positions up to which everything is processed.
+        """
+        self._check()
+        if self._offset is None:
+            # Nobody has polled: the one micro-batch of `catchUp` was planned from the tips.
+            self._follow(offset)
+        records = await self._fetching.commit(offset)
+        for key, position in offset.changes_since(self._committed).items():
+            if position.is_end:
+                self._checkpoints.finish(key, self._streams.stream(key.stream).lineage.children(key.shard))
+            else:
+                self._checkpoints.note(key, position, records.get(key))
+        self._committed = offset
+
+    # -- where the streams end right now
+
+    async def tips(self, offset: Offset, at_most: float) -> Offset | None:
+        """Tell where the streams end right now, for the shards of an offset and their descendants.
+
+        Args:
+            offset: Positions of all shards.
+            at_most: Seconds to wait for the answer.
+
+        Returns:
+            A position per shard, `SHARD_END` for closed ones; None while that is not known yet: ask again.
+        """
+        self._check()
+        if self._offset is None:
+            self._want_checkpoints(offset)
+        if self._tips is None:
+            self._tips = asyncio.create_task(self._find_tips(offset), name="tips")
+        done, _ = await asyncio.wait({self._tips}, timeout=at_most)
+        self._check()
+        if not done:
+            return None
+        task, self._tips = self._tips, None
+        return task.result()
+
+    async def _find_tips(self, offset: Offset) -> Offset:
+        await self._streams.refresh()
+        found = self._streams.ends(offset)
+        open_shards = [key for key, end in found.items() if end is None]
+        # Asking takes a subscription and would end another run's: so it needs the lease, as reading does.
+        await self._leases.wait_held({key.stream for key in open_shards}, self._patience)
+        await self._fetching.let_go(open_shards)
+        tips = await asyncio.gather(
+            *(self._streams.stream(key.stream).tip(key.shard, offset.get(key, TRIM_HORIZON)) for key in open_shards)
+        )
+        ends = {key: end for key, end in found.items() if end is not None}
+        return Offset({**ends, **dict(zip(open_shards, tips, strict=True))})
+
+    # -- what the run's lease tells it
+
+    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
+        """Let a stream be read whose lease is held now."""
+        self._checkpoints.found(stream, rows)
+        self._fetching.begin(stream)
+
+    def lease_lost(self, stream: str, owner: str | None) -> None:
+        """Stop reading a stream whose lease is gone. Where another run took it, the query fails."""
+        self._fetching.end(stream)
+        if owner is not None:
+            self.failed(
+                LeaseLostError(
+                    f"{readable(owner)} took the lease on stream {stream} while this query was reading: the application has a second "
+                    "query, or this one was stopped for longer than leaseTimeout. Nothing was lost; run one query per application"
+                )
+            )
+
+    def lag(self, stream: str) -> Lag:
+        """How far this run is behind in a stream, for its row."""
+        return self._fetching.lag(stream)
+
+    def failed(self, error: KinesisEfoError) -> None:
+        """Make every call from now on fail with this error, or with the first one where there were several."""
+        if self._failure is None:
+            self._failure = error
+            logger.error("%s", error)
+            self._fetching.fail(error)
+
+    # -- what the fetcher asks
+
+    def may_read(self, shard: ShardKey) -> bool:
+        """See `Coordinator`."""
+        return self._leases.is_held(shard.stream)
+
+    async def may_open(self, shard: ShardKey) -> None:
+        """See `Coordinator`. A feed is closed at the moment in which its lease is lost."""
+
+    def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
+        """See `Coordinator`."""
+        return FetcherError(
+            f"the lease on stream {shard.stream} could not be taken within {seconds:.0f} s: another run holds it, or the lease table "
+            "does not answer; `kinesis-efo leases list` shows its owner: stop that query"
+        )
+
+    def read_until(self, shard: ShardKey, position: Position) -> float | None:
+        """See `Coordinator`."""
+        return self._checkpoints.read_until(shard, position)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure

@@ -1,0 +1,273 @@
+"""Runs a planner and its fetcher in a thread of their own, with clients, leases and Flight service, and ends them in order.
+
+This is the one place where these parts are put together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError
+from contextlib import AsyncExitStack
+from random import Random
+from typing import Any, Final, Protocol, TypeVar
+
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
+from kinesis_efo.fetcher.assembly import certificate_for, open_streams
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.collector import FetcherCollector
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.fetcher.remote import FetcherPlan
+from kinesis_efo.fetcher.service import FetcherService
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import WhereRequest
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.leases.keeper import Timing
+from kinesis_efo.leases.owner import owner_id
+from kinesis_efo.leases.row import LeaseKeys
+from kinesis_efo.leases.run import RunLease
+from kinesis_efo.leases.table import LeaseTable, client_config
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.metrics import report
+from kinesis_efo.options import SourceOptions, Start
+from kinesis_efo.planner.calls import PlannerCalls
+from kinesis_efo.planner.cluster import Cluster
+from kinesis_efo.planner.local import LocalFetching
+from kinesis_efo.planner.planner import Fetching, Planner
+from kinesis_efo.planner.probe import nobody_listens
+from kinesis_efo.planner.service import PlannerService
+from kinesis_efo.planner.start import start_offset
+from kinesis_efo.positions import Offset, ShardRange
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_STOP_SECONDS: Final = 10.0
+_LEASE_REQUESTS: Final = 32
+
+
+class RemoteFetchers(Protocol):
+    """The fetchers of a run in other processes."""
+
+    def problem(self) -> str:
+        """What keeps them from coming up, as far as it is known; empty where nothing is."""
+
+    def stop(self) -> None:
+        """See that nothing is left of them."""
+
+
+class PlannerRuntime:
+    """Runs one planner beside the calling thread.
+
+    Args:
+        manifest: The application, with the streams to read.
+        options: The options of the query.
+        listening: Where to listen for tasks.
+        start_fetchers: Starts the fetchers of other processes; None: one fetcher runs here.
+        clock: Time.
+        limits: Kinesis' times; tests shorten them.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        options: SourceOptions,
+        listening: Listening,
+        *,
+        start_fetchers: Callable[[FetcherPlan], RemoteFetchers] | None = None,
+        clock: Clock | None = None,
+        limits: Limits = KINESIS_LIMITS,
+    ) -> None:
+        self.secret: Final = secrets.token_urlsafe(32)
+        self._manifest = manifest
+        self._options = options
+        self._listening = listening
+        self._start_fetchers = start_fetchers
+        self._remote: RemoteFetchers | None = None
+        self._clock = clock or SystemClock()
+        self._budget = Budget(options.buffer_bytes, now=self._clock.monotonic)
+        self._limits = limits
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kinesis-efo fetcher", daemon=True)
+        self._stack = AsyncExitStack()
+        self._stopping = threading.Lock()
+        self._planner: Planner | None = None
+        self._fetcher: Fetcher | None = None
+        self._cluster: Cluster | None = None
+        self._streams: dict[str, Stream] = {}
+        self._service: FetcherService | PlannerService | None = None
+        self._table: LeaseTable | None = None
+        self._end_report: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Start fetching on demand.
+
+        Raises:
+            KinesisEfoError: The lease table, a stream or the credentials cannot be used.
+        """
+        self._thread.start()
+        try:
+            self._run(self._open())
+        except BaseException:
+            self.stop()
+            raise
+
+    def initial_offset(self, start: Start) -> Offset:
+        """The position of each shard from which a new query begins.
+
+        Raises:
+            KinesisEfoError: The streams cannot be listed, or there are no leases to start from.
+        """
+        assert self._table is not None
+        return self._run(start_offset(start, self._streams, self._table, self._lease_keys, self._clock))
+
+    @property
+    def address(self) -> FetcherAddress:
+        """How the fetcher is reached, or the planner where fetchers are elsewhere. Only after `start`."""
+        assert self._service is not None
+        return self._service.address
+
+    def place(self, ranges: Sequence[ShardRange], at_most: float) -> list[FetcherAddress | None]:
+        """Who reads the shards of some ranges, which are about to be read.
+
+        Args:
+            ranges: The ranges.
+            at_most: Seconds to wait until all of them are read by somebody.
+
+        Returns:
+            The addresses, in the order of the ranges; None where nobody reads the shard yet: ask again. Tasks that begin before
+            there are fetchers could take the cores that these need.
+
+        Raises:
+            KinesisEfoError: Reading failed for good.
+        """
+        if (cluster := self._cluster) is None:
+            return [self.address] * len(ranges)
+
+        async def placed() -> list[FetcherAddress | None]:
+            cluster.expect(Offset({wanted.key: wanted.after for wanted in ranges}))
+            shards = [(wanted.key.stream, wanted.key.shard) for wanted in ranges]
+            return (await cluster.where(WhereRequest(shards, at_most))).fetchers
+
+        return self._run(placed())
+
+    @property
+    def planner_address(self) -> FetcherAddress | None:
+        """Where tasks ask who reads a shard; None where that never changes."""
+        return self.address if self._cluster is not None else None
+
+    @property
+    def planner(self) -> PlannerCalls:
+        """The planner, for the thread that Spark calls. Only after `start`."""
+        assert self._planner is not None
+        return PlannerCalls(self._planner, self._loop, self._thread.is_alive)
+
+    @property
+    def reading(self) -> bool:
+        """Whether a task reads a range at this moment."""
+        fetching = self._fetcher or self._cluster
+        return fetching is not None and fetching.reading
+
+    def stop(self) -> None:
+        """Release the leases, close every connection, end the thread. Takes bounded time; may be called again."""
+        with self._stopping:
+            self._stop()
+
+    def _stop(self) -> None:
+        if not self._thread.is_alive():
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result(_STOP_SECONDS)
+        except (TimeoutError, CancelledError):
+            logger.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
+        # Only after the leases were released: a successor waits for them.
+        self._end_report()
+        if self._service is not None:
+            # `shutdown` waits for the calls under way. They ended with the fetcher, but a stuck one must not block us.
+            closing = threading.Thread(target=self._service.shutdown, daemon=True)
+            closing.start()
+            closing.join(2)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(2)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+    async def _open(self) -> None:
+        options, manifest = self._options, self._manifest
+        clients = AsyncClients(options.aws, manifest.region)
+        enter = self._stack.enter_async_context
+        dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout, _LEASE_REQUESTS)))
+        self._streams = await open_streams(
+            self._stack, clients, manifest, options, self._budget, self._clock, self._limits
+        )
+        self._table = LeaseTable(
+            dynamo,
+            manifest.lease_table,
+            declared_by=f"the stack of application {manifest.application!r} (see manifest {manifest.source})",
+        )
+        random = Random()
+        leases = RunLease(
+            self._table,
+            owner_id(random),
+            self._lease_keys,
+            Timing(options.lease_timeout, options.retry.timeout),
+            self._clock,
+            random,
+            application=manifest.application,
+        )
+        patience = options.patience
+        streams = Streams(self._streams)
+        fetching = self._fetching(streams, leases, patience)
+        ways = map(self.address.location, self.address.hosts_from(network_namespace()))
+        what = "fetcher" if self._cluster is None else "planner"
+        logger.info("tasks reach the %s at %s", what, ", ".join(ways))
+        pace = Pace(options.checkpoint_rate)
+        self._planner = Planner(streams, fetching, leases, self._table, self._lease_keys, pace, patience, self._clock)
+        self._stack.callback(self._end_remote)
+        self._stack.push_async_callback(self._planner.stop)
+        await self._planner.start(str(self.address))
+        if self._start_fetchers is not None:
+            self._remote = self._start_fetchers(FetcherPlan(manifest, options, self.address, self.secret))
+        about = {"application": manifest.application, "environment": manifest.environment}
+        collector = FetcherCollector(
+            self._fetcher, self._streams, leases, about, options.metrics.shards, self._clock.monotonic
+        )
+        self._end_report = report(collector, options.metrics)
+        logger.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams))
+
+    def _fetching(self, streams: Streams, leases: RunLease, patience: float) -> Fetching:
+        """Whoever fetches, and the service by which tasks and other fetchers reach this process."""
+        options, clock = self._options, self._clock
+        certificate = certificate_for(options, self._listening, clock)
+        if self._start_fetchers is not None:
+            self._cluster = Cluster(
+                streams, leases.seconds, options.lease_timeout, clock, gone=nobody_listens, excuse=self._excuse
+            )
+            self._service = PlannerService(self._cluster, self._loop, self.secret, self._listening, certificate)
+            return self._cluster
+        settings = FetcherSettings(options.fail_on_data_loss, patience=patience)
+        self._fetcher = Fetcher(streams, self._budget, settings, clock)
+        self._service = FetcherService(self._fetcher, self._loop, self.secret, self._listening, certificate)
+        return LocalFetching(self._fetcher, clock)
+
+    def _end_remote(self) -> None:
+        if self._remote is not None:
+            self._remote.stop()
+
+    def _excuse(self) -> str:
+        return self._remote.problem() if self._remote is not None else ""
+
+    @property
+    def _lease_keys(self) -> LeaseKeys:
+        return LeaseKeys(self._manifest.stream_names)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

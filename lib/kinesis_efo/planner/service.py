@@ -1,0 +1,67 @@
+"""The planner's Arrow Flight service, for the fetchers of other processes and for tasks that look for one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyarrow import flight
+
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.fetcher.serving import Service, decoded
+from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereRequest, WorkRequest
+from kinesis_efo.planner.cluster import Cluster
+
+if TYPE_CHECKING:
+    from kinesis_efo.fetcher.certificate import Certificate
+
+
+class PlannerService(Service):
+    """Serves one planner; see `Service`.
+
+    Args:
+        cluster: The fetchers of the run.
+        loop: The event loop that it lives in.
+        secret: The secret of the run; a call without it is refused.
+        listening: Where to listen.
+        certificate: Encrypts what is served; None: nothing does.
+    """
+
+    what = "planner"
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        loop: asyncio.AbstractEventLoop,
+        secret: str,
+        listening: Listening,
+        certificate: Certificate | None = None,
+    ) -> None:
+        self._cluster = cluster
+        super().__init__(loop, secret, listening, certificate)
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+        """Answer one call."""
+        body = action.body.to_pybytes()
+        answer: Coroutine[Any, Any, msgspec.Struct]
+        match action.type:
+            case str(name) if name == WORK:
+                request = decoded(body, WorkRequest)
+                try:
+                    work = self.run(context, self._cluster.work(request))
+                except flight.FlightCancelledError:
+                    self.run(None, self._dropped(request.name))
+                    raise
+                return [flight.Result(msgspec.json.encode(work))]
+            case str(name) if name == REPORT:
+                answer = self._cluster.report(decoded(body, Report))
+            case str(name) if name == WHERE:
+                answer = self._cluster.where(decoded(body, WhereRequest))
+            case unknown:
+                raise flight.FlightServerError(f"the planner has no action {unknown!r}")
+        return [flight.Result(msgspec.json.encode(self.run(context, answer)))]
+
+    async def _dropped(self, name: str) -> None:
+        self._cluster.dropped(name)

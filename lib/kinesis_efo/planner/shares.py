@@ -1,0 +1,97 @@
+"""Shares the shards out to the fetchers: evenly by bytes a second, and with few moves. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Collection, Mapping, Sequence
+from math import inf
+from operator import itemgetter
+from typing import Final, TypeVar
+
+from kinesis_efo.positions import ShardKey
+
+M = TypeVar("M", bound=str)
+
+UNEVEN: Final = 1.25
+"""Shards are moved once a fetcher has so many times the mean: a little is left as it is, since each move reads some records again."""
+
+EVEN: Final = 1.1
+"""Once they are moved, they are until no fetcher has more than so many times the mean, where that can be had."""
+
+
+def share_out(
+    weights: Mapping[ShardKey, float], fetchers: Collection[M], now: Mapping[ShardKey, M]
+) -> dict[ShardKey, M]:
+    """Tell which fetcher is to read which shard.
+
+    Args:
+        weights: Every shard, with the bytes a second that it brings, or any other measure of its cost; above 0.
+        fetchers: Names of the fetchers that are there.
+        now: Who reads what at present. Fetchers that are not there any more may be in it.
+
+    Returns:
+        The fetcher of every shard; empty where there is no fetcher.
+
+    >>> a, b, c = (ShardKey("orders", name) for name in "abc")
+    >>> share_out({a: 5.0, b: 3.0, c: 2.0}, ["one", "two"], {})
+    {ShardKey(stream='orders', shard='a'): 'one', ShardKey(stream='orders', shard='b'): 'two', ShardKey(stream='orders', shard='c'): 'two'}
+    """
+    names = sorted(set(fetchers))
+    if not names:
+        return {}
+    held: dict[M, dict[ShardKey, float]] = {name: {} for name in names}
+    free = []
+    for shard, weight in weights.items():
+        if (name := now.get(shard)) in held:
+            held[name][shard] = weight
+        else:
+            free.append(shard)
+    lightest = [(sum(shards.values()), len(shards), name) for name, shards in held.items()]
+    heapq.heapify(lightest)
+    for shard in sorted(free, key=lambda shard: (-weights[shard], shard)):
+        load, count, name = lightest[0]
+        held[name][shard] = weights[shard]
+        heapq.heapreplace(lightest, (load + weights[shard], count + 1, name))
+    _even_out(held)
+    return {shard: name for name, shards in held.items() for shard in shards}
+
+
+def _even_out(held: dict[M, dict[ShardKey, float]]) -> None:
+    loads = {name: sum(shards.values()) for name, shards in held.items()}
+    mean = sum(loads.values()) / len(loads)
+    if not any(not shards for shards in held.values()) and max(loads.values()) <= UNEVEN * mean:
+        return
+    sorted_shards = {name: sorted((weight, shard) for shard, weight in held[name].items()) for name in held}
+    for _ in range(sum(map(len, held.values()))):
+        light = min(loads, key=lambda name: (loads[name], len(held[name]), name))
+        heavy = max((name for name in loads if len(held[name]) > 1), key=lambda name: (loads[name], name), default=None)
+        if heavy is None or heavy == light or (held[light] and loads[heavy] <= EVEN * mean):
+            return
+        gap = loads[heavy] - loads[light]
+        # One that brings less than the whole gap: otherwise the two would only change their parts.
+        moving = _nearest(sorted_shards[heavy], gap / 2, below=gap if held[light] else inf)
+        if moving is None:
+            return
+        weight, shard = moving
+        del sorted_shards[heavy][bisect_left(sorted_shards[heavy], moving)]
+        insort(sorted_shards[light], moving)
+        held[light][shard] = held[heavy].pop(shard)
+        loads[heavy] -= weight
+        loads[light] += weight
+
+
+def _nearest(shards: Sequence[tuple[float, ShardKey]], wanted: float, *, below: float) -> tuple[float, ShardKey] | None:
+    """The shard whose weight is nearest to the wanted one, of those that weigh less than a bound.
+
+    Args:
+        shards: Sorted.
+        wanted: The weight.
+        below: The bound.
+    """
+    above = bisect_left(shards, wanted, key=itemgetter(0))
+    found = [shards[above]] if above < len(shards) and shards[above][0] < below else []
+    if above:
+        weight = shards[above - 1][0]
+        found.append(shards[bisect_left(shards, weight, key=itemgetter(0))])
+    return min(found, key=lambda each: (abs(each[0] - wanted), each[1]), default=None)

@@ -1,0 +1,126 @@
+"""Carries word of finished micro-batches from the driver to the reader's process, for the last one before a stop.
+
+Spark tells a reader that a micro-batch is done by asking for the end of the next one. Before a stop it may never ask: not with the
+`Trigger.AvailableNow` of Spark 4.0, which runs one micro-batch, and not between two triggers that are far apart. So the reader leaves
+a note of the micro-batch that it has planned, and a listener in the driver marks the note when Spark reports the micro-batch's
+progress, which it does after it has committed it. Notes are small files on the host of both processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kinesis_efo.spark.lag import is_private, notes_directory
+
+_LOOK_EVERY: Final = 0.01
+
+
+class PlannedNote:
+    """The note of the last micro-batch that one reader has planned. Without a listener in the driver there is none.
+
+    Args:
+        directory: Where notes are.
+        driver: Process id of the JVM that started the reader's process.
+    """
+
+    def __init__(self, directory: Path, driver: int) -> None:
+        self._directory = directory
+        self._driver = driver
+        self._path: Path | None = None
+
+    def write(self, end: object) -> None:
+        """Note that a micro-batch is planned. Errors are ignored: the query can do without.
+
+        Args:
+            end: Its end, as Spark hands it over.
+        """
+        self.clear()
+        with contextlib.suppress(OSError):
+            if is_private(self._directory) and presence(self._directory, self._driver).exists():
+                path = self._directory / f"{_name(end)}.{os.getpid()}.planned"
+                path.touch()
+                self._path = path
+
+    def finished(self, at_most: float) -> bool:
+        """Wait for word that the micro-batch is done.
+
+        Args:
+            at_most: Seconds; where no word can come, it does not wait.
+        """
+        deadline = time.monotonic() + at_most
+        while self._path is not None:
+            if _marked(self._path).exists():
+                return True
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_LOOK_EVERY)
+        return False
+
+    def clear(self) -> None:
+        """Remove the note."""
+        path, self._path = self._path, None
+        if path is not None:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+                _marked(path).unlink(missing_ok=True)
+
+
+def mark_finished(directory: Path, end: str | None) -> None:
+    """Mark the note of a micro-batch. Where two readers have planned the same end, nothing is marked: it may be either's.
+
+    Args:
+        directory: Where notes are.
+        end: The micro-batch's end in Spark's progress; offsets of other sources have no notes.
+    """
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        planned = [
+            path for path in directory.glob(f"{_name(msgspec.json.decode(end or 'null'))}.*.planned") if _alive(path)
+        ]
+        if len(planned) == 1 and is_private(directory):
+            planned[0].rename(_marked(planned[0]))
+
+
+def planned_note(directory: Callable[[], Path] = notes_directory) -> PlannedNote:
+    """The note of the reader in this process, which a JVM has started."""
+    return PlannedNote(directory(), os.getppid())
+
+
+def presence(directory: Path, driver: int) -> Path:
+    """The file that says that a driver listens, by the process id of its JVM."""
+    return directory / f"listening.{driver}"
+
+
+def _marked(planned: Path) -> Path:
+    return planned.with_suffix(".finished")
+
+
+def _name(end: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(end, order="sorted")).hexdigest()[:32]
+
+
+def sweep(directory: Path) -> None:
+    """Remove what processes left that were killed."""
+    for pattern in ("*.planned", "*.finished", "listening.*"):
+        for path in directory.glob(pattern):
+            if not _alive(path):
+                path.unlink(missing_ok=True)
+
+
+def _alive(path: Path) -> bool:
+    """Whether the process that a file is named after still runs."""
+    pid = path.name.removesuffix(".planned").removesuffix(".finished").rpartition(".")[2]
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, ValueError):
+        pass  # somebody else's, or no file of ours
+    return True

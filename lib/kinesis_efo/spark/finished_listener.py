@@ -1,0 +1,76 @@
+"""Listens in the driver for finished micro-batches, and marks the notes of the readers that planned them; see `finished.py`."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from pathlib import Path
+from typing import Any, Final
+from weakref import WeakSet
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from kinesis_efo.spark.finished import mark_finished, presence, sweep
+from kinesis_efo.spark.lag import is_private, notes_directory
+
+logger = logging.getLogger(__name__)
+
+_listened: Final[WeakSet[SparkSession]] = WeakSet()
+
+
+class FinishedListener(StreamingQueryListener):
+    """Marks the notes of micro-batches that are done.
+
+    Args:
+        directory: Where notes are.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Does nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Marks the note of each source."""
+        for source in event.progress.sources:
+            mark_finished(self._directory, source.endOffset)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Does nothing."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Does nothing."""
+
+
+def listen(spark: SparkSession) -> None:
+    """Listen for finished micro-batches in a session, once. Only a classic session is on the host of its readers.
+
+    Args:
+        spark: Any session.
+    """
+    if not isinstance(spark, SparkSession) or spark in _listened:
+        return
+    directory = notes_directory()
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        if not is_private(directory):
+            return
+        sweep(directory)
+        jvm: Any = spark.sparkContext._jvm
+        here = presence(directory, jvm.java.lang.ProcessHandle.current().pid())
+        spark.streams.addListener(FinishedListener(directory))
+        here.touch()
+    except (OSError, Py4JError) as error:
+        logger.info("checkpoints in the lease table will stop one micro-batch early: %s", error)
+        return
+    _listened.add(spark)
+    atexit.register(here.unlink, missing_ok=True)

@@ -1,0 +1,112 @@
+"""What Spark's JVM above this process tells: whether it runs tasks itself, and where Spark says that it is reached.
+
+The process that Spark keeps for a stream reader is told no Spark configuration. The JVM's command line is of the time when the JVM
+started, and the program may have chosen another master since; so whether it runs tasks is seen by its threads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kinesis_efo.hosts import parse_host
+
+_PROC: Final = Path("/proc")
+_RUNS_TASKS: Final = "executor-heartb"
+"""The name of a thread of every JVM that runs tasks, as far as Linux keeps it. A driver runs tasks in local mode only."""
+_EXECUTOR: Final = re.compile(r"org\.apache\.spark\..*ExecutorBackend")
+_DRIVER_HOST: Final = "spark.driver.host"
+_DRIVER_HOST_LINE: Final = re.compile(r"^\s*spark\.driver\.host(?:\s*[=:]\s*|\s+)(\S+)\s*$", re.MULTILINE)
+
+
+class SparkJvm(NamedTuple):
+    """What is known of a JVM; nothing, where there is none, or none to be seen.
+
+    Attributes:
+        local: It is a driver that runs tasks itself: nothing of Spark is on other hosts.
+        hosts: Where it is reached, as Spark was told.
+    """
+
+    local: bool = False
+    hosts: tuple[str, ...] = ()
+
+
+def spark_jvm(pid: int, environment: Mapping[str, str] = os.environ, proc: Path = _PROC) -> SparkJvm:
+    """Look at the nearest JVM above a process.
+
+    Args:
+        pid: The process.
+        environment: Its variables, which it has from the JVM.
+        proc: Where the system describes its processes.
+    """
+    for above in _ancestors(pid, proc):
+        arguments = _arguments(above)
+        if Path(arguments[0]).name == "java":
+            executor = any(map(_EXECUTOR.fullmatch, arguments))
+            told = _advertised(arguments, above / "cwd", environment, executor=executor)
+            return SparkJvm(not executor and _runs_tasks(above), _valid(told))
+    return SparkJvm()
+
+
+def _ancestors(pid: int, proc: Path) -> Iterator[Path]:
+    while True:
+        try:
+            # The name in parentheses may hold anything, parentheses and spaces included: proc_pid_stat(5).
+            pid = int((proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return
+        yield proc / str(pid)
+
+
+def _arguments(process: Path) -> list[str]:
+    try:
+        return (process / "cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return [""]
+
+
+def _runs_tasks(process: Path) -> bool:
+    for thread in (process / "task").glob("*/comm"):
+        try:
+            if thread.read_text().strip() == _RUNS_TASKS:
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _advertised(arguments: Sequence[str], directory: Path, environment: Mapping[str, str], *, executor: bool) -> str:
+    """In the order in which Spark looks."""
+    if executor:
+        return _after("--hostname", arguments)
+    for argument in arguments:
+        name, _, value = argument.removeprefix("-D").partition("=")
+        if name == _DRIVER_HOST:
+            return value
+    properties = _after("--properties-file", arguments)
+    home = environment.get("SPARK_HOME")
+    defaults = environment.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else "")
+    if properties or defaults:
+        try:
+            text = (directory / (properties or f"{defaults}/spark-defaults.conf")).read_text(errors="replace")
+        except OSError:
+            text = ""
+        if found := _DRIVER_HOST_LINE.findall(text):
+            # Java writes colons with a backslash.
+            return str(found[-1]).replace("\\", "")
+    return environment.get("SPARK_LOCAL_HOSTNAME") or environment.get("SPARK_LOCAL_IP") or ""
+
+
+def _after(name: str, arguments: Sequence[str]) -> str:
+    return next((value for option, value in pairwise(arguments) if option == name), "")
+
+
+def _valid(host: str) -> tuple[str, ...]:
+    try:
+        return (parse_host(host),)
+    except ValueError:
+        return ()

@@ -1,0 +1,196 @@
+"""Runs fetchers as Spark jobs, in the driver's program: one job for each query that asks for it, as long as it runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import weakref
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.fetcher.remote import FetcherPlan
+from kinesis_efo.spark.fetcher_task import RESULT, fetcher_task
+from kinesis_efo.spark.job_request import LENGTH
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 30.0
+_NO_CORE_SECONDS: Final = 30.0
+_numbers = count()
+
+
+class Supervisor:
+    """Starts and ends the fetchers of the queries of one DataFrame. It may be started never, twice, or again later.
+
+    Planners reach it through a Unix socket in a directory that only this user can enter.
+
+    Args:
+        spark: A classic session.
+        fetchers: Number of tasks for each query.
+
+    Attributes:
+        path: The socket.
+
+    Raises:
+        ConfigurationError: As many fetchers would leave no core for micro-batches.
+    """
+
+    def __init__(self, spark: SparkSession, fetchers: int) -> None:
+        check_cores(spark, fetchers)
+        self._spark = spark
+        self._fetchers = fetchers
+        directory = tempfile.mkdtemp(prefix="kinesis-efo-")
+        weakref.finalize(self, _remove, directory, os.getpid())
+        self.path = str(Path(directory) / "supervisor")
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(self.path)
+        self._socket.listen()
+        threading.Thread(target=self._accept, name="kinesis-efo supervisor", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._socket.accept()
+            threading.Thread(target=self._serve, args=(connection,), name="kinesis-efo fetchers", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            plan = _received(connection)
+            if plan is None:
+                return
+            job = _Job(self._spark, self._fetchers, plan, connection)
+            try:
+                with suppress(OSError):
+                    connection.recv(1)  # returns when the planner has ended
+            finally:
+                job.end()
+
+
+class _Job:
+    """The Spark job of one query's fetchers: started again where Spark gives it up."""
+
+    def __init__(self, spark: SparkSession, fetchers: int, plan: FetcherPlan, connection: socket.socket) -> None:
+        self._spark = spark
+        self._context = spark.sparkContext
+        self._fetchers = fetchers
+        self._plan = plan
+        self._connection = connection
+        self._group = f"kinesis-efo-fetchers-{os.getpid()}-{next(_numbers)}"
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="kinesis-efo job", daemon=True).start()
+        threading.Thread(target=self._watch, name="kinesis-efo cores", daemon=True).start()
+
+    def end(self) -> None:
+        """Cancel the job, if it still runs."""
+        self._ended.set()
+        with suppress(Exception):  # Spark may have stopped
+            self._context.cancelJobGroup(self._group)
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        application = self._plan.manifest.application
+        while not self._ended.is_set():
+            began = time.monotonic()
+            try:
+                self._context.setJobGroup(self._group, f"kinesis-efo fetchers of application {application}")
+                places = self._spark.range(0, self._fetchers, 1, self._fetchers)
+                places.mapInArrow(fetcher_task(self._plan), RESULT).collect()
+                return  # the planner has ended them
+            except Exception as error:
+                if self._ended.is_set():
+                    return
+                reason = str(error).strip()
+                if time.monotonic() - began > _LONGEST_PAUSE:
+                    pause = _FIRST_PAUSE  # it did run
+                logger.warning(
+                    "the fetchers of application %s failed; starting them again in %.0f s: %s",
+                    application,
+                    pause,
+                    reason,
+                )
+                self._say(f"Spark gave their job up: {reason[:2000]}")
+            self._ended.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _watch(self) -> None:
+        """Warn where fetchers have taken all cores, so that micro-batches wait for ever."""
+        tracker = self._context.statusTracker()
+        waited = 0.0
+        while not self._ended.wait(_NO_CORE_SECONDS / 3):
+            with suppress(Exception):
+                ours = set(tracker.getJobIdsForGroup(self._group))
+                others = [job for job in tracker.getActiveJobsIds() if job not in ours]
+                stages = [
+                    stage
+                    for job in others
+                    if (info := tracker.getJobInfo(job)) is not None
+                    for number in info.stageIds
+                    if (stage := tracker.getStageInfo(number)) is not None
+                ]
+                waiting = any(stage.numTasks > stage.numCompletedTasks for stage in stages)
+                stuck = waiting and not any(stage.numActiveTasks for stage in stages)
+                waited = waited + _NO_CORE_SECONDS / 3 if stuck else 0.0
+                if waited >= _NO_CORE_SECONDS:
+                    waited = 0.0
+                    logger.warning(
+                        "tasks of micro-batches have waited for %.0f s and none runs: %d fetchers have taken the cores. Give the job more "
+                        "executors or cores, or take fewer fetchers",
+                        _NO_CORE_SECONDS,
+                        self._fetchers,
+                    )
+
+    def _say(self, problem: str) -> None:
+        with suppress(OSError):
+            self._connection.sendall(json.dumps(problem).encode() + b"\n")
+
+
+def check_cores(spark: SparkSession, fetchers: int) -> None:
+    """See that fetchers leave cores for micro-batches, where the number of cores is known.
+
+    Raises:
+        ConfigurationError: They do not.
+    """
+    master = spark.sparkContext.master or ""
+    if not master.startswith("local") or master.startswith("local-cluster"):
+        return
+    cores = spark.sparkContext.defaultParallelism
+    if fetchers >= cores:
+        raise ConfigurationError(
+            f"kinesis-efo option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: each fetcher keeps one, and "
+            f"micro-batches need at least one more. Take fewer fetchers, or fetchers=driver, which keeps none"
+        )
+
+
+def _received(connection: socket.socket) -> FetcherPlan | None:
+    with suppress(OSError, EOFError):
+        (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
+        plan = pickle.loads(_exactly(connection, length))
+        if isinstance(plan, FetcherPlan):
+            return plan
+    return None
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        if not (some := connection.recv(size - len(received))):
+            raise EOFError
+        received += some
+    return bytes(received)
+
+
+def _remove(directory: str, process: int) -> None:
+    if os.getpid() == process:  # not in a forked child
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,90 @@
+"""A query on a cluster reads every record once and in order, with a driver on any host, and when a host is lost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.arriving import arriving, numbered
+from tests.support.cluster import MASTER, WORKERS, Cluster
+from tests.support.driven import Driver, Query, Row
+from tests.support.hosts import Hosts
+from tests.support.world import World
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+MakeWorld = Callable[..., World]
+
+
+def assert_once_and_in_order(rows: list[Row], count: int) -> None:
+    """Each of `count` numbers once, and within a shard in the order in which they were put."""
+    assert sorted(row.number for row in rows) == list(range(count))
+    by_shard = defaultdict(list)
+    for row in rows:
+        by_shard[row.shard].append(row.number)
+    assert [shard for shard, numbers in by_shard.items() if numbers != sorted(numbers)] == [], "out of order"
+
+
+def wait_for_both(query: Query) -> None:
+    """Wait until both workers have read. A small micro-batch has one task, and Spark chooses the executor by chance."""
+    query.wait_for(lambda rows: {row.host for row in rows} == set(WORKERS), "rows that either worker has read")
+
+
+def test_tasks_on_both_workers_read_from_the_driver(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
+    w = world({"orders": 4})
+    put = w.put(numbered(400))
+    query = driver.start("reading", w, tmp_path)
+    with arriving(w, first=put) as count:
+        wait_for_both(query)
+    assert_once_and_in_order(query.wait_for_rows(count[0]), count[0])
+    query.stop()
+
+
+def test_a_plain_query_needs_no_option_to_read_on_a_cluster(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
+    w = world({"orders": 2})
+    put = w.put(numbered(100))
+    query = driver.start("plain", w, tmp_path, plain=True)
+    with arriving(w, first=put) as count:
+        wait_for_both(query)
+    assert_once_and_in_order(query.wait_for_rows(count[0]), count[0])
+    query.stop()
+
+
+def test_a_host_that_is_cut_off_costs_time_alone_and_takes_part_again_afterwards(
+    world: MakeWorld, hosts: Hosts, cluster: Cluster, driver: Driver, tmp_path: Path
+) -> None:
+    w = world({"orders": 4})
+    query = driver.start("cut", w, tmp_path)
+    with arriving(w, first=0) as count:
+        wait_for_both(query)
+        hosts["worker2"].cut()
+        try:
+            cluster.wait_for_workers(["worker1"])
+            # What came before may have been under way to the lost host.
+            before = count[0]
+            query.wait_for_rows(before + 1)
+        finally:
+            hosts["worker2"].mend()
+        cluster.wait_for_workers()
+        # Both executors are on one host now, and Spark leaves them there.
+        hosts["worker1"].processes(f"CoarseGrainedScheduler@{MASTER}:")[0].kill()
+        known = len(query.wait_for_rows(before + 1))
+        query.wait_for(
+            lambda rows: "worker2" in {row.host for row in rows[known:]}, "rows read on the host that is back"
+        )
+    assert_once_and_in_order(query.wait_for_rows(count[0]), count[0])
+    query.stop()
+
+
+@pytest.mark.cluster
+def test_the_driver_may_be_on_a_workers_host(world: MakeWorld, cluster: Cluster, tmp_path: Path) -> None:
+    w = world({"orders": 2})
+    put = w.put(numbered(100))
+    driver = cluster.driver(on="worker1")
+    query = driver.start("elsewhere", w, tmp_path)
+    with arriving(w, first=put) as count:
+        wait_for_both(query)
+    assert_once_and_in_order(query.wait_for_rows(count[0]), count[0])
+    driver.kill()

@@ -1,0 +1,63 @@
+"""What somebody sees who looks at the connection between a task and a fetcher."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from kinesis_efo.errors import FetcherRefusedError
+from kinesis_efo.fetcher.client import FetcherClient
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.positions import SHARD_END, ShardRange
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.fetching import reading
+from tests.support.world import World
+
+MARKER = b"card-4111-1111-1111-1111"
+NETWORK = Listening("0.0.0.0", hosts=("127.0.0.1",))
+
+
+def read_through_a_proxy(world: World, **options: str) -> tuple[bytes, bytes]:
+    """Read with every call going through a proxy; returns what the proxy has seen, and the secret of the run."""
+    world.put((f"k{n}", MARKER) for n in range(20))
+    with (
+        reading(world, listening=NETWORK, **options) as r,
+        CuttingProxy(r.runtime.address.port, lambda _: None) as proxy,
+    ):
+        there = replace(r.runtime.address, namespace="elsewhere", port=proxy.port)
+        with FetcherClient(there, r.runtime.secret) as client:
+            r.client = client
+            assert [row.data for row in r.until(20)] == [MARKER] * 20
+        return bytes(proxy.passed), r.runtime.secret.encode()
+
+
+def test_neither_a_record_nor_the_secret_is_seen(world: Callable[..., World]) -> None:
+    seen, secret = read_through_a_proxy(world())
+    assert len(seen) > 20 * len(MARKER)
+    assert not [told for told in (MARKER, base64.b64encode(MARKER), secret, b"orders", b"shardId-") if told in seen]
+
+
+def test_the_secret_is_asked_for_over_tls_too(world: Callable[..., World]) -> None:
+    with reading(world(), listening=NETWORK) as r:
+        assert r.runtime.address.certificate is not None
+        with FetcherClient(r.runtime.address, "guessed") as stranger, pytest.raises(FetcherRefusedError):
+            next(stranger.get([ShardRange(*next(iter(r.offset.items())), SHARD_END)]))
+
+
+def test_both_are_seen_where_the_user_turns_tls_off_which_is_said(
+    world: Callable[..., World], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen, secret = read_through_a_proxy(world(), fetcherTls="false")
+    assert base64.b64encode(MARKER) in seen
+    assert secret in seen
+    (warning,) = [line.getMessage() for line in caplog.records if "fetcherTls" in line.getMessage()]
+    assert "kinesis-efo option 'fetcherTls' is false: whoever sees the traffic" in warning
+
+
+def test_nothing_is_encrypted_on_loopback_alone(world: Callable[..., World]) -> None:
+    with reading(world()) as r:
+        assert r.runtime.address.certificate is None
+        assert r.runtime.address.hosts == ()

@@ -1,0 +1,123 @@
+"""Where a fetcher's service listens: on what it was told, and on nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kinesis_efo.errors import FetcherError
+from kinesis_efo.fetcher.address import network_namespace
+from kinesis_efo.fetcher.certificate import make_certificate
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.fetcher.service import FetcherService
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def serve(stack: ExitStack, listening: Listening, certificate: Any = None) -> FetcherService:
+    """A service that is never called."""
+    fetcher: Any = None
+    loop = asyncio.new_event_loop()
+    stack.callback(loop.close)
+    return stack.enter_context(FetcherService(fetcher, loop, "secret", listening, certificate))
+
+
+def taken(stack: ExitStack, host: str = "127.0.0.1") -> int:
+    """A port that somebody listens on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return int(stack.enter_context(socket.create_server((host, 0), family=family)).getsockname()[1])
+
+
+def answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), 5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_loopback_alone(stack: ExitStack) -> None:
+    address = serve(stack, Listening()).address
+    assert (address.namespace, address.hosts, address.certificate) == (network_namespace(), (), None)
+    assert answers("127.0.0.1", address.port)
+    assert not answers("127.0.0.2", address.port)
+
+
+def test_every_address_of_both_families(stack: ExitStack) -> None:
+    certificate = make_certificate(datetime.now(UTC))
+    address = serve(stack, Listening("0.0.0.0", hosts=("driver",)), certificate).address
+    assert (address.namespace, address.hosts, address.certificate) == (
+        network_namespace(),
+        ("driver",),
+        certificate.pem,
+    )
+    assert answers("127.0.0.1", address.port)
+    assert answers("127.0.0.2", address.port)
+    if socket.has_dualstack_ipv6():
+        assert answers("::1", address.port)
+
+
+def test_one_address_is_not_reached_over_loopback(stack: ExitStack) -> None:
+    address = serve(stack, Listening("127.0.0.2", hosts=("127.0.0.2",))).address
+    assert address.hosts_from(network_namespace()) == ("127.0.0.2",)
+    assert answers("127.0.0.2", address.port)
+    assert not answers("127.0.0.1", address.port)
+
+
+def test_a_name_is_one_address(stack: ExitStack) -> None:
+    address = serve(stack, Listening("localhost", hosts=("localhost",))).address
+    assert (address.hosts, address.certificate) == (("localhost",), None)
+    assert answers("localhost", address.port)
+
+
+def test_a_port_that_was_given(stack: ExitStack) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert serve(stack, Listening(ports=range(port, port + 1))).address.port == port
+
+
+@pytest.mark.parametrize("certificate", [None, make_certificate(datetime.now(UTC))], ids=["clear", "tls"])
+def test_a_port_that_another_fetcher_has_is_not_shared(stack: ExitStack, certificate: Any) -> None:
+    port = serve(stack, Listening("0.0.0.0"), certificate).address.port
+    for bind in ("0.0.0.0", "127.0.0.1", "::"):
+        with pytest.raises(FetcherError, match=rf"cannot listen on {bind}, port {port}: .*Address already in use"):
+            serve(stack, Listening(bind, range(port, port + 1)), certificate)
+
+
+def test_the_first_free_port_of_a_range(stack: ExitStack) -> None:
+    first = taken(stack)
+    port = serve(stack, Listening(ports=range(first, first + 20))).address.port
+    assert first < port < first + 20
+
+
+def test_a_range_that_is_taken_is_named(stack: ExitStack) -> None:
+    ports = range(taken(stack), 65_536)[:1]
+    message = (
+        rf"the fetcher cannot listen on 127\.0\.0\.1, port {ports[0]}: .*Address already in use.*\. Give ports that are free on host "
+        r"\S+, one for each query that runs there \(kinesis-efo option 'fetcherPort'\)"
+    )
+    with pytest.raises(FetcherError, match=message):
+        serve(stack, Listening(ports=ports))
+    both = Listening(ports=range(ports[0], ports[0] + 2))
+    serve(stack, both)
+    with pytest.raises(FetcherError, match=rf"127\.0\.0\.1, ports {ports[0]}-{ports[0] + 1}: "):
+        serve(stack, both)
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [("198.51.100.1", "Cannot assign requested address"), ("no-such-host.invalid", "not known|resolution|lookup")],
+)
+def test_an_address_that_the_host_does_not_have_is_named(stack: ExitStack, host: str, reason: str) -> None:
+    with pytest.raises(FetcherError, match=rf"cannot listen on {host}, any free port: .*({reason})"):
+        serve(stack, Listening(host))

@@ -1,0 +1,67 @@
+"""`subscribe.retryTimeout`: how long a query lives on while DynamoDB or a shard fails, through the options to its error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from kinesis_efo.errors import KinesisEfoError, RetriesExhaustedError, TableUnavailableError
+from kinesis_efo.local import NoFaults, Request
+from kinesis_efo.local.errors import AwsError
+from tests.support.fetching import Reading, reading
+from tests.support.world import World
+
+MakeWorld = Callable[..., World]
+
+
+class Down(NoFaults):
+    """Fails at some operations while it is down."""
+
+    def __init__(self, *operations: str) -> None:
+        self.operations = operations
+        self.down = True
+
+    async def before(self, request: Request) -> None:
+        if self.down and request.operation in self.operations:
+            raise AwsError("InternalServerError", "down", 500)
+
+
+def failure(query: Reading, seconds: float = 60.0) -> KinesisEfoError:
+    deadline = time.monotonic() + seconds
+    while True:
+        assert time.monotonic() < deadline, f"the query still lives after {seconds} s"
+        try:
+            query.batch()
+        except KinesisEfoError as error:
+            return error
+
+
+@pytest.mark.slow
+def test_a_lease_table_that_stays_away_ends_the_query(faulty: MakeWorld) -> None:
+    faults = Down("Scan", "UpdateItem", "PutItem")
+    faults.down = False
+    w = faulty(faults)
+    w.put([("k", b"x")] * 5)
+    with reading(w, **{"subscribe.retryTimeout": "2s"}) as query:
+        query.until(5)
+        faults.down = True
+        began = time.monotonic()
+        error = failure(query)
+    assert isinstance(error, TableUnavailableError)
+    assert "'subscribe.retryTimeout' lets it wait longer" in str(error)
+    assert time.monotonic() - began >= 2
+    faults.down = False
+
+
+@pytest.mark.slow
+def test_a_shard_that_only_fails_ends_the_query(faulty: MakeWorld) -> None:
+    w = faulty(Down("SubscribeToShard"))
+    patience = {"subscribe.retryTimeout": "2s", "subscribe.backoff.baseMs": "1", "subscribe.backoff.maxMs": "20"}
+    began = time.monotonic()
+    with reading(w, **patience) as query:
+        error = failure(query)
+    assert isinstance(error, RetriesExhaustedError)
+    assert "'subscribe.retryTimeout'" in str(error)
+    assert time.monotonic() - began >= 2

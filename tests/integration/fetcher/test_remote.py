@@ -1,0 +1,161 @@
+"""Fetchers in processes of their own, with real connections to the planner: killed, paused, refused, looked at."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import pytest
+from msgspec.structs import replace as changed
+
+from kinesis_efo.errors import ConsumerNotFoundError, FetcherError
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.fetcher.ranges import RangeReader
+from kinesis_efo.fetcher.remote import FetcherPlan
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.positions import ShardRange
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.fetcher_processes import FetcherProcesses
+from tests.support.fetching import QUICK, Reading, Row, prepare
+from tests.support.world import World, wait_until
+
+pytestmark = pytest.mark.slow
+MakeWorld = Callable[..., World]
+LOOPBACK = Listening()
+NETWORK = Listening("0.0.0.0", hosts=("127.0.0.1",))
+
+
+class Query(Reading):
+    """Reads as Spark's tasks do: from the fetcher that the plan names, or from whom the planner says."""
+
+    def read(self, wanted: ShardRange, client: Any = None) -> list[Row]:
+        (fetcher,) = self.runtime.place([wanted], 0.0)
+        reader = RangeReader(self.runtime.secret, self.runtime.planner_address, 60.0)
+        return [
+            Row(r["stream"], r["shardId"], int(r["sequenceNumber"]), r["partitionKey"], r["data"])
+            for batch in chain.from_iterable(
+                decode(payloads, *part, deaggregate=True, hash_range=hash_range)
+                for part, hash_range, payloads in reader.read([wanted], fetcher)
+            )
+            for r in batch.to_pylist()
+        ]
+
+    def shares(self) -> list[int]:
+        cluster = self.runtime._cluster
+        assert cluster is not None
+        return sorted(count for _, count in cluster.fetchers())
+
+
+@contextmanager
+def reading(
+    world: World, fetchers: FetcherProcesses, listening: Listening = LOOPBACK, **options: str
+) -> Iterator[Query]:
+    # A lease as long as nothing on a slow machine takes.
+    runtime = prepare(
+        world, limits=QUICK, listening=listening, start_fetchers=fetchers, **{"leaseTimeout": "6s", **options}
+    )
+    try:
+        runtime.start()
+        yield Query(runtime, None, runtime.initial_offset(runtime._options.start))  # type: ignore[arg-type]
+    finally:
+        runtime.stop()
+        ended = fetchers.ended()
+        fetchers.end()
+    assert ended, "a fetcher did not end with its query"
+
+
+def numbered(count: int, first: int = 0) -> list[tuple[str, bytes]]:
+    return [(f"key{number}", b"%08d" % number) for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+def test_two_fetchers_read_everything_once_and_leave_nothing(world: MakeWorld, mode: str) -> None:
+    w = world({"orders": 4})
+    w.put(numbered(200))
+    fetchers = FetcherProcesses(2)
+    with reading(w, fetchers, readMode=mode) as query:
+        assert sorted(row.data for row in query.until(200)) == [data for _, data in numbered(200)]
+        wait_until(lambda: (query.batch(), query.shares() == [2, 2])[1], 30)
+        w.put(numbered(200, 200))
+        assert len({row.data for row in query.until(400)}) == 400
+        query.commit()
+        numbers = {row.shard: row.sequence for row in query.rows}
+    assert not [row for row in w.leases().values() if "leaseOwner" in row]
+    stored = {key.split(":")[1]: row["checkpoint"]["S"] for key, row in w.leases().items() if key.startswith("orders:")}
+    assert stored == {shard: str(number) for shard, number in numbers.items()}
+
+
+def test_what_a_killed_fetcher_had_is_read_on_by_the_other(world: MakeWorld) -> None:
+    w = world({"orders": 4})
+    w.put(numbered(100))
+    fetchers = FetcherProcesses(2)
+    with reading(w, fetchers, leaseTimeout="30s") as query:
+        query.until(100)
+        wait_until(lambda: (query.batch(), query.shares() == [2, 2])[1], 30)
+        w.put(numbered(100, 100))
+        wait_until(lambda: query.poll() != query.offset, 30)
+        fetchers.kill(0)  # with ranges planned
+        assert len({row.data for row in query.until(200, seconds=25)}) == 200, "before its lease would have expired"
+        assert query.shares() == [4]
+        fetchers.start(0)
+        wait_until(lambda: (query.batch(), query.shares() == [2, 2])[1], 60)
+        w.put(numbered(100, 200))
+        assert len({row.data for row in query.until(300)}) == 300
+
+
+def test_a_paused_fetcher_is_replaced_when_its_time_is_up_and_takes_nothing_back(world: MakeWorld) -> None:
+    w = world({"orders": 4})
+    w.put(numbered(100))
+    fetchers = FetcherProcesses(2)
+    with reading(w, fetchers, leaseTimeout="3s") as query:
+        query.until(100)
+        wait_until(lambda: (query.batch(), query.shares() == [2, 2])[1], 30)
+        fetchers.kill(0, signal.SIGSTOP)
+        w.put(numbered(100, 100))
+        assert len({row.data for row in query.until(200)}) == 200
+        wait_until(lambda: (query.batch(), query.shares() == [4])[1], 30)
+        fetchers.kill(0, signal.SIGCONT)
+        wait_until(lambda: (query.batch(), query.shares() == [2, 2])[1], 60)
+        w.put(numbered(100, 200))
+        assert len({row.data for row in query.until(300)}) == 300
+
+
+def test_an_error_of_a_fetcher_is_the_querys(world: MakeWorld) -> None:
+    w = world({"orders": 2})
+    w.put(numbered(10))
+    with reading(w, FetcherProcesses(2)) as query:
+        query.until(10)
+        wait_until(lambda: (query.batch(), query.shares() == [1, 1])[1], 30)
+        w.kinesis.deregister_stream_consumer(ConsumerARN=w.consumers["orders"])
+        with pytest.raises(ConsumerNotFoundError, match="does not exist"):
+            wait_until(lambda: query.poll(timeout=1.0) is None, 60)
+
+
+def test_no_fetcher_fails_the_query_and_says_where_to_look(world: MakeWorld) -> None:
+    none_came = pytest.raises(FetcherError, match=r"no fetcher has come up for \d+ s\..* Spark's UI shows their job")
+    with reading(world(), FetcherProcesses(0), leaseTimeout="1s") as query, none_came:
+        wait_until(lambda: query.poll(timeout=1.0) is None, 30)
+
+
+def test_neither_a_record_nor_the_secret_is_seen_between_fetcher_and_planner(world: MakeWorld) -> None:
+    w = world({"orders": 2})
+    proxies: list[CuttingProxy] = []
+
+    def through_a_proxy(plan: FetcherPlan) -> FetcherPlan:
+        proxies.append(CuttingProxy(plan.planner.port, lambda _: None).__enter__())
+        address = changed(plan.planner, namespace="elsewhere", port=proxies[0].port)
+        return FetcherPlan(plan.manifest, plan.options, address, plan.secret)
+
+    w.put(numbered(50))
+    try:
+        with reading(w, FetcherProcesses(1, NETWORK, through_a_proxy), NETWORK) as query:
+            query.until(50)
+            secret = query.runtime.secret.encode()
+            seen = bytes(proxies[0].passed)
+    finally:
+        proxies[0].__exit__(None, None, None)
+    assert len(seen) > 2000
+    assert not [told for told in (secret, b"orders", b"shardId-", b"working") if told in seen]

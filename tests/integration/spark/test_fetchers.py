@@ -1,0 +1,145 @@
+"""A fetcher as a Spark task, in local mode: it comes with its query, goes with it, and is started again when it dies."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import kinesis_efo
+from kinesis_efo.errors import ConfigurationError
+from tests.integration.spark.conftest import Queries
+from tests.support.world import World, wait_until
+
+pytestmark = [pytest.mark.spark40, pytest.mark.slow]
+MakeWorld = Callable[..., World]
+
+
+class Sink:
+    """Counts rows by their data; a micro-batch that is repeated takes its own place."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[str]] = {}
+
+    def write(self, df: DataFrame, batch: int) -> None:
+        self.batches[batch] = [bytes(row.data).decode() for row in df.select("data").collect()]
+
+    @property
+    def rows(self) -> Counter[str]:
+        return Counter(data for rows in self.batches.values() for data in rows)
+
+
+def numbered(first: int, count: int) -> list[tuple[str, bytes]]:
+    return [(f"k{number}", b"%08d" % number) for number in range(first, first + count)]
+
+
+def all_once(count: int) -> Counter[str]:
+    return Counter(data.decode() for _, data in numbered(0, count))
+
+
+def load(spark: SparkSession, world: World, **options: Any) -> DataFrame:
+    given = {**world.options, "leaseTimeout": "10s", "startingPosition": "TRIM_HORIZON", **options}
+    return kinesis_efo.read_stream(spark, **given)
+
+
+def jobs(spark: SparkSession) -> list[int]:
+    """The jobs that run at this moment."""
+    return list(spark.sparkContext.statusTracker().getActiveJobsIds())
+
+
+def fetchers() -> list[psutil.Process]:
+    """The processes of fetchers: workers forked by Spark's Python daemon that listen."""
+
+    def is_one(process: psutil.Process) -> bool:
+        try:
+            above = process.parent()
+            forked = above is not None and "pyspark.daemon" in above.cmdline()
+            return forked and any(each.status == psutil.CONN_LISTEN for each in process.net_connections("tcp"))
+        except psutil.Error:
+            return False
+
+    return [process for process in psutil.Process(os.getpid()).children(recursive=True) if is_one(process)]
+
+
+def test_a_fetcher_comes_and_goes_with_its_query(spark: SparkSession, queries: Queries, world: MakeWorld) -> None:
+    w, sink = world({"orders": 3}), Sink()
+    w.put(numbered(0, 100))
+    df = load(spark, w, fetchers=1)
+    assert jobs(spark) == [], "nothing runs before the query does"
+    for run in range(2):
+        query = queries.start(df, sink.write)
+        wait_until(lambda run=run: sum(sink.rows.values()) >= 100 * (run + 1), 120)
+        wait_until(lambda: jobs(spark), 30, "the fetcher's job, as Spark's UI shows it")
+        wait_until(lambda: len(fetchers()) == 1, 30)
+        w.put(numbered(100 * (run + 1), 100))
+        wait_until(lambda run=run: sum(sink.rows.values()) >= 100 * (run + 2), 60)
+        query.stop()
+        wait_until(lambda: not fetchers() and not jobs(spark), 30, "the end of the fetcher and its job")
+        assert not [row for row in w.leases().values() if "leaseOwner" in row]
+    assert sink.rows == all_once(300)
+
+
+def test_a_fetcher_that_dies_again_and_again_is_started_again_and_the_query_goes_on(
+    spark: SparkSession, queries: Queries, world: MakeWorld
+) -> None:
+    w, sink = world({"orders": 2}), Sink()
+    w.put(numbered(0, 50))
+    query = queries.start(load(spark, w, fetchers=1), sink.write)
+    count = 50
+    for _ in range(3):  # this Spark gives a job up with the second failure of a task
+        wait_until(lambda count=count: sum(sink.rows.values()) >= count, 120)
+        (process,) = wait_until(fetchers, 30)
+        process.kill()
+        w.put(numbered(count, 50))
+        count += 50
+    wait_until(lambda: sum(sink.rows.values()) >= count, 120)
+    assert query.exception() is None
+    assert sink.rows == all_once(count)
+
+
+def test_fetchers_that_leave_no_core_are_refused(spark: SparkSession, world: MakeWorld) -> None:
+    with pytest.raises(ConfigurationError, match=r"option 'fetchers' is 2, but Spark has 2 cores with master local"):
+        load(spark, world(), fetchers=2)
+
+
+def test_what_keeps_a_fetcher_from_coming_up_is_in_the_querys_error(
+    spark: SparkSession, queries: Queries, world: MakeWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, logger="kinesis_efo")
+    with broken_fetchers():
+        query = queries.start(load(spark, world(), fetchers=1, leaseTimeout="2s"), Sink().write)
+        wait_until(lambda: query.exception() is not None, 120)
+    message = str(query.exception())
+    assert "no fetcher has come up for" in message
+    assert "Spark gave their job up" in message
+    assert "fetcher 0 on host" in message
+
+
+@contextmanager
+def broken_fetchers() -> Iterator[None]:
+    """Whoever starts a fetcher now gives it a port that is taken."""
+    import socket
+
+    from kinesis_efo.spark import supervisor
+
+    original = supervisor.fetcher_task
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        def with_taken_port(plan: Any) -> Any:
+            from dataclasses import replace
+
+            return original(replace(plan, options=replace(plan.options, fetcher_ports=range(port, port + 1))))
+
+        supervisor.fetcher_task = with_taken_port
+        try:
+            yield
+        finally:
+            supervisor.fetcher_task = original

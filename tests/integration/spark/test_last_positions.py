@@ -1,0 +1,102 @@
+"""The checkpoints that a query leaves in the lease table when it stops: those of the last micro-batch that Spark has finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import kinesis_efo
+from kinesis_efo.spark.compat import SPARK_VERSION
+from tests.support.world import World, wait_until
+
+from .conftest import Queries
+
+pytestmark = pytest.mark.spark
+MakeWorld = Callable[..., World]
+
+ALL_NOW = {"catchUp": "true"} if SPARK_VERSION < (4, 2) else {}
+
+
+def load(spark: SparkSession, w: World, **options: Any) -> DataFrame:
+    return kinesis_efo.read_stream(
+        spark, **{**w.options, "leaseTimeout": "10s", "startingPosition": "TRIM_HORIZON", **options}
+    )
+
+
+def released(w: World) -> None:
+    wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 20, "released leases")
+
+
+def checkpoints(w: World) -> dict[str, str]:
+    return {key: row["checkpoint"]["S"] for key, row in w.leases().items() if not key.startswith("#")}
+
+
+def put(w: World, count: int) -> dict[str, str]:
+    """Put records, and tell the last number of each shard by its lease key."""
+    last: dict[str, int] = {}
+    for number in range(count):
+        answer = w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey=f"k{number}", Data=b"%d" % number)
+        key = f"orders:{answer['ShardId']}"
+        last[key] = max(last.get(key, 0), int(answer["SequenceNumber"]))
+    assert len(last) == 2
+    return {key: str(number) for key, number in last.items()}
+
+
+def test_what_was_available_is_where_the_lease_table_stands(
+    spark: SparkSession, world: MakeWorld, queries: Queries
+) -> None:
+    w = world({"orders": 2})
+    last = put(w, 40)
+    read: list[int] = []
+
+    def count(df: DataFrame, _: int) -> None:
+        read.append(df.count())
+
+    query = queries.start(load(spark, w, **ALL_NOW), count, availableNow=True)
+    assert query.awaitTermination(120)
+    assert sum(read) == 40
+    released(w)
+    assert checkpoints(w) == last
+
+
+def test_a_stop_between_two_triggers_leaves_the_positions_of_the_first(
+    spark: SparkSession, world: MakeWorld, queries: Queries
+) -> None:
+    w = world({"orders": 2})
+    put(w, 40)
+    read: dict[str, int] = {}
+
+    def note(df: DataFrame, _: int) -> None:
+        # One shard's records may arrive after the first trigger: what counts is what this micro-batch has read.
+        for row in df.select("shardId", "sequenceNumber").collect():
+            key = f"orders:{row['shardId']}"
+            read[key] = max(read.get(key, 0), int(row["sequenceNumber"]))
+
+    query = queries.start(load(spark, w, **ALL_NOW), note, processingTime="1 hour")
+    wait_until(lambda: query.lastProgress is not None and bool(read), 120, "the first micro-batch")
+    query.stop()
+    released(w)
+    unread = dict.fromkeys(checkpoints(w), "TRIM_HORIZON")
+    assert checkpoints(w) == unread | {key: str(number) for key, number in read.items()}
+
+
+def test_a_micro_batch_that_fails_moves_nothing(
+    spark: SparkSession, world: MakeWorld, queries: Queries, tmp_path: Path
+) -> None:
+    w = world({"orders": 2})
+    put(w, 40)
+
+    def fail(df: DataFrame, _: int) -> None:
+        df.count()
+        raise RuntimeError("the sink is broken")
+
+    query = queries.start(load(spark, w, **ALL_NOW), fail, availableNow=True)
+    with pytest.raises(StreamingQueryException, match="the sink is broken"):
+        query.awaitTermination(120)
+    released(w)
+    assert set(checkpoints(w).values()) == {"TRIM_HORIZON"}

@@ -1,0 +1,145 @@
+"""Driver programs in processes of their own, and the queries that they run: started, watched and stopped from a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+
+from tests.support.world import World, wait_until
+
+
+class Row(NamedTuple):
+    """A row that a query has written: the record's number, and the host of the task that read it."""
+
+    batch: int
+    number: int
+    shard: str
+    host: str
+
+
+class Driver:
+    """One run of the program `tests/cluster/driver.py`.
+
+    Args:
+        process: The program, with a pipe to its stdin.
+        log: Its stdout and stderr.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    def start(self, name: str, world: World, directory: Path, **query: Any) -> Query:
+        """Start a query that reads a world, from its beginning unless an option says otherwise.
+
+        Args:
+            name: Of the query; each that this driver starts has its own.
+            world: What is read.
+            directory: Where checkpoint and output are; queries with the same one continue each other.
+            query: See the program.
+        """
+        # A busy machine renews late; who stops a query releases its leases.
+        options = {**world.options, "leaseTimeout": "10s", "startingPosition": "TRIM_HORIZON"}
+        options |= query.pop("options", {})
+        paths = {"checkpoint": str(directory / "checkpoint"), "output": str(directory / "output")}
+        self.tell({"start": name, "options": options, **paths, **query})
+        return Query(self, name, directory / "output")
+
+    def tell(self, command: Mapping[str, Any]) -> None:
+        """Hand a command to the program as soon as its Spark is up."""
+        wait_until(lambda: "READY\n" in self.said(), 120, f"Spark, see {self.log}")
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """SIGKILL to the program and its JVM, at once. Executors notice that, and end."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def said(self) -> str:
+        """What the program has said so far. Fails if it has ended."""
+        log = self.log.read_text(errors="replace")
+        assert self.process.poll() is None, f"the driver has ended: {log[-5000:]}"
+        return log
+
+
+class Query:
+    """A query of a driver. Made by `Driver.start`.
+
+    Args:
+        driver: The driver.
+        name: The query's name there.
+        output: The directory that it writes to.
+    """
+
+    def __init__(self, driver: Driver, name: str, output: Path) -> None:
+        self._driver = driver
+        self._name = name
+        self._output = output
+        self._known: dict[Path, list[Row]] = {}
+
+    def stop(self) -> None:
+        """Stop it, as `query.stop()` does."""
+        self._driver.tell({"stop": self._name})
+        self._wait_for("STOPPED", 60.0)
+
+    def failure(self, seconds: float = 120.0) -> str:
+        """Wait until it fails, and return the message of its exception."""
+        line = self._wait_for("FAILED", seconds)
+        return str(json.loads(line))
+
+    def rows(self) -> list[Row]:
+        """All rows so far, in the order of the micro-batches and, within one and within a shard, as they were read."""
+        rows = []
+        for batch in sorted(self._output.glob("batch=*"), key=_number):
+            try:
+                rows += [row for file in sorted(batch.glob("*.parquet")) for row in self._rows(file)]
+            except (OSError, ValueError):
+                return []  # the directory is just being written anew
+        return rows
+
+    def wait_for(self, condition: Callable[[list[Row]], bool], what: str, seconds: float = 120.0) -> list[Row]:
+        """Wait until a condition holds for the rows so far, and return them. Fails as soon as the query has failed."""
+
+        def holds() -> list[Row] | None:
+            log = self._driver.said()
+            assert f"FAILED {self._name} " not in log, log[-5000:]
+            rows = self.rows()
+            return rows if condition(rows) else None
+
+        found: list[Row] = wait_until(holds, seconds, f"{what}, see {self._driver.log}", every=0.1)
+        return found
+
+    def wait_for_rows(self, count: int, seconds: float = 120.0) -> list[Row]:
+        """Wait until there are so many rows, at least one. Otherwise as `wait_for`."""
+        return self.wait_for(lambda rows: len(rows) >= count, f"{count} rows", seconds)
+
+    def _wait_for(self, word: str, seconds: float) -> str:
+        """Wait until the driver says a word about this query, and return what follows it in the line."""
+        start = f"{word} {self._name} "
+        found = wait_until(
+            lambda: [line for line in self._driver.said().splitlines() if line.startswith(start)],
+            seconds,
+            f"{start!r} in {self._driver.log}",
+        )
+        return str(found[0].removeprefix(start))
+
+    def _rows(self, file: Path) -> list[Row]:
+        # Spark writes files under other names first: one that is there stays as it is, until it is deleted.
+        if file not in self._known:
+            batch = _number(file.parent)
+            columns = pq.read_table(file, columns=["data", "shardId", "host"]).to_pylist()
+            self._known[file] = [Row(batch, int(row["data"][:8]), row["shardId"], row["host"]) for row in columns]
+        return self._known[file]
+
+
+def _number(batch: Path) -> int:
+    return int(batch.name.removeprefix("batch="))

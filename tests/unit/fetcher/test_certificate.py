@@ -1,0 +1,31 @@
+"""The certificate of a fetcher."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from kinesis_efo.fetcher.address import CERTIFICATE_NAME
+from kinesis_efo.fetcher.certificate import make_certificate
+
+NOW = datetime(2026, 11, 22, 21, 0, tzinfo=UTC)
+
+
+def test_it_holds_for_runs_of_years_and_for_clocks_a_day_off() -> None:
+    made = x509.load_pem_x509_certificate(make_certificate(NOW).pem.encode())
+    assert made.not_valid_before_utc < NOW - timedelta(days=1)
+    assert made.not_valid_after_utc > NOW + timedelta(days=20 * 365)
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == [CERTIFICATE_NAME]
+    key = made.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == "secp256r1"
+
+
+def test_every_fetcher_has_its_own_and_does_not_show_the_key() -> None:
+    one, other = make_certificate(NOW), make_certificate(NOW)
+    assert one.pem != other.pem
+    assert one.key != other.key
+    assert "PRIVATE KEY" in one.key
+    assert "PRIVATE" not in repr(one) + one.pem

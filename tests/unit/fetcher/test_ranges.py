@@ -1,0 +1,176 @@
+"""Reading ranges in a task while fetchers end, move and refuse: every record once and in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
+from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.client import RangePayloads
+from kinesis_efo.fetcher.ranges import RangeReader
+from kinesis_efo.fetcher.work import WhereReply
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.positions import Position, ShardKey, ShardRange
+
+ONE, TWO, PLANNER = (FetcherAddress("", port) for port in (1, 2, 9))
+KEYS = [ShardKey("orders", f"shardId-{number:012}") for number in range(3)]
+RANGES = [ShardRange(key, Position.after(0), Position.after(30)) for key in KEYS]
+EVERYTHING = [(key.shard, number) for key in KEYS for number in range(1, 31)]
+
+
+def event(first: int, last: int) -> memoryview:
+    """An event with the records of these numbers."""
+    records = [
+        {"Data": "QQ==", "PartitionKey": "k", "SequenceNumber": str(number)} for number in range(first, last + 1)
+    ]
+    return memoryview(
+        json.dumps({"Records": records, "ContinuationSequenceNumber": str(last), "MillisBehindLatest": 0}).encode()
+    )
+
+
+class Network:
+    """Fetchers that cut their shards into events as they like, and end when they are told.
+
+    Attributes:
+        fails: After so many events of a call it breaks off; one number per call, none: it does not.
+        owners: What the planner says.
+    """
+
+    def __init__(self, fails: Sequence[int | None] = (), cuts: Sequence[int] = (7,)) -> None:
+        self.fails = list(fails)
+        self.cuts = list(cuts)
+        self.calls: list[tuple[FetcherAddress, int]] = []
+        self.owners: dict[ShardKey, FetcherAddress | None] = dict.fromkeys(KEYS, TWO)
+        self.refuse: set[FetcherAddress] = set()
+        self.there = 2
+        self.time = 0.0
+
+    def reader(self, planner: FetcherAddress | None = PLANNER) -> RangeReader:
+        return RangeReader(
+            "secret",
+            planner,
+            60.0,
+            fetcher_at=lambda address, _secret: Client(self, address),
+            planner_at=lambda _address, _secret: Client(self, PLANNER),
+            now=lambda: self.time,
+            sleep=self.sleep,
+        )
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+    def read(
+        self, first: FetcherAddress | None = ONE, planner: FetcherAddress | None = PLANNER
+    ) -> list[tuple[str, int]]:
+        rows = []
+        for wanted, hash_range, payloads in self.reader(planner).read(RANGES, first):
+            for batch in decode(payloads, *wanted, deaggregate=True, hash_range=hash_range):
+                rows += [(wanted.key.shard, int(number.as_py())) for number in batch.column(2)]
+        return rows
+
+
+class Client:
+    def __init__(self, network: Network, address: FetcherAddress) -> None:
+        self.network, self.address = network, address
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def where(self, shards: Sequence[ShardKey], wait: float) -> WhereReply:
+        found = [self.network.owners[shard] for shard in shards]
+        if None in found:
+            self.network.time += wait
+        return WhereReply(found, self.network.there)
+
+    def get(self, ranges: Sequence[ShardRange]) -> Iterator[RangePayloads]:
+        network = self.network
+        network.calls.append((self.address, len(ranges)))
+        if self.address in network.refuse:
+            raise FetcherRefusedError("another run's")
+        left = network.fails.pop(0) if network.fails else None
+        size = network.cuts[len(network.calls) % len(network.cuts)]
+        for wanted in ranges:
+            if left == 0:
+                raise FetcherUnreachableError("gone")
+            # Whole events, cut from the shard's beginning: the first may reach back behind the range.
+            begin = wanted.after.value // size * size + 1
+            events = [(first, first + size - 1) for first in range(begin, wanted.through.value + 1, size)]
+
+            def payloads(events: list[tuple[int, int]] = events) -> Iterator[memoryview]:
+                nonlocal left
+                for first, last in events:
+                    if left == 0:
+                        raise FetcherUnreachableError("gone")
+                    left = None if left is None else left - 1
+                    yield event(first, last)
+
+            yield RangePayloads(wanted, None, payloads())
+
+
+def test_where_nothing_happens_one_call_is_enough() -> None:
+    network = Network()
+    assert network.read() == EVERYTHING
+    assert network.calls == [(ONE, 3)]
+
+
+def test_another_fetcher_goes_on_where_one_has_ended() -> None:
+    network = Network(fails=[10], cuts=[7, 4])
+    assert network.read() == EVERYTHING
+    assert network.calls == [(ONE, 3), (TWO, 2)], "the first range was complete"
+
+
+def test_each_range_is_read_where_its_shard_is() -> None:
+    network = Network()
+    network.owners |= {KEYS[1]: ONE}
+    assert network.read(first=None) == EVERYTHING
+    assert network.calls == [(TWO, 1), (ONE, 1), (TWO, 1)]
+
+
+def test_one_that_does_not_know_the_secret_is_another_runs() -> None:
+    network = Network()
+    network.refuse = {ONE}
+    assert network.read() == EVERYTHING
+    assert network.calls == [(ONE, 3), (TWO, 3)]
+
+
+def test_without_a_planner_an_error_is_that_of_the_task() -> None:
+    with pytest.raises(FetcherUnreachableError, match="gone"):
+        Network(fails=[6]).read(planner=None)
+
+
+def test_a_shard_that_nobody_reads_is_given_up_after_a_while() -> None:
+    network = Network()
+    network.owners[KEYS[1]] = None
+    with pytest.raises(FetcherUnreachableError, match=r"shard orders.*000001 could not be read for 6\d s: no fetcher"):
+        network.read(first=None)
+
+
+def test_a_task_makes_room_where_there_is_no_fetcher_at_all() -> None:
+    network = Network()
+    network.owners[KEYS[1]], network.there = None, 0
+    with pytest.raises(
+        FetcherUnreachableError, match=r"no fetcher has been there for 2\d s\. .* so that one can have its core"
+    ):
+        network.read(first=None)
+
+
+def test_a_fetcher_that_always_breaks_off_is_given_up_and_said_why() -> None:
+    with pytest.raises(FetcherUnreachableError, match=r"could not be read for 6\d s: gone"):
+        Network(fails=[0] * 1000).read()
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.integers(0, 12)), max_size=12),
+    st.lists(st.integers(1, 12), min_size=1, max_size=5),
+)
+def test_wherever_it_breaks_off_every_record_comes_once_and_in_order(fails: list[int | None], cuts: list[int]) -> None:
+    assert Network(fails, cuts).read() == EVERYTHING

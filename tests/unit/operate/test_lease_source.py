@@ -1,0 +1,51 @@
+"""Leases to import: which rows of a KCL application can be told apart."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.leases import LeaseKeys
+from kinesis_efo.operate.lease_source import require_one_form
+
+KEYS = LeaseKeys({"orders": "dev-orders"})
+BARE = "shardId-000000000000"
+SEVERAL = "123456789012:dev-orders:1700000000:shardId-000000000000"
+RECREATED = "123456789012:dev-orders:1800000000:shardId-000000000001"
+OTHER = "123456789012:elsewhere:1800000000:shardId-000000000000"
+
+
+@pytest.mark.parametrize("rows", list(permutations([BARE, SEVERAL, OTHER])))
+def test_rows_of_both_key_forms_are_refused_whatever_their_order(rows: tuple[str, ...]) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"^OrdersKcl names the shards of stream orders in 2 ways: "
+    ) as refused:
+        require_one_form(rows, KEYS, "OrdersKcl")
+    assert f"{BARE!r} (as a KCL application with one stream does)" in str(refused.value)
+    assert f"{SEVERAL!r} (as one with several streams does)" in str(refused.value)
+    assert "Delete the rows of the other" in str(refused.value)
+
+
+def test_rows_of_a_stream_and_of_its_former_self_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=f"{SEVERAL}.*{RECREATED}"):
+        require_one_form([RECREATED, SEVERAL], KEYS, "OrdersKcl")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [BARE, "shardId-000000000001"],
+        [SEVERAL, SEVERAL.replace("000000000000", "000000000001"), OTHER],
+        # Rows of ours, and of version 0.1, from an export.
+        ["orders:shardId-000000000000", BARE, "#run:orders"],
+    ],
+)
+def test_rows_of_one_form_pass(rows: list[str]) -> None:
+    require_one_form(rows, KEYS, "OrdersKcl")
+
+
+def test_rows_that_name_only_a_shard_belong_to_no_stream_of_several() -> None:
+    require_one_form([BARE, SEVERAL], LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"}), "OrdersKcl")

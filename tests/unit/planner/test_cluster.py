@@ -1,0 +1,530 @@
+"""A planner with several fetchers in virtual time: nothing lost, nothing twice, never two at one shard, whatever happens to them.
+
+The network between them is a model, which can be cut and delayed; everything else is the real thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+
+from kinesis_efo.errors import DataLossError, FetcherError, FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.budget import Budget
+from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
+from kinesis_efo.fetcher.outpost import Outpost, Post
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.work import Report, ReportReply, WhereRequest, Work, WorkRequest
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.leases import LeaseKeys, RunLease, Timing
+from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.planner.cluster import Cluster
+from kinesis_efo.planner.planner import Planner
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from tests.support.lease_store import MemoryLeaseStore, Network
+from tests.support.model_stream import ModelStream
+from tests.support.virtual_time import LoopClock, run
+
+REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
+NO_LIMIT = 1 << 60
+LEASE = 10.0
+PORTS = count(1)
+
+
+class Link:
+    """The way from one fetcher to the planner."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.cut = False
+        self.delay = 0.001
+        self.reports = 0
+
+    async def work(self, request: WorkRequest) -> Work:
+        return await self._call(self.cluster.work, request)
+
+    async def report(self, report: Report) -> ReportReply:
+        self.reports += 1
+        return await self._call(self.cluster.report, report)
+
+    async def _call(self, call: Callable[[Any], Coroutine[Any, Any, Any]], request: Any) -> Any:
+        await self._pass()
+        answer = await call(request)
+        await self._pass()
+        return answer
+
+    async def _pass(self) -> None:
+        await asyncio.sleep(self.delay)
+        if self.cut:
+            await asyncio.sleep(2)
+            raise FetcherUnreachableError("the network is cut")
+
+
+class Host:
+    """A fetcher on a host of its own."""
+
+    def __init__(self, run: Run, place: int) -> None:
+        clock = LoopClock()
+        self.run = run
+        self.name = f"host{place}"
+        self.link = Link(run.cluster)
+        self.streams = Streams({"orders": Stream(REF, run.stream, run.stream, RetrySettings(), "m.json", clock)})
+        self.fetcher = Fetcher(self.streams, Budget(1 << 20, now=clock.monotonic), FetcherSettings(True, 1.0), clock)
+        self.address = FetcherAddress(self.name, next(PORTS))
+        names = (f"{self.name}-{number}-{self.address.port}" for number in count())
+        self.outpost = Outpost(
+            Post(place, self.name, self.address),
+            self.fetcher,
+            self.streams,
+            self.link,
+            clock,
+            lambda: next(names),
+            60.0,
+        )
+        self.task = asyncio.create_task(self.outpost.run())
+
+    async def die(self) -> None:
+        """End as by SIGKILL: nothing is said any more, and the connection breaks."""
+        self.link.cut = True
+        self.run.dead.add(self.address)
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+class Run:
+    """A planner, its fetchers, and what Spark would do with them."""
+
+    def __init__(self, stream: ModelStream, fetchers: int = 2, takeovers: bool = False) -> None:
+        self.stream = stream
+        self.store = MemoryLeaseStore()
+        self.network = Network(self.store, Random(1))
+        self.rows: list[tuple[str, int]] = []
+        self.offset = horizon(stream)
+        self.dead: set[FetcherAddress] = set()
+        clock = LoopClock()
+        streams = Streams({"orders": Stream(REF, stream, stream, RetrySettings(), "m.json", clock)})
+        keys = LeaseKeys({"orders": "dev-orders"})
+        self.leases = RunLease(self.network, f"w{id(self)}", keys, Timing(LEASE), clock, Random(1), application="lake")
+        self.cluster = Cluster(streams, self.leases.seconds, LEASE, clock, gone=self._is_dead)
+        self.planner = Planner(streams, self.cluster, self.leases, self.network, keys, Pace(), 60.0, clock)
+        self.places = fetchers
+        self.takeovers = takeovers
+        self.hosts: list[Host] = []
+
+    async def __aenter__(self) -> Run:
+        await self.planner.start("grpc://here")
+        self.hosts = [Host(self, place) for place in range(self.places)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.planner.stop()
+        for host in self.hosts:
+            host.task.cancel()
+        await asyncio.gather(*(host.task for host in self.hosts), return_exceptions=True)
+        if not self.takeovers:
+            assert self.stream.collisions == []
+
+    async def _is_dead(self, address: FetcherAddress) -> bool:
+        return address in self.dead
+
+    def readers(self) -> dict[str, int]:
+        """The number of open subscriptions by shard, where there is one."""
+        return {shard: number for shard, number in self.stream.open.items() if number}
+
+    async def read(self, wanted: ShardRange) -> list[tuple[str, int]]:
+        """The rows of a range; where a fetcher is gone, the next one is asked for all of it."""
+        while True:
+            (address,) = (await self.cluster.where(WhereRequest([tuple(wanted.key)], 60.0))).fetchers
+            host = next((host for host in self.hosts if host.address == address), None)
+            if host is None or host.address in self.dead or host.link.cut:
+                await asyncio.sleep(0.2)
+                continue
+            payloads: list[bytes] = []
+            try:
+                async for chunk in host.fetcher.read(wanted):
+                    payloads += chunk
+            except FetcherUnreachableError:
+                continue
+            batches = decode(payloads, wanted.key, wanted.after, wanted.through, deaggregate=True)
+            return [(wanted.key.shard, int(number.as_py())) for batch in batches for number in batch.column(2)]
+
+    async def batch(self, max_records: int = NO_LIMIT) -> None:
+        """One micro-batch."""
+        offset = self.offset
+        await self.planner.commit(offset)
+        reply = await self.planner.poll(offset, NO_LIMIT, max_records, 0.2)
+        moved = dict(offset)
+        for shard in reply.shards:
+            key, through = ShardKey(shard.stream, shard.shard), Position.parse(shard.through)
+            assert through.reaches(moved[key]), "an offset stepped back"
+            moved[key] = through
+        moved |= {ShardKey(*key): TRIM_HORIZON for key in reply.starting}
+        for key in reply.finished:
+            assert moved.pop(ShardKey(*key)).is_end
+        self.offset = Offset(moved)
+        for wanted in offset.ranges_to(self.offset):
+            got = await self.read(wanted)
+            assert got == expected(self.stream, wanted)
+            self.rows += got
+
+    async def until(self, rows: int) -> None:
+        while len(self.rows) < rows:
+            await self.batch()
+        assert len(self.rows) == rows == len(set(self.rows))
+
+    async def idle_until(self, condition: Callable[[], bool], seconds: float) -> float:
+        """Go on polling until a condition holds; returns the seconds that took."""
+        began = LoopClock().monotonic()
+        while not condition():
+            assert LoopClock().monotonic() - began < seconds, "waited in vain"
+            await self.batch()
+        return LoopClock().monotonic() - began
+
+
+def horizon(stream: ModelStream) -> Offset:
+    return Offset(
+        {ShardKey("orders", name): TRIM_HORIZON for name, shard in stream.shards_by_id.items() if not shard.parents}
+    )
+
+
+def expected(stream: ModelStream, wanted: ShardRange) -> list[tuple[str, int]]:
+    shard = stream.shards_by_id[wanted.key.shard]
+    low = wanted.after.value
+    high = NO_LIMIT if wanted.through.is_end else wanted.through.value
+    return [(shard.shard_id, number) for number, _ in shard.records if low < number <= high]
+
+
+def scenario(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test in virtual time, an hour of it at most."""
+
+    def wrapped() -> None:
+        run(asyncio.wait_for(test(), 3600))
+
+    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
+    return wrapped
+
+
+@scenario
+async def test_the_shards_are_shared_out_and_everything_is_read_once() -> None:
+    stream = ModelStream(shards=4)
+    for number in range(4):
+        stream.put(number, *[30] * 20)
+    async with Run(stream) as run:
+        await run.until(80)
+        assert [count for _, count in run.cluster.fetchers()] == [2, 2]
+        assert run.readers() == dict.fromkeys(stream.shards_by_id, 1)
+
+
+@scenario
+async def test_parents_come_before_children_also_where_others_read_them() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, *[30] * 10)
+    stream.put(1, *[30] * 10)
+    stream.split(0)
+    stream.put(2, *[30] * 10)
+    stream.put(3, *[30] * 10)
+    async with Run(stream, fetchers=3) as run:
+        await run.until(40)
+        order = [shard for shard, _ in run.rows]
+        assert max(i for i, shard in enumerate(order) if shard.endswith("0")) < min(
+            i for i, shard in enumerate(order) if shard.endswith(("2", "3"))
+        )
+        stream.merge(2, 3)
+        stream.put(4, *[30] * 5)
+        await run.until(45)
+
+
+@scenario
+async def test_the_planner_hears_no_more_reports_a_second_however_many_events_come() -> None:
+    stream = ModelStream(shards=4, event_records=(1,))
+    async with Run(stream, fetchers=4) as run:
+        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
+        before = sum(host.link.reports for host in run.hosts)
+        for number in range(2000):
+            stream.put(number % 4, 30)
+            await asyncio.sleep(0.001)
+        reports = sum(host.link.reports for host in run.hosts) - before
+        assert 100 < reports <= 410, "200 a second"
+        await run.until(2000)
+
+
+@scenario
+async def test_no_limit_of_a_trigger_stops_a_query() -> None:
+    stream = ModelStream(shards=4)
+    for number in range(4):
+        stream.put(number, *[30] * 10)
+    async with Run(stream) as run:
+        before = 0
+        for _ in range(200):
+            await run.batch(max_records=3)
+            assert len(run.rows) - before <= 3 * 2, "events of the model have two records"
+            before = len(run.rows)
+        assert len(run.rows) == 40
+
+
+@scenario
+async def test_the_shards_of_a_killed_fetcher_are_read_on_within_seconds() -> None:
+    stream = ModelStream(shards=4)
+    for number in range(4):
+        stream.put(number, *[30] * 5)
+    async with Run(stream) as run:
+        await run.until(20)
+        killed = run.hosts[0]
+        lost = [feed.key.shard for feed in killed.fetcher.feeds]
+        assert len(lost) == 2
+        await killed.die()
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        assert await run.idle_until(lambda: len(run.rows) == 40, 8.0) < 8.0
+        assert len(set(run.rows)) == 40
+        run.hosts.append(Host(run, 0))
+        await run.idle_until(lambda: [count for _, count in run.cluster.fetchers()] == [2, 2], 30.0)
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        await run.until(60)
+
+
+@scenario
+async def test_a_fetcher_that_is_cut_off_stops_before_another_takes_over_and_comes_back() -> None:
+    stream = ModelStream(shards=4)
+    for number in range(4):
+        stream.put(number, *[30] * 5)
+    async with Run(stream) as run:
+        await run.until(20)
+        away = run.hosts[0]
+        away.link.cut = True
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        took = await run.idle_until(lambda: len(run.rows) == 40, LEASE + 8.0)
+        assert took > 5, "its shards are not given away while it may read them"
+        assert not away.fetcher.feeds
+        away.link.cut = False
+        await run.idle_until(lambda: [count for _, count in run.cluster.fetchers()] == [2, 2], 30.0)
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        await run.until(60)
+
+
+@scenario
+async def test_one_whose_connection_breaks_for_a_moment_asks_before_it_opens_anything() -> None:
+    stream = ModelStream(shards=4)
+    async with Run(stream, takeovers=True) as run:
+        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
+        away = run.hosts[0]
+        name = away.outpost._name
+        run.cluster.dropped(name)  # the planner takes it for dead; it is not
+        opened = len(stream.subscribed)
+        await run.idle_until(lambda: [count for _, count in run.cluster.fetchers()] == [2, 2], 60.0)
+        assert away.outpost._name != name, "it has come as a new one"
+        assert len(stream.subscribed) - opened <= 4, "no ping-pong"
+
+
+@scenario
+async def test_one_that_is_cut_off_takes_nothing_back_from_the_one_that_took_over() -> None:
+    stream = ModelStream(shards=4)
+    async with Run(stream, takeovers=True) as run:
+        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
+        away = run.hosts[0]
+        away.link.cut = True
+        run.cluster.dropped(away.outpost._name)
+        opened, began = len(stream.subscribed), LoopClock().monotonic()
+        await run.idle_until(lambda: LoopClock().monotonic() - began > 30, 60.0)
+        assert len(stream.subscribed) - opened == 2, (
+            "it cannot ask, so it opens nothing, although its lease is not over"
+        )
+
+
+@scenario
+async def test_a_second_attempt_at_a_place_reads_nothing_while_the_first_lives() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, *[30] * 5)
+    async with Run(stream, fetchers=1) as run:
+        await run.until(5)
+        run.hosts.append(Host(run, 0))
+        stream.put(1, *[30] * 5)
+        await run.until(10)
+        await asyncio.sleep(20)
+        assert not run.hosts[1].fetcher.feeds
+        await run.hosts[0].die()
+        stream.put(1, *[30] * 5)
+        await run.until(15)
+        assert run.hosts[1].fetcher.feeds
+
+
+@scenario
+async def test_without_the_lease_nobody_reads_and_with_it_again_everybody_goes_on() -> None:
+    stream = ModelStream(shards=4)
+    stream.put(0, 30, 30)
+    async with Run(stream) as run:
+        await run.until(2)
+        run.network.cut = True
+        await asyncio.sleep(LEASE + 1)
+        assert run.readers() == {}
+        run.network.cut = False
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        await run.until(22)
+
+
+@scenario
+async def test_ten_minutes_without_a_network_lose_nothing() -> None:
+    stream = ModelStream(shards=4)
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
+        for host in run.hosts:
+            host.link.cut = True
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        await asyncio.sleep(50)
+        assert run.readers() == {}
+        for host in run.hosts:
+            host.link.cut = False
+        await run.until(20)
+
+
+@scenario
+async def test_the_error_of_one_fetcher_is_that_of_the_query() -> None:
+    stream = ModelStream(shards=2)
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 2, 10.0)
+        run.hosts[1].fetcher.failed(DataLossError("a shard is gone"))
+        with pytest.raises(DataLossError, match=r"a shard is gone \(the fetcher on host host1 says so\)"):
+            await run.idle_until(lambda: False, 10.0)
+
+
+@scenario
+async def test_no_fetcher_at_all_fails_the_query() -> None:
+    async with Run(ModelStream(), fetchers=0) as run:
+        began = LoopClock().monotonic()
+        with pytest.raises(FetcherError, match="no fetcher has come up for 60 s"):
+            await run.idle_until(lambda: False, 100.0)
+        assert LoopClock().monotonic() - began >= 6 * LEASE - 0.1
+
+
+@scenario
+async def test_rows_tell_which_fetcher_reads_which_shard() -> None:
+    stream = ModelStream(shards=4)
+    for number in range(4):
+        stream.put(number, 30)
+    async with Run(stream) as run:
+        await run.until(4)
+        for number in range(4):
+            stream.put(number, 30)
+        await run.until(8)
+        await run.batch()
+        await asyncio.sleep(6)
+        told = {run.store.lease(f"orders:{shard}").fetcher for shard in stream.shards_by_id}
+        assert told == {"0 on host0", "1 on host1"}
+
+
+@scenario
+async def test_stopping_ends_every_fetcher_and_releases_the_lease() -> None:
+    stream = ModelStream(shards=4)
+    stream.put(0, 30)
+    run = Run(stream)
+    await run.__aenter__()
+    await run.until(1)
+    await run.batch()
+    began = LoopClock().monotonic()
+    await run.planner.stop()
+    assert LoopClock().monotonic() - began < 2
+    async with asyncio.timeout(2):
+        await asyncio.gather(*(host.task for host in run.hosts))
+    assert run.readers() == {}
+    assert run.store.lease("#run:orders").owner is None
+    row = run.store.lease("orders:shardId-000000000000")
+    assert row.fetcher is None
+    assert row.record == stream[0].records[0][0]
+
+
+@scenario
+async def test_a_commit_that_comes_late_takes_nothing_back() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30, 30)
+    async with Run(stream) as run:
+        await run.until(2)
+        early = run.offset
+        stream.split(0)
+        await run.idle_until(lambda: len(run.offset) == 3, 20.0)
+        await run.idle_until(lambda: len(run.readers()) == 2, 20.0)
+        await run.planner.commit(early)
+        stream.put(1, 30)
+        stream.put(2, 30)
+        await run.until(4)
+
+
+@scenario
+async def test_the_tips_are_asked_for_by_the_planner_while_nobody_reads() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, 30, 30)
+    async with Run(stream) as run:
+        await run.until(2)
+        await run.batch()
+        while (tips := await run.planner.tips(run.offset, 0.2)) is None:
+            pass
+        assert run.readers() == {}
+        assert tips[ShardKey("orders", "shardId-000000000000")].value >= stream[0].records[-1][0]
+        stream.put(1, 30)
+        await run.until(3)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_everything_is_read_once_and_in_order(seed: int) -> None:
+    async def test() -> None:
+        random = Random(seed)
+        stream = ModelStream(shards=3)
+        written = 0
+        async with Run(stream, fetchers=3, takeovers=True) as run_:
+            for step in range(40):
+                for shard in [shard for shard in stream.shards_by_id.values() if shard.last is None]:
+                    if random.random() < 0.6:
+                        number = int(shard.shard_id[-12:])
+                        stream.put(number, *[30] * (many := random.randrange(1, 8)))
+                        written += many
+                await mishap(random, run_, step)
+                for _ in range(random.randrange(1, 4)):
+                    await run_.batch()
+            for host in run_.hosts:
+                host.link.cut = False
+            await run_.until(written)
+            for shard in stream.shards_by_id.values():
+                assert [n for name, n in run_.rows if name == shard.shard_id] == [n for n, _ in shard.records]
+
+    run(asyncio.wait_for(test(), 7200))
+
+
+async def mishap(random: Random, run: Run, step: int) -> None:
+    host = random.choice(run.hosts)
+    match random.randrange(8):
+        case 0:
+            if host.address not in run.dead:
+                place = host.outpost._post.place
+                await host.die()
+                run.hosts.remove(host)
+                run.hosts.append(Host(run, place))
+        case 1:
+            host.link.cut = True
+        case 2:
+            host.link.cut = False
+        case 3:
+            host.link.delay = random.choice([0.001, 0.3, 1.0])
+        case 4:
+            run.cluster.dropped(host.outpost._name)
+        case 5:
+            still = [shard for shard in run.stream.shards_by_id.values() if shard.last is None]
+            if len(still) < 8:
+                run.stream.split(int(random.choice(still).shard_id[-12:]))
+        case 6:
+            await asyncio.sleep(random.choice([1, 7, 15]))
+        case _:
+            with suppress(KinesisEfoError):
+                run.planner._check()

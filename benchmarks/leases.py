@@ -11,6 +11,7 @@ from random import Random
 from typing import Final
 
 from benchmarks.figures import Figure, Goal
+from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases import Checkpoints, Lease, LeaseInfo, LeaseKeys, Pace, RunLease, SilentListener, Timing
 from kinesis_efo.positions import Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
@@ -56,7 +57,14 @@ async def _measured(shards: int, every: float) -> tuple[tuple[float, ...], float
     network = Network(table, Random(1))
     lease, reader = RunLease(network, "run", keys, Timing(), clock, Random(1)), _Reader()
     reader.checkpoints = Checkpoints(
-        network, keys, lease.epoch, Pace(), clock, read_until=lambda _shard, _position: None, failed=_fail
+        network,
+        keys,
+        lease.epoch,
+        StreamIdentity,
+        Pace(),
+        clock,
+        read_until=lambda _shard, _position: None,
+        failed=_fail,
     )
     read = [ShardKey("orders", f"shardId-{number:012}") for number in range(shards)]
     await lease.start(reader, "grpc://here")

@@ -51,6 +51,14 @@ class AwsProcess(LocalAws):
             self._clients.pop().close()
 
 
+def anonymous_memory(pid: int) -> int:
+    """Anonymous memory of a process, bytes: what runs out. The pages of libraries are the system's to drop."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc names no RssAnon: this benchmark needs Linux")
+
+
 def _serve(ready: Connection, settings: Settings) -> None:
     with LocalAws(settings=settings) as aws:
         ready.send(aws.port)

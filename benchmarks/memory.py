@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import time
 from collections.abc import Sequence
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Final
 
 from aiobotocore.config import AioConfig
@@ -20,6 +20,7 @@ from aiobotocore.config import AioConfig
 from benchmarks.canned import canned_kinesis
 from benchmarks.fetching import REF, REGION
 from benchmarks.figures import Figure, Goal
+from benchmarks.machine import anonymous_memory
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import KinesisEfoError
@@ -85,16 +86,9 @@ async def _stalled(endpoint: str, shards: int) -> tuple[int, int]:
         until = time.monotonic() + SECONDS
         while time.monotonic() < until:
             await asyncio.sleep(0.1)
-            most, used = max(most, _anonymous()), max(used, budget.used)
+            most, used = max(most, anonymous_memory(os.getpid())), max(used, budget.used)
         await asyncio.gather(*filter(None, [feed.close() for feed in feeds]), return_exceptions=True)
         return most, used
-
-
-def _anonymous() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/self/status names no RssAnon: this benchmark needs Linux")
 
 
 class _Nobody:

@@ -24,8 +24,8 @@ from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.kinesis.events import Event, EventHead
+from kinesis_efo.kinesis.stats import State, SubscriptionStats
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.kinesis.subscription import State, SubscriptionStats
 from kinesis_efo.leases.run import LeaseStats
 from kinesis_efo.metrics import METRICS, MetricsRegistry
 from kinesis_efo.metrics.emf import EmfWriter

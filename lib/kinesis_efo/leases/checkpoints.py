@@ -110,6 +110,7 @@ class Checkpoints:
         self._strays: dict[ShardKey, Lease] = {}
         self._old: dict[ShardKey, Lease] = {}
         self._wanted: dict[ShardKey, LeaseInfo] = {}
+        self._finished: dict[ShardKey, LeaseInfo] = {}
         self._noted: dict[ShardKey, Noted] = {}
         self._queue: list[tuple[float, int, ShardKey]] = []
         self._queued: set[ShardKey] = set()
@@ -153,6 +154,12 @@ class Checkpoints:
         """
         new = shards.keys() - self._wanted.keys()
         gone = self._wanted.keys() - shards.keys()
+        # A shard may be read to its end before its row is created: without one, it would seem never to have been read.
+        self._finished |= {
+            shard: self._wanted[shard]
+            for shard in gone - self._rows.keys()
+            if (noted := self._noted.get(shard)) is not None and noted.position.is_end
+        }
         self._wanted = dict(shards)
         for shard in sorted(new):
             self._enqueue(shard)
@@ -301,6 +308,7 @@ class Checkpoints:
             if isinstance(outcome, Written):
                 self._rows[shard] = outcome.lease
                 self._written_at[shard] = self._clock.monotonic()
+                self._finished.pop(shard, None)
                 await self._drop_old(shard)
                 return True
             current = outcome.lease if isinstance(outcome, Behind) else outcome.current
@@ -330,7 +338,7 @@ class Checkpoints:
         key, noted = self._keys.encode(shard), self._noted.get(shard)
         if (old := self._old.get(shard)) is not None:
             row = replace(old, key=key, counter=0, owner=None, endpoint=None)
-        elif (info := self._wanted.get(shard)) is not None:
+        elif (info := self._wanted.get(shard) or self._finished.get(shard)) is not None:
             row = Lease.new(key, info)
         else:
             return None

@@ -520,6 +520,27 @@ async def test_a_finished_shard_is_marked_and_deleted_once_its_children_have_beg
 
 
 @scenario
+async def test_a_shard_that_is_finished_before_it_has_a_row_gets_one(f: Fixture) -> None:
+    run = f.run()
+    checkpoints = await run.begin()
+    run.network.cut = True
+    checkpoints.want(infos("pq", q=frozenset({"p"})))
+    await asyncio.sleep(1)
+    checkpoints.finish(shard("p"), {"q"})
+    checkpoints.want(infos("q", q=frozenset({"p"})))
+    await asyncio.sleep(5)
+    assert not f.store.items
+    run.network.cut = False
+    await asyncio.sleep(5)
+    assert (f.row("p").position, f.row("p").children) == (SHARD_END, frozenset({"q"}))
+    assert f.row("q").position == TRIM_HORIZON
+    checkpoints.note(shard("q"), Position.after(5))
+    await asyncio.sleep(130)
+    assert sorted(f.store.items) == ["s:q"], "and is cleaned up as any other"
+    assert run.failures == []
+
+
+@scenario
 async def test_a_parent_left_behind_by_a_crash_is_finished_once_only_its_children_are_read(f: Fixture) -> None:
     """Spark had planned the micro-batch without the parent, and the process died before the parent's last checkpoint."""
     parent = Lease("s:p", 4, "dead", Position.after(70))

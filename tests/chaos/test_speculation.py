@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from tests.chaos.conftest import Driver
 from tests.support.arriving import numbered
+from tests.support.ports import free_ports
 from tests.support.world import World, wait_until
 
 pytestmark = [pytest.mark.spark40, pytest.mark.slow]
@@ -30,8 +30,7 @@ STALL = 3600
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
     """A standalone master with a worker of one core on each of two hosts."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports()
     url = f"spark://127.0.0.1:{port}"
     environment = {**os.environ, "SPARK_HOME": str(SPARK), "SPARK_DAEMON_MEMORY": "256m"}
     environment.pop("SPARK_LOCAL_IP", None)

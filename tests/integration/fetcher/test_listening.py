@@ -16,6 +16,7 @@ from kinesis_efo.fetcher.address import network_namespace
 from kinesis_efo.fetcher.certificate import make_certificate
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.service import FetcherService
+from tests.support.ports import free_ports
 
 
 @pytest.fixture
@@ -81,9 +82,8 @@ def test_a_name_is_one_address(stack: ExitStack) -> None:
 
 
 def test_a_port_that_was_given(stack: ExitStack) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    assert serve(stack, Listening(ports=range(port, port + 1))).address.port == port
+    (port,) = ports = free_ports(1)
+    assert serve(stack, Listening(ports=ports)).address.port == port
 
 
 @pytest.mark.parametrize("certificate", [None, make_certificate(datetime.now(UTC))], ids=["clear", "tls"])
@@ -101,17 +101,17 @@ def test_the_first_free_port_of_a_range(stack: ExitStack) -> None:
 
 
 def test_a_range_that_is_taken_is_named(stack: ExitStack) -> None:
-    ports = range(taken(stack), 65_536)[:1]
+    ports = free_ports(2)
+    stack.enter_context(socket.create_server(("127.0.0.1", ports[0])))
     message = (
         rf"the fetcher cannot listen on 127\.0\.0\.1, port {ports[0]}: .*Address already in use.*\. Give ports that are free on host "
         r"\S+, one for each query that runs there \(kinesis-efo option 'fetcherPort'\)"
     )
     with pytest.raises(FetcherError, match=message):
+        serve(stack, Listening(ports=ports[:1]))
+    assert serve(stack, Listening(ports=ports)).address.port == ports[1]
+    with pytest.raises(FetcherError, match=rf"127\.0\.0\.1, ports {ports[0]}-{ports[1]}: "):
         serve(stack, Listening(ports=ports))
-    both = Listening(ports=range(ports[0], ports[0] + 2))
-    serve(stack, both)
-    with pytest.raises(FetcherError, match=rf"127\.0\.0\.1, ports {ports[0]}-{ports[0] + 1}: "):
-        serve(stack, both)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,14 @@ PYTHON = "pyspark.daemon"
 def fetchers_on(host: Host) -> list[psutil.Process]:
     """The fetchers on a host: workers forked by Spark's Python daemon that listen."""
     daemons = {process.pid for process in host.processes(PYTHON)}
-    return [process for process in host.processes(PYTHON) if process.ppid() in daemons and host.listening(process)]
+
+    def is_one(process: psutil.Process) -> bool:
+        try:
+            return process.ppid() in daemons and bool(host.listening(process))
+        except psutil.NoSuchProcess:
+            return False
+
+    return [process for process in host.processes(PYTHON) if is_one(process)]
 
 
 def fetchers(hosts: Hosts) -> int:

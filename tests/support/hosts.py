@@ -137,17 +137,17 @@ class Host:
         return found
 
     def listening(self, process: psutil.Process) -> set[int]:
-        """The TCP ports that a process of this host listens on."""
-        sockets = set()
-        for file in Path(f"/proc/{process.pid}/fd").iterdir():
-            with suppress(OSError):
-                sockets.add(file.readlink().name.removeprefix("socket:[").removesuffix("]"))
-        ports = set()
-        for table in ("tcp", "tcp6"):
-            for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == _LISTENING and fields[9] in sockets:
-                    ports.add(int(fields[1].rpartition(":")[2], 16))
+        """The TCP ports that a process of this host listens on; none where it has ended."""
+        sockets, ports = set(), set()
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for file in Path(f"/proc/{process.pid}/fd").iterdir():
+                with suppress(OSError):
+                    sockets.add(file.readlink().name.removeprefix("socket:[").removesuffix("]"))
+            for table in ("tcp", "tcp6"):
+                for line in Path(f"/proc/{process.pid}/net/{table}").read_text().splitlines()[1:]:
+                    fields = line.split()
+                    if fields[3] == _LISTENING and fields[9] in sockets:
+                        ports.add(int(fields[1].rpartition(":")[2], 16))
         return ports
 
     def kill(self) -> None:

@@ -21,6 +21,8 @@ from kinesis_efo.units import parse_duration, parse_size
 MARKER_SETTING: Final = "spark.kinesisEfo.stopMarker"
 """S3 URI of the stop marker, for which `kinesis_efo.spark.stop_marker` looks in the driver."""
 FINGERPRINT_SETTING: Final = "spark.kinesisEfo.fingerprint"
+SHARDS_SETTING: Final = "spark.kinesisEfo.shards"
+"""Most shards that the job reads, for its memory. The user says so: asking Kinesis would make another job of the same one."""
 PYTHON: Final = "./environment/bin/python"
 _MIB: Final = 1 << 20
 _BUFFER: Final = 256 * _MIB
@@ -28,8 +30,13 @@ _LEASE_TIMEOUT_MS: Final = 10_000
 _HEAP_MIB: Final = 4096
 # Memory of two Python processes with their libraries: the driver program, and the one that Spark keeps for the reader.
 _PYTHON_MIB: Final = 768
-# What a fetcher needs beside its buffer: Python, its libraries, events under way and ranges on their way to tasks.
-_FETCHER_MIB: Final = 300
+# What a fetcher needs beside its buffer: Python, its libraries, and ranges on their way to tasks.
+_FETCHER_MIB: Final = 200
+# What a shard costs whoever fetches it: its feed (measured), and the 256 KiB that asyncio has for each TLS connection.
+_FETCHED_SHARD_KIB: Final = 400
+# What a shard costs the planner of fetchers elsewhere: where it stands, and what a fetcher has of it.
+_PLANNED_SHARD_KIB: Final = 50
+_SHARDS: Final = 1000
 _INSTANCES: Final = 2
 _CORES: Final = 4
 _EXECUTOR_HEAP_MIB: Final = 8192
@@ -122,8 +129,9 @@ def spark_settings(kind: Kind, archive: str, arguments: Sequence[str], given: Ma
     Args:
         kind: Where it runs.
         archive: S3 URI of the environment archive.
-        arguments: Arguments of the program; `bufferBytes` among them determines the driver's memory.
-        given: The user's settings, which override the defaults.
+        arguments: Arguments of the program; `bufferBytes` and `fetchers` among them determine the memory.
+        given: The user's settings, which override the defaults. `spark.kinesisEfo.shards` among them tells for how many shards the
+            memory should be enough.
 
     Raises:
         ConfigurationError: A setting cannot be passed to EMR, or is one that this library sets, or fetchers leave no core for
@@ -164,9 +172,21 @@ def spark_settings(kind: Kind, archive: str, arguments: Sequence[str], given: Ma
 
 
 def _overhead_mib(arguments: Sequence[str], given: Mapping[str, str]) -> int:
-    """Memory of the driver beside its heap, MiB: a tenth of the heap for the JVM, Python, and one and a half fetcher buffers."""
+    """Memory of the driver beside its heap, MiB: a tenth of the heap for the JVM, Python, and what it fetches itself.
+
+    That is one and a half buffers, for ranges on their way to tasks, and every shard.
+    """
     heap = _heap_mib(given, "spark.driver.memory", _HEAP_MIB)
-    return _PYTHON_MIB + heap // 10 + _buffer(arguments) * 3 // 2 // _MIB
+    shards = _count(given, SHARDS_SETTING, _SHARDS)
+    if _fetchers(arguments):
+        return _PYTHON_MIB + heap // 10 + shards * _PLANNED_SHARD_KIB // 1024
+    return _PYTHON_MIB + heap // 10 + _buffer(arguments) * 3 // 2 // _MIB + shards * _FETCHED_SHARD_KIB // 1024
+
+
+def _fetchers(arguments: Sequence[str]) -> int:
+    """The number of fetchers on executors; 0 where the driver fetches."""
+    text = source_option(arguments, "fetchers")
+    return int(text) if text and text.isdecimal() else 0
 
 
 def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
@@ -174,10 +194,9 @@ def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[st
 
     Where an executor is lost, the others take its fetchers; more than one in addition does not come at a time.
     """
-    text = source_option(arguments, "fetchers")
-    if not text or not text.isdecimal():
+    fetchers = _fetchers(arguments)
+    if not fetchers:
         return {}
-    fetchers = int(text)
     instances = _count(given, "spark.executor.instances", _INSTANCES)
     cores = _count(given, "spark.executor.cores", _CORES)
     if fetchers >= instances * cores:
@@ -187,7 +206,10 @@ def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[st
         )
     most = min(fetchers, cores, -(-fetchers // instances) + 1)
     heap = _heap_mib(given, "spark.executor.memory", _EXECUTOR_HEAP_MIB)
-    overhead = _PYTHON_MIB + heap // 10 + most * (_buffer(arguments) // _MIB + _FETCHER_MIB)
+    # Each reads its part of the shards; that of one that is lost, the others share.
+    shards = -(-_count(given, SHARDS_SETTING, _SHARDS) // max(1, fetchers - 1))
+    each = _buffer(arguments) // _MIB + _FETCHER_MIB + shards * _FETCHED_SHARD_KIB // 1024
+    overhead = _PYTHON_MIB + heap // 10 + most * each
     return {"spark.executor.memoryOverhead": f"{overhead}m"}
 
 

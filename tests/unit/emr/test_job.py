@@ -76,17 +76,38 @@ def test_executors_have_room_for_the_fetchers_that_one_may_have_to_take() -> Non
         return parse_size(settings(Kind.EKS, *arguments, **given)["spark.executor.memoryOverhead"])
 
     assert "spark.executor.memoryOverhead" not in settings()
-    one, two, many = (overhead("--option", f"fetchers={number}") for number in (1, 2, 7))
-    assert one > (256 + 300) * MIB
-    assert two - one == (256 + 300) * MIB, "the other's, where an executor is lost"
-    assert many - two == 2 * (256 + 300) * MIB, "no executor runs more than it has cores"
+    one, two, many = (overhead("--option", f"fetchers={number}", kinesisEfo_shards="600") for number in (1, 2, 7))
+    each, less = (256 + 200 + 600 * 400 // 1024) * MIB, (256 + 200 + 100 * 400 // 1024) * MIB
+    assert one > each
+    assert two - one == each, "the other's, where an executor is lost"
+    assert many - two == 4 * less - 2 * each, (
+        "no executor runs more than it has cores, and each has its part of the shards"
+    )
     buffers = ("--option", "bufferBytes=1g")
-    assert overhead("--option", "fetchers=2", *buffers) - two == 2 * (1024 - 256) * MIB
-    assert overhead("--option", "fetchers=2", executor_instances="9") == two
+    shards = {"kinesisEfo_shards": "600"}
+    assert overhead("--option", "fetchers=2", *buffers, **shards) - two == 2 * (1024 - 256) * MIB
+    assert overhead("--option", "fetchers=2", executor_instances="9", **shards) == two
     assert (
         settings(Kind.EKS, "--option", "fetchers=2", executor_memoryOverhead="9g")["spark.executor.memoryOverhead"]
         == "9g"
     )
+
+
+def test_memory_follows_the_number_of_shards() -> None:
+    def overhead(where: str, shards: str, *arguments: str) -> int:
+        given = settings(Kind.EKS, *arguments, kinesisEfo_shards=shards)
+        assert given["spark.kinesisEfo.shards"] == shards
+        return parse_size(given[f"spark.{where}.memoryOverhead"])
+
+    fetchers = ("--option", "fetchers=3")
+    assert overhead("driver", "2024") - overhead("driver", "1000") == 400 * MIB
+    assert overhead("executor", "3048", *fetchers) - overhead("executor", "1000", *fetchers) == 3 * 400 * MIB
+    assert overhead("driver", "1000") == parse_size(settings(Kind.EKS)["spark.driver.memoryOverhead"])
+    assert overhead("driver", "8000", *fetchers) < overhead("driver", "1000"), "who plans only has no buffer"
+    with pytest.raises(
+        ConfigurationError, match=r"--conf spark.kinesisEfo.shards must be a whole number, at least 1; got 'many'"
+    ):
+        overhead("driver", "many")
 
 
 def test_fetchers_that_leave_no_core_are_refused() -> None:

@@ -19,10 +19,11 @@ from kinesis_efo.errors import (
     StreamNotFoundError,
 )
 from kinesis_efo.kinesis.events import ChildShard, Event, read_answer
-from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
+from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.kinesis.subscription import ShardSubscription
+from kinesis_efo.kinesis.transport import Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
@@ -180,6 +181,20 @@ async def test_a_shard_without_more_records_is_polled_once_per_interval() -> Non
         assert len(world.client.opened) == 1, "an iterator that is used does not expire"
         assert (subscription.stats.state, subscription.stats.failures) == (State.CLOSED, {})
         assert subscription.position == Position.after(world.stream[0].records[-1][0])
+
+
+@virtual
+async def test_many_shards_are_asked_more_rarely_while_they_are_many() -> None:
+    world = PolledWorld(10, interval=1.0)
+    others = [
+        await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, Unlimited()) for _ in range(3 * CALLS_FOR_NOTHING - 1)
+    ]
+    await world.run_for(60)
+    assert set(world.gaps) == {3.0}
+    world.times.clear()
+    others.clear()
+    await world.run_for(60)
+    assert set(world.gaps) == {1.0}
 
 
 @virtual

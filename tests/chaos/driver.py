@@ -18,6 +18,8 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+import kinesis_efo
+
 
 def kill_everything() -> None:
     """The driver, its JVM and all they started and kept in their process group, this process last."""
@@ -75,7 +77,11 @@ def main(config: dict[str, Any]) -> None:
         if after_sink and batch >= after_sink and once(f"{flags}/after-sink"):
             kill_everything()
 
-    df = spark.readStream.format("kinesis-efo").options(**config["options"]).load()
+    options = config["options"]
+    if "fetchers" in options:
+        df = kinesis_efo.read_stream(spark, **options)
+    else:
+        df = spark.readStream.format("kinesis-efo").options(**options).load()
     if in_task or stall:
         df = df.mapInArrow(meddle, df.schema)
     # One micro-batch right after the other would take the processor from the driver that starts meanwhile.

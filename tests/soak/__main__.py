@@ -22,6 +22,12 @@ def main(
     ] = 30.0,
     seed: Annotated[int, typer.Option(envvar="SOAK_SEED", help="Seed of all randomness.")] = 2013,
     rate: Annotated[float, typer.Option(envvar="SOAK_RATE", min=1, help="Records per second between bursts.")] = 400.0,
+    reshard: Annotated[
+        float, typer.Option(envvar="SOAK_RESHARD_SECONDS", min=1, help="Seconds between two reshards, on average.")
+    ] = 40.0,
+    life: Annotated[
+        float, typer.Option(envvar="SOAK_LIFE_SECONDS", min=10, help="Seconds until the driver is killed, on average.")
+    ] = 150.0,
     directory: Annotated[
         Path, typer.Option(help="Directory for all output. The output of an earlier run is removed.")
     ] = Path("soak-out"),
@@ -36,7 +42,15 @@ def main(
     (directory / _MARK).touch()
     # The producer takes its credentials from the environment, as every SDK does.
     os.environ.update(AWS_ACCESS_KEY_ID="soak", AWS_SECRET_ACCESS_KEY="soak")
-    plan = Plan(directory, minutes * 60, seed, rate=rate, say=lambda line: console.print(line, highlight=False))
+    plan = Plan(
+        directory,
+        minutes * 60,
+        seed,
+        rate=rate,
+        reshard_seconds=reshard,
+        life_seconds=life,
+        say=lambda line: console.print(line, highlight=False),
+    )
     report = soak(plan)
     show(report, console, directory)
     raise typer.Exit(1 if report.violations else 0)

@@ -29,7 +29,7 @@ class Report:
         reshards: Number of splits and merges.
         shards: Number of shards in all.
         kills: Number of SIGKILLs of the driver.
-        modes: `readMode` of each run of the driver.
+        modes: How each run of the driver reads: its `readMode`, and its fetchers.
         largest_lag: The longest time from put to commit, seconds.
         largest_backlog: The largest number of records not read yet.
         peak_memory: Largest memory of the process that reads, bytes.
@@ -74,7 +74,7 @@ def show(report: Report, console: Console, directory: Path) -> None:
         ("reshards", ", ".join(f"{count} {kind}" for kind, count in sorted(report.reshards.items())) or "none"),
         ("shards in all", str(report.shards)),
         ("SIGKILLs of the driver", str(report.kills)),
-        ("runs", ", ".join(report.modes)),
+        ("runs", "; ".join(report.modes)),
         ("largest lag, put to commit", f"{report.largest_lag:.1f} s"),
         ("largest backlog", f"{report.largest_backlog:,} records"),
         ("reader: peak memory", f"{report.peak_memory >> 20} MiB"),

@@ -29,6 +29,8 @@ STALL_SECONDS = 150.0
 
 DRAIN_SECONDS = 240.0
 END_SECONDS = 30.0
+FETCHERS = 2
+"""Fetchers on executors, in every other run."""
 OPTIONS = {"leaseTimeout": "5s", "bufferBytes": "64m", "idleCheckpointInterval": "5s"}
 
 
@@ -44,7 +46,7 @@ class Plan:
         rate: Records per second between bursts.
         fault_seconds: Seconds between two faults, on average.
         reshard_seconds: Seconds between two reshards, on average.
-        life_seconds: Seconds until a driver is killed, on average. The last two fifths of the time have no kills, so that growth
+        life_seconds: Seconds until a driver is killed, on average. In the last two fifths of the time only one is, so that growth
             shows.
         say: Receives lines on the progress.
     """
@@ -187,15 +189,19 @@ class Soak:
 
     def _start_driver(self) -> None:
         self._life += 1
-        # The modes take turns on one checkpoint; the last and longest run uses Enhanced Fan-Out.
-        mode = "polling" if self._life % 3 == 1 and self._kills_left else "efo"
-        self._driver = Driver(self._plan.directory, self._world, options={**OPTIONS, "readMode": mode})
+        # All ways to read take turns on one checkpoint; the last and longest two runs use Enhanced Fan-Out.
+        mode = "polling" if self._life % 4 > 1 and len(self._kills_left) > 1 else "efo"
+        fetchers = FETCHERS if self._life % 2 else 0
+        options = {**OPTIONS, "readMode": mode, **({"fetchers": str(fetchers)} if fetchers else {})}
+        # Each fetcher keeps a core.
+        self._driver = Driver(self._plan.directory, self._world, options=options, master=f"local[{2 + fetchers}]")
         self._driver.go()
-        self._probe = Probe(self._driver.process.pid)
+        self._probe = Probe(self._driver.process.pid, fetchers)
         self._committed_before = self._oracle.committed
         self._moved_at = time.monotonic()
-        self.report.modes.append(mode)
-        self._plan.say(f"{self._seconds:6.0f} s  run {self._life} reads with {mode}")
+        way = f"{mode}, {fetchers} fetchers" if fetchers else mode
+        self.report.modes.append(way)
+        self._plan.say(f"{self._seconds:6.0f} s  run {self._life} reads with {way}")
 
     @property
     def _made_progress(self) -> bool:
@@ -212,7 +218,8 @@ class Soak:
     def _kill_times(self) -> list[float]:
         span = 0.6 * self._plan.seconds
         count = max(1, round(span / self._plan.life_seconds))
-        return [(number + self._random.uniform(0.3, 1)) * span / count for number in range(count)]
+        times = [(number + self._random.uniform(0.3, 1)) * span / count for number in range(count)]
+        return [*times, 0.8 * self._plan.seconds]
 
     def _end(self) -> None:
         """Send SIGTERM, and check that every process and subscription ends."""

@@ -1,4 +1,4 @@
-"""Measures the process that reads: memory, open files and threads over time, and whether they grow."""
+"""Measures the processes that read: memory, open files and threads over time, and whether they grow."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ RUNNER = "python_streaming_source_runner"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement of the process.
+    """One measurement of the planner's process, and of the fetchers where they are others.
 
     Attributes:
         seconds: Time since the start of the soak.
         life: Number of the driver's run.
-        memory: Its own resident memory, bytes.
-        files: Number of open file descriptors.
-        threads: Number of threads.
+        memory: Their own resident memory, bytes.
+        files: Number of open file descriptors of the one that has most.
+        threads: Number of threads of the one that has most.
         backlog: Number of records that are put and not yet in a committed micro-batch.
     """
 
@@ -75,36 +75,46 @@ def growth(samples: Sequence[Sample]) -> list[str]:
 
 
 class Probe:
-    """Finds the process that Spark keeps for the reader, and measures it.
+    """Finds the process that Spark keeps for the reader, and those of its fetchers, and measures them.
 
     Args:
         driver: Process id of the driver.
+        fetchers: Number of fetchers in processes of their own.
     """
 
-    def __init__(self, driver: int) -> None:
+    def __init__(self, driver: int, fetchers: int = 0) -> None:
         self._driver = driver
-        self._reader: psutil.Process | None = None
+        self._fetchers = fetchers
+        self._found: list[psutil.Process] = []
 
     def look(self) -> tuple[int, int, int] | None:
-        """Memory in bytes, number of open files and of threads; None if there is no such process now."""
+        """Memory in bytes, number of open files and of threads; None if the processes are not all there now."""
         try:
-            if self._reader is None:
-                self._reader = self._find()
-            if self._reader is None:
+            self._found = self._found or self._find()
+            if len(self._found) != 1 + self._fetchers:
+                self._found = []
                 return None
-            return own_memory(self._reader.pid), self._reader.num_fds(), self._reader.num_threads()
+            seen = [(own_memory(each.pid), each.num_fds(), each.num_threads()) for each in self._found]
         except (psutil.Error, OSError):
-            self._reader = None
+            self._found = []
             return None
+        memory, files, threads = zip(*seen, strict=True)
+        return sum(memory), max(files), max(threads)
 
-    def _find(self) -> psutil.Process | None:
-        for child in psutil.Process(self._driver).children(recursive=True):
-            try:
-                if any(RUNNER in word for word in child.cmdline()):
-                    return child
-            except psutil.Error:
-                continue
-        return None
+    def _find(self) -> list[psutil.Process]:
+        return [child for child in psutil.Process(self._driver).children(recursive=True) if _reads(child)]
+
+
+def _reads(process: psutil.Process) -> bool:
+    """Whether a process is Spark's for a reader, or a fetcher: a worker forked by Spark's Python daemon that listens."""
+    try:
+        if any(RUNNER in word for word in process.cmdline()):
+            return True
+        above = process.parent()
+        forked = above is not None and "pyspark.daemon" in above.cmdline()
+        return forked and any(each.status == psutil.CONN_LISTEN for each in process.net_connections("tcp"))
+    except psutil.Error:
+        return False
 
 
 def own_memory(pid: int) -> int:

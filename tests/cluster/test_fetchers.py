@@ -84,6 +84,30 @@ def test_a_killed_executor_takes_nothing_with_it(
     driver.kill()
 
 
+@pytest.mark.cluster
+def test_a_decommissioned_executor_counts_as_lost(
+    world: MakeWorld, hosts: Hosts, cluster: Cluster, tmp_path: Path
+) -> None:
+    w = world({"orders": 4})
+    # A fetcher's task has no end to wait for.
+    conf = {"spark.decommission.enabled": "true", "spark.executor.decommission.forceKillTimeout": "5s"}
+    driver = cluster.driver(conf=conf)
+    query = driver.start("decommissioned", w, tmp_path, options=TWO)
+    with arriving(w, first=0) as count:
+        read_some_more(query, count)
+        wait_until(lambda: fetchers(hosts) == 2, 60, "two fetchers")
+        victim = next(host for host in (hosts[name] for name in WORKERS) if fetchers_on(host))
+        (executor,) = (each for each in victim.processes(EXECUTOR) if each.name() == "java")
+        executor.send_signal(signal.SIGPWR)
+        read_some_more(query, count)
+        wait_until(lambda: not executor.is_running(), 60, "the end of the executor")
+        read_some_more(query, count)
+        wait_until(lambda: fetchers(hosts) == 2, 120, "two fetchers again")
+        read_some_more(query, count)
+    assert_once_and_in_order(query.wait_for_rows(count[0]), count[0])
+    driver.kill()
+
+
 def test_a_plain_query_cannot_have_fetchers_and_is_told_what_can(
     world: MakeWorld, driver: Driver, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""A shard whose reader is stuck does not slow the others. Measured in virtual time, in which only waiting takes time."""
+"""A shard that brings much, or whose reader is stuck, does not slow the others. In virtual time, in which only waiting takes time."""
 
 from __future__ import annotations
 
@@ -66,3 +66,44 @@ async def test_the_others_get_everything_as_soon_as_if_nothing_was_stuck() -> No
     assert len(blocked) == len(free) == 300 * (SHARDS - 1)
     assert quantiles(blocked, n=100)[98] <= 1.5 * quantiles(free, n=100)[98] + 1e-6
     assert query.fetcher.budget.used <= 2 << 20
+
+
+@virtual
+async def test_beside_one_hot_shard_of_a_thousand_every_other_record_comes_within_two_seconds() -> None:
+    world = MemoryWorld(Random(1), shards=1000, settings={"read_limit": False}, buffer_bytes=64 << 20)
+    stream = world.kinesis.state.streams[STREAM]
+    keys = {stream.shard_for(f"k{number}", None).id: f"k{number}" for number in range(100)}
+    hot, *others = sorted(keys)
+    latencies: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async with Query(world.application) as query:
+        offset = await query.begin()
+        await query.planner.poll(offset, NO_LIMIT, NO_LIMIT, 1.0)
+        await asyncio.sleep(60)
+        assert all(each.state is State.STREAMING for each in query.streams["orders"].stats.values())
+        sent = 0.0
+
+        async def read(shard: str) -> None:
+            wanted = ShardRange(ShardKey("orders", shard), offset[ShardKey("orders", shard)], EVER)
+            async for chunk in query.fetcher.read(wanted):
+                if shard == hot:
+                    # A sink that takes less than comes.
+                    await asyncio.sleep(1.0)
+                else:
+                    latencies.extend([loop.time() - sent] * len(chunk))
+
+        readers = [asyncio.create_task(read(shard)) for shard in keys]
+        for _ in range(60):
+            for _ in range(4):
+                world.put(keys[hot], 900_000)
+            sent = loop.time()
+            for shard in others:
+                world.put(keys[shard], 1_000)
+            await asyncio.sleep(1.0)
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        assert query.fetcher.budget.used <= 64 << 20
+    assert len(latencies) == 60 * len(others)
+    assert max(latencies) <= 2.0

@@ -94,6 +94,8 @@ def _measured(options: dict[str, str], fetchers: int) -> dict[tuple[str, str], t
 class _Elsewhere:
     """The fetchers of a run, started by whoever gets their plan."""
 
+    optional = False
+
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
 

@@ -1,6 +1,6 @@
 """A driver program for a cluster: runs queries that write Parquet, one directory per micro-batch, and tells what becomes of them.
 
-Takes one argument, JSON: `master`, and `conf` with Spark's configuration. Says READY once Spark is up, and then obeys lines of JSON:
+Takes one argument, JSON: `master`, and `conf` with Spark's configuration; or `remote`, the URL of a Spark Connect server. Says READY once Spark is up, and then obeys lines of JSON:
 
 - `{"start": name, "options": ..., "checkpoint": path, "output": path}` starts a query. With `"plain": true` it is opened with
   `spark.readStream.format`, otherwise with `kinesis_efo.read_stream`. If it fails, the program says `FAILED name "message"`.
@@ -77,11 +77,14 @@ def watch(name: str, query: StreamingQuery) -> None:
 
 
 def main(config: dict[str, Any]) -> None:
-    builder = SparkSession.builder.master(config["master"]).appName("cluster")
-    for key, value in {**CONF, **config["conf"]}.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    if "remote" in config:
+        spark = SparkSession.builder.remote(config["remote"]).getOrCreate()
+    else:
+        builder = SparkSession.builder.master(config["master"]).appName("cluster")
+        for key, value in {**CONF, **config["conf"]}.items():
+            builder = builder.config(key, value)
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
     say("READY")
     queries: dict[str, StreamingQuery] = {}
     for line in sys.stdin:

@@ -62,6 +62,8 @@ class FetcherProcesses:
         if number == signal.SIGKILL:
             self.processes[place].wait()
 
+    optional = False
+
     def problem(self) -> str:
         """See `RemoteFetchers`."""
         return ""

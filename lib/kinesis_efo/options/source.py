@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -49,6 +50,7 @@ class SourceOptions:
     driver_host: str | None = None
     fetchers: int | None = None
     supervisor: str | None = None
+    fetchers_job: str | None = None
     catch_up: bool = False
     latency_hooks: bool = True
     lease_timeout: float = 10.0
@@ -118,7 +120,7 @@ SOURCE_OPTIONS: Final = (
     Option("readMode", read.one_of("efo", "polling"), "efo or polling", "`efo`",
            "`polling` fetches records with GetRecords, without a consumer", "read_mode"),
     Option("polling.interval", read.bounded(read.seconds, 0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
-           "how long `polling` waits before it asks again for a shard that had no more records", "polling_interval"),
+           "how long `polling` waits before it asks again for a shard that had no more records; with more than 500 shards, longer", "polling_interval"),
     Option("startingPosition", _start,
            "LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>", "`LATEST`",
            "where a new query starts; a restarted one continues from its checkpoint", "start"),
@@ -175,9 +177,19 @@ DRIVER_HOST: Final = "session.driverHost"
 """The name under which `kinesis_efo.read_stream` tells where Spark's driver is reached; not for users."""
 SUPERVISOR: Final = "session.supervisor"
 """The name under which `kinesis_efo.read_stream` tells who starts fetchers, as the path of a Unix socket; not for users."""
+FETCHERS_JOB: Final = "session.fetchersJob"
+"""The name under which `kinesis_efo.read_stream` tells what job of a client of Spark Connect runs the fetchers; not for users."""
 _HINTS: Final = (
     Option(DRIVER_HOST, parse_host, "a host name or address", "-", "set by `kinesis_efo.read_stream`", "driver_host"),
     Option(SUPERVISOR, read.text, "the path of a socket", "-", "set by `kinesis_efo.read_stream`", "supervisor"),
+    Option(
+        FETCHERS_JOB,
+        read.matching(re.compile(r"[\w-]+")),
+        "the name of a job",
+        "-",
+        "set by `kinesis_efo.read_stream`",
+        "fetchers_job",
+    ),
 )
 _TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *_HINTS))
 
@@ -197,7 +209,7 @@ def _contradictions(given: Given) -> Iterator[str]:
         )  # fmt: skip
     if "streams" in names and "manifest" not in names and direct:
         yield "kinesis-efo option 'streams' selects streams of a manifest; remove it, or give 'manifest'"
-    if values.get("fetchers") is not None and SUPERVISOR not in names:
+    if values.get("fetchers") is not None and not names & {SUPERVISOR, FETCHERS_JOB}:
         yield (
             f"kinesis-efo option 'fetchers' is {values['fetchers']}, but `spark.readStream.format(...)` cannot start Spark tasks: use "
             f"kinesis_efo.read_stream(spark, ..., fetchers={values['fetchers']})"

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.errors import FetcherError, KinesisEfoError
+from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.coordinator import Coordinator
@@ -22,6 +22,8 @@ from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.watch import ShardWatch
 from kinesis_efo.fetcher.work import Report, ReportReply, Shard, ShardNews, WhereReply, WhereRequest, Work, WorkRequest
 from kinesis_efo.leases.lag import Lag
+from kinesis_efo.planner.absence import Absence
+from kinesis_efo.planner.contact import Contact
 from kinesis_efo.planner.members import Member, Members, Standing
 from kinesis_efo.planner.mirror import Mirror
 from kinesis_efo.planner.rates import Rates
@@ -35,19 +37,9 @@ _PROBE_SECONDS: Final = 1.5
 _REPORTS: Final = 200
 """Reports a second, of all fetchers. Without a bound, every event of a busy shard is one: the planner would do nothing else."""
 _GOODBYE_SECONDS: Final = 3.0
+_PATIENCE: Final = 6
+"""Times `leaseTimeout`: how long a query bears that it has no fetcher."""
 _WITHDRAW_SECONDS: Final = 10.0
-
-
-class _Contact:
-    """What was said to one fetcher, and what it has said."""
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.changed = Signal()
-        self.number = 0
-        self.told: dict[ShardKey, Position] = {}
-        self.reports = 0
-        self.reading = False
 
 
 class Cluster:
@@ -60,6 +52,8 @@ class Cluster:
         clock: Time.
         gone: Tells whether nobody listens at an address any more, for certain.
         excuse: Why no fetcher may have come up, for messages.
+        fetch_here: Starts a fetcher in this process, and tells whether it has. Called once, when there has been none for half of the
+            time after which the query fails.
     """
 
     def __init__(
@@ -71,16 +65,16 @@ class Cluster:
         *,
         gone: Callable[[FetcherAddress], Awaitable[bool]],
         excuse: Callable[[], str] = lambda: "",
+        fetch_here: Callable[[], bool] = lambda: False,
     ) -> None:
         self._streams = streams
         self._seconds = seconds
         self._timeout = timeout
         self._clock = clock
         self._gone = gone
-        self._excuse = excuse
         self._coordinator: Coordinator
         self._members: Members[FetcherAddress] = Members(timeout, self._changed)
-        self._contacts: dict[str, _Contact] = {}
+        self._contacts: dict[str, Contact] = {}
         self._mirrors: dict[ShardKey, Mirror] = {}
         self._open: dict[ShardKey, Position] = {}
         self._held: set[str] = set()
@@ -89,7 +83,7 @@ class Cluster:
         self._owners = Signal()
         self._outlook = Outlook(self, clock, self._check)
         self._watch = ShardWatch(streams, clock, lambda _stream: self._outlook.wake())
-        self._alone_since = clock.monotonic()
+        self._absence = Absence(_PATIENCE * timeout, clock.monotonic(), self._fail_alone, fetch_here, excuse)
         self._failure: KinesisEfoError | None = None
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -216,14 +210,13 @@ class Cluster:
         standing = self._members.ask(name, request.place, request.host, request.address, request.revision, now)
         if standing is not Standing.WORKING:
             return Work(standing.value)
-        contact = self._contacts.setdefault(name, _Contact(request.budget))
+        contact = self._contacts.setdefault(name, Contact(request.budget))
         contact.reading = request.reading
         if not known:
             logger.info("fetcher %d on %s has come", request.place, request.host)
             self._share()
         self._owners.notify()
-        if request.done != contact.number:
-            contact.told.clear()
+        contact.heard(request.done)
         if not self._has_news(request, contact):
             await within(self._clock, request.wait, contact.changed.wait())
         member = self._members.get(name)
@@ -233,16 +226,16 @@ class Cluster:
             return Work(Standing.UNKNOWN.value)
         return self._work(member, contact, request.revision)
 
-    def _has_news(self, request: WorkRequest, contact: _Contact) -> bool:
+    def _has_news(self, request: WorkRequest, contact: Contact) -> bool:
         member = self._members.get(request.name)
         return (
             member is None
             or member.revision != request.revision
             or contact.number == 0
-            or bool(self._done(member, contact))
+            or bool(contact.untold(member.shards, self._open))
         )
 
-    def _work(self, member: Member[FetcherAddress], contact: _Contact, revision: int) -> Work:
+    def _work(self, member: Member[FetcherAddress], contact: Contact, revision: int) -> Work:
         shards = None
         if member.revision != revision:
             shards = [
@@ -250,9 +243,7 @@ class Cluster:
                 for key in sorted(member.shards)
                 if (start := self._open.get(key)) is not None
             ]
-        done = self._done(member, contact)
-        contact.told |= done
-        contact.number += 1
+        done = contact.tell(contact.untold(member.shards, self._open))
         return Work(
             Standing.WORKING.value,
             member.revision,
@@ -262,21 +253,13 @@ class Cluster:
             [(*key, str(position)) for key, position in done.items()],
         )
 
-    def _done(self, member: Member[FetcherAddress], contact: _Contact) -> dict[ShardKey, Position]:
-        return {
-            key: position
-            for key in member.shards
-            if (position := self._open.get(key)) is not None and contact.told.get(key) != position
-        }
-
     async def report(self, report: Report) -> ReportReply:
         """Take note of what has arrived at a fetcher."""
         member, contact = self._members.get(report.name), self._contacts.get(report.name)
         if member is None or contact is None:
             return ReportReply(known=False)
-        if report.number not in (1, contact.reports + 1):
+        if not contact.follows(report.number):
             return ReportReply(known=True, again=True, revision=member.revision)
-        contact.reports = report.number
         if report.number == 1:
             for key in [key for key, mirror in self._mirrors.items() if mirror.owner == member.name]:
                 del self._mirrors[key]
@@ -375,7 +358,7 @@ class Cluster:
         for key in [key for key, mirror in self._mirrors.items() if mirror.owner == name]:
             del self._mirrors[key]
         if not len(self._members):
-            self._alone_since = self._clock.monotonic()
+            self._absence.begin(self._clock.monotonic())
         self._owners.notify()
         if not self._stopping:
             logger.warning("fetcher %d on %s is gone; it read %d shards", member.place, member.host, len(member.shards))
@@ -404,13 +387,11 @@ class Cluster:
                 self._lose(name)
             if self._rates.tick(now) or dead:
                 self._share()
-            if not len(self._members) and now - self._alone_since >= 6 * self._timeout:
-                self._coordinator.failed(
-                    FetcherError(
-                        f"no fetcher has come up for {now - self._alone_since:.0f} s. {self._excuse()}".strip()
-                        + " Fetchers run as Spark tasks: Spark's UI shows their job, 'kinesis-efo fetchers', and why it waits or fails"
-                    )
-                )
+            if not len(self._members):
+                self._absence.look(now)
+
+    def _fail_alone(self, error: KinesisEfoError) -> None:
+        self._coordinator.failed(error)
 
     def _check(self) -> None:
         if self._failure is not None:

@@ -17,13 +17,14 @@ from typing import Any, Final, Protocol, TypeVar
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.errors import FetcherError, KinesisEfoError
 from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
 from kinesis_efo.fetcher.assembly import certificate_for, open_streams
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.remote import FetcherPlan
+from kinesis_efo.fetcher.remote import FetcherPlan, fetch
 from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import WhereRequest
@@ -56,6 +57,9 @@ _LEASE_REQUESTS: Final = 32
 
 class RemoteFetchers(Protocol):
     """The fetchers of a run in other processes."""
+
+    optional: bool
+    """Whether a fetcher may run here where they do not come."""
 
     def problem(self) -> str:
         """What keeps them from coming up, as far as it is known; empty where nothing is."""
@@ -92,6 +96,7 @@ class PlannerRuntime:
         self._listening = listening
         self._start_fetchers = start_fetchers
         self._remote: RemoteFetchers | None = None
+        self._own: asyncio.Task[None] | None = None
         self._clock = clock or SystemClock()
         self._budget = Budget(options.buffer_bytes, now=self._clock.monotonic)
         self._limits = limits
@@ -232,10 +237,11 @@ class PlannerRuntime:
         pace = Pace(options.checkpoint_rate)
         self._planner = Planner(streams, fetching, leases, self._table, self._lease_keys, pace, patience, self._clock)
         self._stack.callback(self._end_remote)
+        self._stack.push_async_callback(self._end_own)
         self._stack.push_async_callback(self._planner.stop)
         await self._planner.start(str(self.address))
         if self._start_fetchers is not None:
-            self._remote = self._start_fetchers(FetcherPlan(manifest, options, self.address, self.secret))
+            self._remote = self._start_fetchers(self._plan)
         about = {"application": manifest.application, "environment": manifest.environment}
         collector = FetcherCollector(
             self._fetcher, self._streams, leases, about, options.metrics.shards, self._clock.monotonic
@@ -249,7 +255,13 @@ class PlannerRuntime:
         certificate = certificate_for(options, self._listening, clock)
         if self._start_fetchers is not None:
             self._cluster = Cluster(
-                streams, leases.seconds, options.lease_timeout, clock, gone=nobody_listens, excuse=self._excuse
+                streams,
+                leases.seconds,
+                options.lease_timeout,
+                clock,
+                gone=nobody_listens,
+                excuse=self._excuse,
+                fetch_here=self._fetch_here,
             )
             self._service = PlannerService(self._cluster, self._loop, self.secret, self._listening, certificate)
             return self._cluster
@@ -261,6 +273,34 @@ class PlannerRuntime:
     def _end_remote(self) -> None:
         if self._remote is not None:
             self._remote.stop()
+
+    @property
+    def _plan(self) -> FetcherPlan:
+        return FetcherPlan(self._manifest, self._options, self.address, self.secret)
+
+    def _fetch_here(self) -> bool:
+        """Fill one more place than the run has, in this process; False where the others have to come."""
+        if self._remote is None or not self._remote.optional:
+            return False
+        place = self._options.fetchers or 0
+        self._own = asyncio.create_task(fetch(self._plan, place, self._listening, self._limits))
+        self._own.add_done_callback(self._note_own)
+        return True
+
+    def _note_own(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and self._cluster is not None:
+            known = (
+                error
+                if isinstance(error, KinesisEfoError)
+                else FetcherError(f"the fetcher beside the planner: {error!r}")
+            )
+            self._cluster.fail(known)
+
+    async def _end_own(self) -> None:
+        """End the fetcher of this process, which the planner has told so."""
+        if self._own is not None:
+            self._own.cancel()
+            await asyncio.gather(self._own, return_exceptions=True)
 
     def _excuse(self) -> str:
         return self._remote.problem() if self._remote is not None else ""

@@ -7,10 +7,8 @@ from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.utils import is_remote
 
-from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.options.source import DRIVER_HOST, SUPERVISOR
+from kinesis_efo.options.source import DRIVER_HOST, FETCHERS_JOB, SUPERVISOR
 from kinesis_efo.spark.finished_listener import listen
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
 
@@ -34,7 +32,7 @@ def read_stream(
             `fetchers=8`, eight Spark tasks fetch while the query runs.
 
     Raises:
-        ConfigurationError: So many fetchers would leave no core for micro-batches, or the session cannot run them.
+        ConfigurationError: So many fetchers would leave no core for micro-batches.
         AnalysisException: Options or manifest are wrong; it holds this library's message.
 
     ```python
@@ -51,7 +49,7 @@ def read_stream(
     if host := _driver_host(spark):
         reader = reader.option(DRIVER_HOST, host)
     if (fetchers := _number_of_fetchers(options)) is not None:
-        reader = reader.option(SUPERVISOR, _supervisor(spark, fetchers))
+        reader = reader.option(*_fetchers_job(spark, fetchers))
     for name, value in options.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
         reader = reader.option(name.replace("_", "."), text)
@@ -76,18 +74,18 @@ def _number_of_fetchers(options: Mapping[str, object]) -> int | None:
     return None
 
 
-def _supervisor(spark: SparkSession, fetchers: int) -> str:
-    """Start what starts fetchers, and keep it as long as the program runs: a DataFrame may be started at any time."""
-    if is_remote():
-        raise ConfigurationError(
-            f"kinesis-efo option 'fetchers' is {fetchers}, which needs a classic Spark session: in this version, Spark Connect reads with "
-            "fetchers=driver only"
-        )
+def _fetchers_job(spark: SparkSession, fetchers: int) -> tuple[str, str]:
+    """See that fetchers are started when a query is: the option that tells its planner how."""
+    if not isinstance(spark, SparkSession):
+        from kinesis_efo.spark.connect import fetchers_job
+
+        return FETCHERS_JOB, fetchers_job(spark, fetchers)
     from kinesis_efo.spark.supervisor import Supervisor
 
     supervisor = Supervisor(spark, fetchers)
+    # For as long as the program runs: a DataFrame may be started at any time.
     _supervisors.append(supervisor)
-    return supervisor.path
+    return SUPERVISOR, supervisor.path
 
 
 def _driver_host(spark: SparkSession) -> str | None:

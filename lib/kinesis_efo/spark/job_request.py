@@ -11,13 +11,10 @@ import pickle
 import socket
 import struct
 import threading
-from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.remote import FetcherPlan
-from kinesis_efo.options import SourceOptions
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +32,9 @@ class JobRequest:
     Raises:
         FetcherError: Nobody is there.
     """
+
+    optional = False
+    """The supervisor starts them again itself."""
 
     def __init__(self, path: str, plan: FetcherPlan) -> None:
         self._problem = ""
@@ -70,13 +70,3 @@ class JobRequest:
                     logger.warning("fetchers: %s", self._problem)
         except (OSError, ValueError):
             logger.debug("the supervisor is gone", exc_info=True)
-
-
-def ask_supervisor(options: SourceOptions) -> Callable[[FetcherPlan], JobRequest]:
-    """What starts the fetchers of a query.
-
-    Args:
-        options: Its options, with the path that `kinesis_efo.read_stream` has told.
-    """
-    assert options.supervisor is not None
-    return partial(JobRequest, options.supervisor)

@@ -226,11 +226,13 @@ class KinesisStreamReader(StreamReaderBase):
         if self._runtime is None:
             # Tasks import this module, too, and the AWS SDK alone would delay each new worker by 0.3 s.
             from kinesis_efo.planner.runtime import PlannerRuntime
-            from kinesis_efo.spark.job_request import ask_supervisor
+            from kinesis_efo.spark.fetcher_job import start_fetchers
 
-            start_fetchers = None if self._options.fetchers is None else ask_supervisor(self._options)
             runtime = PlannerRuntime(
-                self._manifest, self._options, where_to_listen(self._options), start_fetchers=start_fetchers
+                self._manifest,
+                self._options,
+                where_to_listen(self._options),
+                start_fetchers=start_fetchers(self._options),
             )
             self._asked_to_end = end_with_spark(self._stop_when_quiet)
             runtime.start()

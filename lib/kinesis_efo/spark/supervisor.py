@@ -10,7 +10,6 @@ import shutil
 import socket
 import tempfile
 import threading
-import time
 import weakref
 from contextlib import suppress
 from itertools import count
@@ -19,15 +18,14 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.fetcher.remote import FetcherPlan
+from kinesis_efo.spark.cores import check_cores
 from kinesis_efo.spark.fetcher_task import RESULT, fetcher_task
 from kinesis_efo.spark.job_request import LENGTH
+from kinesis_efo.spark.pauses import Pauses
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE: Final = 1.0
-_LONGEST_PAUSE: Final = 30.0
 _NO_CORE_SECONDS: Final = 30.0
 _numbers = count()
 
@@ -49,7 +47,7 @@ class Supervisor:
     """
 
     def __init__(self, spark: SparkSession, fetchers: int) -> None:
-        check_cores(spark, fetchers)
+        check_cores(spark.sparkContext.master or "", fetchers, spark.sparkContext.defaultParallelism)
         self._spark = spark
         self._fetchers = fetchers
         directory = tempfile.mkdtemp(prefix="kinesis-efo-")
@@ -99,10 +97,10 @@ class _Job:
             self._context.cancelJobGroup(self._group)
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE
+        pauses = Pauses()
         application = self._plan.manifest.application
         while not self._ended.is_set():
-            began = time.monotonic()
+            pauses.begin()
             try:
                 self._context.setJobGroup(self._group, f"kinesis-efo fetchers of application {application}")
                 places = self._spark.range(0, self._fetchers, 1, self._fetchers)
@@ -112,8 +110,7 @@ class _Job:
                 if self._ended.is_set():
                     return
                 reason = str(error).strip()
-                if time.monotonic() - began > _LONGEST_PAUSE:
-                    pause = _FIRST_PAUSE  # it did run
+                pause = pauses.after_failure()
                 logger.warning(
                     "the fetchers of application %s failed; starting them again in %.0f s: %s",
                     application,
@@ -121,8 +118,7 @@ class _Job:
                     reason,
                 )
                 self._say(f"Spark gave their job up: {reason[:2000]}")
-            self._ended.wait(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+                self._ended.wait(pause)
 
     def _watch(self) -> None:
         """Warn where fetchers have taken all cores, so that micro-batches wait for ever."""
@@ -154,23 +150,6 @@ class _Job:
     def _say(self, problem: str) -> None:
         with suppress(OSError):
             self._connection.sendall(json.dumps(problem).encode() + b"\n")
-
-
-def check_cores(spark: SparkSession, fetchers: int) -> None:
-    """See that fetchers leave cores for micro-batches, where the number of cores is known.
-
-    Raises:
-        ConfigurationError: They do not.
-    """
-    master = spark.sparkContext.master or ""
-    if not master.startswith("local") or master.startswith("local-cluster"):
-        return
-    cores = spark.sparkContext.defaultParallelism
-    if fetchers >= cores:
-        raise ConfigurationError(
-            f"kinesis-efo option 'fetchers' is {fetchers}, but Spark has {cores} cores with master {master}: each fetcher keeps one, and "
-            f"micro-batches need at least one more. Take fewer fetchers, or fetchers=driver, which keeps none"
-        )
 
 
 def _received(connection: socket.socket) -> FetcherPlan | None:

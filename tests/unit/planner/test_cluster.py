@@ -103,7 +103,7 @@ class Host:
 class Run:
     """A planner, its fetchers, and what Spark would do with them."""
 
-    def __init__(self, stream: ModelStream, fetchers: int = 2, takeovers: bool = False) -> None:
+    def __init__(self, stream: ModelStream, fetchers: int = 2, takeovers: bool = False, alone: bool = False) -> None:
         self.stream = stream
         self.store = MemoryLeaseStore()
         self.network = Network(self.store, Random(1))
@@ -114,7 +114,10 @@ class Run:
         streams = Streams({"orders": Stream(REF, stream, stream, RetrySettings(), "m.json", clock)})
         keys = LeaseKeys({"orders": "dev-orders"})
         self.leases = RunLease(self.network, f"w{id(self)}", keys, Timing(LEASE), clock, Random(1), application="lake")
-        self.cluster = Cluster(streams, self.leases.seconds, LEASE, clock, gone=self._is_dead)
+        self.alone = alone
+        self.cluster = Cluster(
+            streams, self.leases.seconds, LEASE, clock, gone=self._is_dead, fetch_here=self._fetch_here
+        )
         self.planner = Planner(streams, self.cluster, self.leases, self.network, keys, Pace(), 60.0, clock)
         self.places = fetchers
         self.takeovers = takeovers
@@ -132,6 +135,11 @@ class Run:
         await asyncio.gather(*(host.task for host in self.hosts), return_exceptions=True)
         if not self.takeovers:
             assert self.stream.collisions == []
+
+    def _fetch_here(self) -> bool:
+        if self.alone:
+            self.hosts.append(Host(self, self.places))
+        return self.alone
 
     async def _is_dead(self, address: FetcherAddress) -> bool:
         return address in self.dead
@@ -344,6 +352,42 @@ async def test_one_that_is_cut_off_takes_nothing_back_from_the_one_that_took_ove
 
 
 @scenario
+async def test_a_minute_after_any_change_nobody_has_much_more_than_the_others() -> None:
+    stream, random = ModelStream(shards=24), Random(3)
+    sizes = [random.randrange(500, 5_000) for _ in range(24)]
+
+    async with Run(stream, fetchers=3) as run:
+
+        async def a_minute() -> None:
+            for _ in range(60):
+                for number, size in enumerate(sizes):
+                    stream.put(number, size)
+                await run.batch()
+                await asyncio.sleep(1)
+
+        def unevenness() -> float:
+            loads: dict[FetcherAddress | None, int] = {
+                host.address: 0 for host in run.hosts if host.address not in run.dead
+            }
+            for number, size in enumerate(sizes):
+                loads[run.cluster.address(ShardKey("orders", stream[number].shard_id))] += size
+            return max(loads.values()) * len(loads) / sum(loads.values())
+
+        await a_minute()
+        assert unevenness() <= 1.3
+        sizes.sort()  # what was light may be heavy now
+        await a_minute()
+        assert unevenness() <= 1.3
+        await run.hosts[0].die()
+        await a_minute()
+        assert unevenness() <= 1.3
+        run.hosts.append(Host(run, 0))
+        await a_minute()
+        assert unevenness() <= 1.3
+        await run.until(4 * 60 * 24)
+
+
+@scenario
 async def test_a_second_attempt_at_a_place_reads_nothing_while_the_first_lives() -> None:
     stream = ModelStream(shards=2)
     stream.put(0, *[30] * 5)
@@ -408,6 +452,20 @@ async def test_no_fetcher_at_all_fails_the_query() -> None:
         with pytest.raises(FetcherError, match="no fetcher has come up for 60 s"):
             await run.idle_until(lambda: False, 100.0)
         assert LoopClock().monotonic() - began >= 6 * LEASE - 0.1
+
+
+@scenario
+async def test_where_the_job_of_fetchers_is_somebody_elses_the_planner_fetches_at_last() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, 30)
+    async with Run(stream, fetchers=0, alone=True) as run:
+        assert await run.idle_until(lambda: len(run.rows) == 1, 100.0) <= 3 * LEASE + 3
+        # Those who come all the same take their part.
+        run.hosts.append(Host(run, 7))
+        await run.idle_until(lambda: sorted(n for _, n in run.cluster.fetchers()) == [1, 1], 30.0)
+        stream.put(1, 30)
+        await run.until(2)
+        assert len(run.hosts) == 2, "asked once"
 
 
 @scenario

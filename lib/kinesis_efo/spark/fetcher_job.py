@@ -1,0 +1,27 @@
+"""Chooses how a query's fetchers are started: not at all, by the supervisor in the driver's program, or by a client of Spark Connect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from kinesis_efo.fetcher.remote import FetcherPlan
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.runtime import RemoteFetchers
+from kinesis_efo.spark.job_request import JobRequest
+from kinesis_efo.spark.lag import notes_directory
+from kinesis_efo.spark.plan_offer import PlanOffer
+
+
+def start_fetchers(options: SourceOptions) -> Callable[[FetcherPlan], RemoteFetchers] | None:
+    """What starts the fetchers of a query; None where the planner's process fetches.
+
+    Args:
+        options: The query's options.
+    """
+    if options.fetchers is None:
+        return None
+    if options.fetchers_job is not None:
+        return partial(PlanOffer, options.fetchers_job, directory=notes_directory())
+    assert options.supervisor is not None
+    return partial(JobRequest, options.supervisor)

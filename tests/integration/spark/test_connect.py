@@ -1,0 +1,149 @@
+"""Fetchers behind Spark Connect: a client submits them, they come and go with their query, and the query outlives the client."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pyspark
+import pytest
+
+from kinesis_efo.local import LocalAws
+from tests.cluster.test_reading import assert_once_and_in_order
+from tests.support.arriving import arriving, numbered
+from tests.support.driven import Driver
+from tests.support.ports import free_ports
+from tests.support.world import World, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+MakeWorld = Callable[..., World]
+
+SPARK = Path(pyspark.__file__).parent
+CLIENT = Path(__file__).parents[2] / "cluster" / "driver.py"
+CONF = {
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    # A client that does not come back is given up after minutes.
+    "spark.connect.execute.reattachable.senderMaxStreamDuration": "3s",
+    "spark.connect.execute.manager.detachedTimeout": "3s",
+    "spark.connect.execute.manager.maintenanceInterval": "1s",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+}
+
+
+class Server:
+    """A Spark Connect server with four cores, in a process group of its own."""
+
+    def __init__(self, aws: LocalAws, directory: Path) -> None:
+        (port,) = free_ports()
+        self.url = f"sc://127.0.0.1:{port}"
+        self.log = directory / "server.log"
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
+            **aws.environment,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+        conf = {**CONF, "spark.connect.grpc.binding.port": str(port)}
+        options = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+        name = "org.apache.spark.sql.connect.service.SparkConnectServer"
+        command = [str(SPARK / "bin" / "spark-submit"), "--class", name, "--master", "local[4]", *options]
+        self.process = self._popen([*command, "spark-internal"], self.log, {"SPARK_HOME": str(SPARK)})
+        wait_until(lambda: self._listens(port), 120, f"the server, see {self.log}")
+
+    def client(self, directory: Path) -> Driver:
+        """Start a client of this server."""
+        log = directory / f"client{len(list(directory.glob('client*')))}.log"
+        return Driver(self._popen([sys.executable, str(CLIENT), json.dumps({"remote": self.url})], log), log)
+
+    def fetchers(self) -> list[psutil.Process]:
+        """Workers forked by Spark's Python daemon that listen."""
+
+        def is_one(process: psutil.Process) -> bool:
+            try:
+                above = process.parent()
+                forked = above is not None and "pyspark.daemon" in above.cmdline()
+                return forked and any(each.status == psutil.CONN_LISTEN for each in process.net_connections("tcp"))
+            except psutil.Error:
+                return False
+
+        return [process for process in psutil.Process(self.process.pid).children(recursive=True) if is_one(process)]
+
+    def close(self) -> None:
+        """End it with all its processes."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        if self.process.poll() is None:
+            for process in psutil.Process(self.process.pid).children(recursive=True):
+                with suppress(psutil.Error):
+                    process.kill()
+            self.process.kill()
+        self.process.wait()
+
+    def _popen(self, command: list[str], log: Path, more: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env={**self._environment, **(more or {})},
+                start_new_session=True,
+            )
+
+    def _listens(self, port: int) -> bool:
+        assert self.process.poll() is None, self.log.read_text(errors="replace")[-5000:]
+        try:
+            socket.create_connection(("127.0.0.1", port), 5).close()
+        except OSError:
+            return False
+        return True
+
+
+@pytest.fixture
+def server(world: MakeWorld, tmp_path: Path) -> Iterator[Server]:
+    server = Server(world().aws, tmp_path)
+    yield server
+    server.close()
+
+
+def test_fetchers_come_and_go_with_their_query_which_outlives_its_client(
+    server: Server, world: MakeWorld, tmp_path: Path
+) -> None:
+    w = world({"orders": 4})
+    put = w.put(numbered(200))
+    client = server.client(tmp_path)
+    options = {"fetchers": "2", "leaseTimeout": "4s"}
+    with arriving(w, first=put) as count:
+        query = client.start("first", w, tmp_path, options=options)
+        query.wait_for_rows(put + 1)
+        wait_until(lambda: len(server.fetchers()) == 2, 60, "two fetchers")
+        query.stop()
+        wait_until(lambda: not server.fetchers(), 30, "the end of all fetchers")
+        query = client.start("second", w, tmp_path, options=options)
+        query.wait_for_rows(count[0] + 1)
+        wait_until(lambda: len(server.fetchers()) == 2, 60, "two fetchers again")
+        client.kill()
+        assert client.process.stdin is not None
+        client.process.stdin.close()
+        wait_until(lambda: "fetching beside the planner" in server.log.read_text(errors="replace"), 120, every=0.2)
+        assert not server.fetchers()
+        before = count[0]
+        wait_until(lambda: len(query.rows()) > before, 60, "rows that come only now", every=0.2)
+    wait_until(lambda: len(query.rows()) >= count[0], 60, "all rows", every=0.2)
+    assert_once_and_in_order(query.rows(), count[0])
+    assert "The program that called kinesis_efo.read_stream has not submitted their job" not in server.log.read_text()
+    os.kill(server.process.pid, signal.SIGTERM)
+    server.process.wait(60)
+    wait_until(lambda: not [row for row in w.leases().values() if "leaseOwner" in row], 30, "the end of the lease")

@@ -50,6 +50,20 @@ def driver(cluster: Cluster) -> Driver:
 
 
 @pytest.fixture
+def new_driver(cluster: Cluster) -> Iterator[Callable[..., Driver]]:
+    """Starts drivers that are a test's own; arguments as `Cluster.driver`. All are killed after it."""
+    started: list[Driver] = []
+
+    def start(*args: Any, **kwargs: Any) -> Driver:
+        started.append(cluster.driver(*args, **kwargs))
+        return started[-1]
+
+    yield start
+    for driver in started:
+        driver.kill()
+
+
+@pytest.fixture
 def world(local_aws: LocalAws, tmp_path: Path) -> Callable[..., World]:
     """Makes a world; arguments as `make_world`."""
 

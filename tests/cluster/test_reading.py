@@ -79,12 +79,13 @@ def test_a_host_that_is_cut_off_costs_time_alone_and_takes_part_again_afterwards
 
 
 @pytest.mark.cluster
-def test_the_driver_may_be_on_a_workers_host(world: MakeWorld, cluster: Cluster, tmp_path: Path) -> None:
+def test_the_driver_may_be_on_a_workers_host(
+    world: MakeWorld, new_driver: Callable[..., Driver], tmp_path: Path
+) -> None:
     w = world({"orders": 2})
     put = w.put(numbered(100))
-    driver = cluster.driver(on="worker1")
+    driver = new_driver(on="worker1")
     query = driver.start("elsewhere", w, tmp_path)
     with arriving(w, first=put) as count:
         wait_for_both(query)
     assert_once_and_in_order(query.wait_for_rows(count[0]), count[0])
-    driver.kill()

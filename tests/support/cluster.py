@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import pyspark
 
 import kinesis_efo
@@ -30,6 +31,8 @@ WORKER: Final = "deploy.worker.Worker"
 READER: Final = "python_streaming_source_runner"
 """Words in the command lines, for `Host.processes`, of executors, workers, and what Spark keeps on the driver's host for each stream
 reader: the fetcher is in it."""
+DAEMON: Final = "pyspark.daemon"
+"""The same of the daemon that forks Spark's Python workers, and of these."""
 
 _PORT: Final = 7077
 _WEB_PORT: Final = 8080
@@ -120,3 +123,26 @@ class Cluster:
         except OSError:
             return []
         return sorted(worker["host"] for worker in workers if worker["state"] == "ALIVE")
+
+
+def fetchers_on(host: Host) -> list[psutil.Process]:
+    """The fetchers on a host: workers forked by Spark's Python daemon that listen."""
+    daemons = {process.pid for process in host.processes(DAEMON)}
+
+    def is_one(process: psutil.Process) -> bool:
+        try:
+            return process.ppid() in daemons and bool(host.listening(process))
+        except psutil.NoSuchProcess:
+            return False
+
+    return [process for process in host.processes(DAEMON) if is_one(process)]
+
+
+def fetchers(hosts: Hosts) -> int:
+    """The number of fetchers on all workers."""
+    return sum(len(fetchers_on(hosts[name])) for name in WORKERS)
+
+
+def executor_of(fetcher: psutil.Process) -> psutil.Process:
+    """The JVM that a fetcher is a task of. Other drivers have executors on its host, too."""
+    return next(each for each in fetcher.parents() if each.name() == "java")

@@ -60,8 +60,9 @@ class Driver:
         self.process.stdin.flush()
 
     def kill(self) -> None:
-        """SIGKILL to the program and its JVM, at once. Executors notice that, and end."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        """SIGKILL to the program and its JVM, at once. Executors notice that, and end. May be called again."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def said(self) -> str:

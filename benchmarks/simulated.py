@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from benchmarks.fetching import REF, REGION
 from kinesis_efo.clock import Clock
+from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
@@ -171,8 +172,9 @@ def reader_of(planner: Any) -> KinesisStreamReader:
     """
     manifest = Manifest("lake", "dev", REGION, "lake", {"orders": REF}, "the benchmark", {"orders": "orders"})
     reader = KinesisStreamReader(SourceOptions(), manifest)
+    here = FetcherAddress("here", 1)
     runtime: Any = SimpleNamespace(
-        planner=planner, place=lambda ranges: [None] * len(ranges), secret="", planner_address=None
+        planner=planner, place=lambda ranges, _at_most: [here] * len(ranges), secret="", planner_address=None
     )
     reader._runtime = runtime
     return reader

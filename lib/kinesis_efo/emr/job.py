@@ -35,7 +35,7 @@ _FETCHER_MIB: Final = 200
 # What a shard costs whoever fetches it: its feed (measured), and the 256 KiB that asyncio has for each TLS connection.
 _FETCHED_SHARD_KIB: Final = 400
 # What a shard costs the planner of fetchers elsewhere: where it stands, and what a fetcher has of it.
-_PLANNED_SHARD_KIB: Final = 50
+_PLANNED_SHARD_KIB: Final = 20
 _SHARDS: Final = 1000
 _INSTANCES: Final = 2
 _CORES: Final = 4

@@ -18,7 +18,26 @@ from typing import Final
 _SPARKS_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
-def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
+class Asked:
+    """Whether this process was asked to end.
+
+    A signal may come while another one is handled, in the same thread: so this takes no lock, as `threading.Event` does.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def set(self) -> bool:
+        """Take note of it; False where it was known."""
+        before, self._asked = self._asked, True
+        return not before
+
+    def is_set(self) -> bool:
+        """Whether it was."""
+        return self._asked
+
+
+def end_with_spark(when_asked: Callable[[], None]) -> Asked:
     """Handle SIGTERM and SIGINT in this process, so that it lives until Spark closes the connection.
 
     Has no effect outside the process that Spark keeps for a reader: elsewhere, the reader's creator calls `stop()`.
@@ -27,15 +46,14 @@ def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
         when_asked: Runs once, in a thread of its own, after the first SIGTERM.
 
     Returns:
-        An event that the first SIGTERM sets. Calls that may take long should return then.
+        What the first SIGTERM sets. Calls that may take long should return then.
     """
-    asked = threading.Event()
+    asked = Asked()
     if _is_sparks_process() and threading.current_thread() is threading.main_thread():
         log_to_stderr()
 
         def ask(*_: object) -> None:
-            if not asked.is_set():
-                asked.set()
+            if asked.set():
                 threading.Thread(target=when_asked, name="kinesis-efo end", daemon=True).start()
 
         signal.signal(signal.SIGTERM, ask)

@@ -9,7 +9,6 @@ the latest offset before the initial one, and after a crash it first passes the 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,7 @@ from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable, StreamRead
 from kinesis_efo.spark.finished import PlannedNote, planned_note
 from kinesis_efo.spark.host import where_to_listen
 from kinesis_efo.spark.lag import LagNotes, notes_directory, to_report
-from kinesis_efo.spark.lifecycle import end_with_spark
+from kinesis_efo.spark.lifecycle import Asked, end_with_spark
 from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _reset(self) -> None:
         self._runtime: PlannerRuntime | None = None
-        self._asked_to_end = threading.Event()
+        self._asked_to_end = Asked()
         self._initial: Offset | None = None
         self._planned: Offset | None = None
         self._running: Offset | None = None

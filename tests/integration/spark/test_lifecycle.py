@@ -171,6 +171,17 @@ def test_the_end_of_the_connection_alone_releases_the_leases_and_ends_the_proces
     assert spark.process.returncode not in (None, -signal.SIGKILL)
 
 
+def test_many_signals_at_once_end_it_as_one_does(world: MakeWorld, play: Callable[..., PlayedSpark]) -> None:
+    w, spark, end = read_one_record(world, play)
+    # Each may come while one before it is handled.
+    for _ in range(3_000):
+        spark.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: not owners(w), what="released leases")
+    assert spark.latest_offset(end) == end
+    spark.close()
+    assert spark.process.returncode not in (None, -signal.SIGKILL)
+
+
 def test_a_signal_and_the_end_of_the_connection_at_once_release_the_leases(
     world: MakeWorld, play: Callable[..., PlayedSpark]
 ) -> None:

@@ -55,7 +55,8 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     stopping = threading.Event()
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        stopping.set()
+        # In a thread of its own: the main thread, which this interrupts, may hold the event's lock.
+        threading.Thread(target=stopping.set, name="kinesis-efo stop", daemon=True).start()
         signal.signal(number, before[signal.Signals(number)])
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}

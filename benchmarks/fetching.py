@@ -24,7 +24,7 @@ from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport
+from kinesis_efo.kinesis.transport import BotoTransport, subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings, RetrySettings, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
@@ -126,7 +126,7 @@ async def fetch(endpoint: str, last: int, watched: Watched = lambda _feeds, _bud
         last: Sequence number of the last record in every shard.
         watched: Begins to watch the fetcher's parts before they start, and returns a function that ends it.
     """
-    config = AioConfig(**SUBSCRIPTION_CONFIG, max_pool_connections=2 * SHARDS)
+    config = AioConfig(**subscription_config(), max_pool_connections=2 * SHARDS)
     async with await AsyncClients(AwsSettings(endpoint_url=endpoint), REGION).open("kinesis", config) as client:
         clock = SystemClock()
         stream = Stream(REF, BotoTransport(client), Topology(client), RetrySettings(), "the benchmark", clock)

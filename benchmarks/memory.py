@@ -29,7 +29,7 @@ from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, reading_little
+from kinesis_efo.kinesis.transport import BotoTransport, subscription_config
 from kinesis_efo.options import AwsSettings, RetrySettings, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, ShardKey
 
@@ -68,7 +68,7 @@ def _fetch(result: Connection, endpoint: str, shards: int) -> None:
 async def _stalled(endpoint: str, shards: int) -> tuple[int, int]:
     """The most memory while nobody reads, and what the budget says of it, bytes."""
     budget = Budget(SourceOptions().buffer_bytes)
-    config = AioConfig(**SUBSCRIPTION_CONFIG, **reading_little(lambda: budget.share), max_pool_connections=2 * shards)
+    config = AioConfig(**subscription_config(share=lambda: budget.share), max_pool_connections=2 * shards)
     async with await AsyncClients(AwsSettings(endpoint_url=endpoint), REGION).open("kinesis", config) as client:
         clock = SystemClock()
         stream = Stream(REF, BotoTransport(client), Topology(client), RetrySettings(), "the benchmark", clock)

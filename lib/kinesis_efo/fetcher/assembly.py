@@ -17,7 +17,7 @@ from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, pollin
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Transport, reading_little
+from kinesis_efo.kinesis.transport import BotoTransport, Transport, subscription_config
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 
@@ -75,7 +75,7 @@ async def _open_transport(
 ) -> Transport:
     polling = options.read_mode == "polling"
     config = AioConfig(
-        **(POLLING_CONFIG if polling else {**SUBSCRIPTION_CONFIG, **reading_little(lambda: budget.share)}),
+        **(POLLING_CONFIG if polling else subscription_config(options.transport, lambda: budget.share)),
         max_pool_connections=_MOST_SUBSCRIPTIONS,
     )
     client = await stack.enter_async_context(await clients.open("kinesis", config))

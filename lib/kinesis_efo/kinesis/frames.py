@@ -101,6 +101,13 @@ class FrameDecoder:
         """Length of the frame that is on its way, bytes; 0 where its first bytes have not arrived."""
         return self._prelude[0] if self._prelude else 0
 
+    @property
+    def missing(self) -> int:
+        """Bytes of that frame that have not arrived."""
+        if not self._prelude:
+            return 0
+        return self._prelude[0] - _PRELUDE.size - self._have - self._filled
+
     def collect(self) -> None:
         """Make room for the frame that is on its way, and collect it there.
 

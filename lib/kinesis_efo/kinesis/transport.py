@@ -1,7 +1,7 @@
 """What a subscription needs of Kinesis (`Transport`), and its implementation with SubscribeToShard and aiobotocore.
 
-aiobotocore speaks HTTP/1.1; an HTTP/2 transport would implement `Transport`, and nothing else would change. Events are parsed
-here, because botocore's event parser is ten times slower and quadratic in the size of an event.
+Whether it is carried by HTTP/2 or HTTP/1.1 is the client's affair. Events are parsed here, because botocore's event parser is
+ten times slower and quadratic in the size of an event.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import msgspec
 from botocore.exceptions import EventStreamError
 
 from kinesis_efo.errors import FrameError
+from kinesis_efo.http2.facts import HttpFacts, tls_version
+from kinesis_efo.http2.response import Response
+from kinesis_efo.http2.session import session_class
 from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.frames import Frame, FrameDecoder, encode_frame
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
 from kinesis_efo.raw_bodies import RAW_BODY, Chunks, keep_answers
 
-SUBSCRIPTION_CONFIG: Final[dict[str, Any]] = {
-    "retries": {"total_max_attempts": 1},
-    "connect_timeout": 10,
-    "read_timeout": 35,
-}
-"""Configuration of the client for subscriptions, besides `max_pool_connections`: the number of shards and some more, since a
-call that finds no free connection waits for ever. The subscription retries, not the client. Kinesis sends an event every 5 s
-even where a shard is idle, so that 35 s of silence mean a dead connection."""
 
+def subscription_config(
+    transport: str = "auto", share: Callable[[], int] = lambda: 1 << 62, *, silence: float = 35
+) -> dict[str, Any]:
+    """Configuration of the client for subscriptions, besides `max_pool_connections`: the number of shards and some more, since a
+    call that finds no free connection waits for ever.
 
-def reading_little(share: Callable[[], int]) -> dict[str, Any]:
-    """Configuration of that client's sockets, so that little is in hand before anybody can ask for room.
-
-    A socket is read up to what the system has received. That is limited before the connection is made, because Kinesis sends
-    at once.
+    The subscription retries, not the client. Kinesis sends an event every 5 s even where a shard is idle, so that 35 s of silence
+    mean a dead connection. Little is in hand before anybody can ask for room: Kinesis sends at once, but no more than the window
+    of HTTP/2 allows, or than the system receives.
 
     Args:
-        share: Tells how many bytes a subscription may have in hand.
+        transport: `auto`, `http2` or `http1`: see `kinesis_efo.http2.session`.
+        share: Tells how many bytes a subscription may have in hand without room.
+        silence: Longest time without a byte, seconds.
     """
 
     def make(address: tuple[Any, ...]) -> socket.socket:
@@ -49,7 +49,13 @@ def reading_little(share: Callable[[], int]) -> dict[str, Any]:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, max(_LEAST_UNREAD, most // 2))
         return made
 
-    return {"connector_args": {"socket_factory": make}}
+    return {
+        "retries": {"total_max_attempts": 1},
+        "connect_timeout": 10,
+        "read_timeout": silence,
+        "http_session_cls": session_class(transport, share),
+        "connector_args": {"socket_factory": make},
+    }
 
 
 OPERATION: Final = "SubscribeToShard"
@@ -166,7 +172,7 @@ class BotoTransport:
     """SubscribeToShard through an aiobotocore client.
 
     Args:
-        client: An aiobotocore `kinesis` client made with `SUBSCRIPTION_CONFIG`, used for nothing else. The caller closes it.
+        client: An aiobotocore `kinesis` client made with `subscription_config`, used for nothing else. The caller closes it.
     """
 
     def __init__(self, client: Any) -> None:
@@ -205,11 +211,12 @@ class BotoEventStream:
     there is room for it. Without room, nothing is read from the socket.
 
     Args:
-        body: An `aiohttp.ClientResponse` whose headers were received.
+        body: The response, whose headers were received: aiohttp's, or that of HTTP/2.
         room: Room for the events.
 
     Attributes:
         received: Bytes received so far.
+        http: How they are carried.
     """
 
     def __init__(self, body: Any, room: Room) -> None:
@@ -217,6 +224,7 @@ class BotoEventStream:
         self._body = body
         self._room = room
         self._connection = _Connection(body)
+        self.http = self._connection.facts
         self._has_room = False
         self._closed = False
         self._decoder = FrameDecoder()
@@ -235,6 +243,7 @@ class BotoEventStream:
                 raise StopAsyncIteration
             if not self._has_room and self._decoder.awaited > self._room.share:
                 await self._find_room(self._decoder.awaited)
+                self._connection.expect(self._decoder.missing)
                 if self._room.share < _LARGEST_READ:
                     # With many shards, many frames are on their way at a time.
                     self._decoder.collect()
@@ -287,19 +296,33 @@ class BotoEventStream:
 
 
 class _Connection:
-    """The connection below a response, for what aiohttp does not offer: to read nothing for a while."""
+    """The connection below a response, for what HTTP/1.1 and HTTP/2 do differently."""
 
     def __init__(self, body: Any) -> None:
+        self._body = body if isinstance(body, Response) else None
         connection = getattr(body, "connection", None)
         self._transport = connection.transport if connection is not None else None
 
+    @property
+    def facts(self) -> HttpFacts:
+        if self._body is not None:
+            return self._body.facts
+        security = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        return HttpFacts("HTTP/1.1", tls_version(security))
+
     def pause(self) -> None:
+        """Receive nothing for a while. With HTTP/2, the window does that: nothing is read, so that it stays shut."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def expect(self, size: int) -> None:
+        """Let so many bytes come at once. With HTTP/1.1, whatever is read comes."""
+        if self._body is not None:
+            self._body.expect(size)
 
 
 def starting_position(position: Position) -> dict[str, Any]:

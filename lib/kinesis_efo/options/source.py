@@ -37,6 +37,7 @@ class SourceOptions:
     streams: tuple[str, ...] | None = None
     read_mode: str = "efo"
     polling_interval: float = 1.0
+    transport: str = "auto"
     start: Start = field(default_factory=Start)
     max_bytes_per_trigger: int | None = None
     max_records_per_trigger: int | None = None
@@ -119,6 +120,8 @@ SOURCE_OPTIONS: Final = (
            "which streams of the manifest to read", "streams"),
     Option("readMode", read.one_of("efo", "polling"), "efo or polling", "`efo`",
            "`polling` fetches records with GetRecords, without a consumer", "read_mode"),
+    Option("transport", read.one_of("auto", "http2", "http1"), "auto, http2 or http1", "`auto`",
+           "how subscriptions are carried; `auto`: by HTTP/2 where the service speaks it, else by HTTP/1.1", "transport"),
     Option("polling.interval", read.bounded(read.seconds, 0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
            "how long `polling` waits before it asks again for a shard that had no more records; with more than 500 shards, longer", "polling_interval"),
     Option("startingPosition", _start,

@@ -23,7 +23,7 @@ from kinesis_efo.errors import AccessRefusedError, LeaseError
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport
 from kinesis_efo.kinesis.topology import Topology, identified
-from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG, BotoTransport, Unlimited
+from kinesis_efo.kinesis.transport import BotoTransport, Unlimited, subscription_config
 from kinesis_efo.leases import (
     Checkpoints,
     Lease,
@@ -142,7 +142,7 @@ async def life(world: World) -> int:
     async with (
         await clients.open("dynamodb", client_config(lease_timeout=10)) as dynamodb,
         await clients.open("kinesis") as control,
-        await clients.open("kinesis", AioConfig(**SUBSCRIPTION_CONFIG)) as subscriptions,
+        await clients.open("kinesis", AioConfig(**subscription_config())) as subscriptions,
     ):
         table = LeaseTable(dynamodb, manifest.lease_table, declared_by=manifest.source)
         return await read(manifest, table, Topology(control), BotoTransport(subscriptions))

@@ -13,7 +13,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 
 from kinesis_efo.aws import with_shared_loader
-from kinesis_efo.kinesis.transport import SUBSCRIPTION_CONFIG
+from kinesis_efo.kinesis.transport import subscription_config
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import StreamRef
 
@@ -58,7 +58,7 @@ class Bench:
     @asynccontextmanager
     async def client(self, **config: Any) -> AsyncIterator[Any]:
         """A client as subscriptions have it."""
-        settings = AioConfig(**{**SUBSCRIPTION_CONFIG, "max_pool_connections": 50, **config})
+        settings = AioConfig(**{**subscription_config(), "max_pool_connections": 50, **config})
         async with with_shared_loader(AioSession()).create_client(
             "kinesis",
             region_name=self.aws.settings.region,

@@ -1,0 +1,446 @@
+"""One connection of HTTP/2: many requests at a time, each with a stream of its own.
+
+`h2` speaks the protocol. DATA frames go past it, because it spends four times as much on them, and GOAWAY, because it would end
+the streams that may go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, cast
+
+import h2.events
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.exceptions import H2Error
+from h2.settings import SettingCodes, Settings
+from hyperframe.exceptions import HyperframeError
+from hyperframe.frame import DataFrame, Frame, GoAwayFrame, WindowUpdateFrame
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.http2.facts import HttpFacts, tls_version
+from kinesis_efo.http2.frames import DATA, GOAWAY, HEADER_BYTES, FrameSplitter, MalformedFrame
+from kinesis_efo.http2.response import LEAST_WINDOW, Response, WindowOverflow
+
+logger = logging.getLogger(__name__)
+
+PING_SECONDS: Final = 5.0
+"""After so long without a byte, the other side is asked for one; it has as long again to answer."""
+IDLE_SECONDS: Final = 15.0
+"""A connection without requests is closed after so long."""
+MOST_STREAMS: Final = 32
+"""Requests on one connection, also where the service allows more: they are lost together."""
+
+RECEIVE_BYTES: Final = 256 << 10
+"""Size of the buffer that the connections of an event loop receive into: each copies what is its own before the next receives."""
+
+_LARGEST_FRAME: Final = 16 << 10
+_LONGEST_HEADERS: Final = 64 << 10
+# What is read is given back at once: streams have windows of their own, and one that is not read must not stop the others.
+_CONNECTION_WINDOW: Final = 1 << 30
+_MOST_UNSENT: Final = 1 << 20
+
+
+class NotHttp2(Exception):
+    """The other side does not speak HTTP/2."""
+
+
+class NotProcessed(ConnectionError):
+    """The service did not begin with the request: it may be sent again, on another connection."""
+
+
+class ConnectionLost(ConnectionError):
+    """The connection is gone, with all that it carried."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection to a service.
+
+    Args:
+        clock: Time.
+        changed: Called whenever another request may begin here, or none may any more.
+        scratch: Where to receive, `RECEIVE_BYTES`; the connections of one event loop can share it.
+
+    Attributes:
+        ready: Done once the service's first SETTINGS have arrived; fails with `NotHttp2` where something else came.
+        active: Requests under way, and those that a place is kept for.
+    """
+
+    def __init__(self, clock: Clock, changed: Callable[[Connection], None], scratch: bytearray) -> None:
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.active = 0
+        self._clock = clock
+        self._changed = changed
+        self._scratch = memoryview(scratch)
+        self._transport: asyncio.Transport | None = None
+        self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self._h2.local_settings = Settings(
+            client=True,
+            initial_values={
+                SettingCodes.ENABLE_PUSH: 0,
+                SettingCodes.INITIAL_WINDOW_SIZE: LEAST_WINDOW,
+                SettingCodes.MAX_FRAME_SIZE: _LARGEST_FRAME,
+                SettingCodes.MAX_HEADER_LIST_SIZE: _LONGEST_HEADERS,
+            },
+        )
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(_CONNECTION_WINDOW)
+        self._splitter = FrameSplitter(self, _LARGEST_FRAME)
+        self._responses: dict[int, Response] = {}
+        self._through_h2: set[int] = set()
+        self._unreturned = 0
+        self._draining = False
+        self._lost: Exception | None = None
+        self._last_byte = self._last_use = clock.monotonic()
+        self._room_to_send: asyncio.Event = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+        self._holding = False
+        self._unsent = bytearray()
+
+    # -- for requests
+
+    @property
+    def places(self) -> int:
+        """Requests that can begin now."""
+        if self._draining or self._lost is not None or not self.ready.done():
+            return 0
+        return max(0, self.most_streams - self.active)
+
+    @property
+    def most_streams(self) -> int:
+        """Requests at a time: what the service allows, within limits."""
+        return min(MOST_STREAMS, self._h2.remote_settings.max_concurrent_streams)
+
+    @property
+    def closed(self) -> bool:
+        """Whether no request can begin here any more."""
+        return self._draining or self._lost is not None
+
+    @property
+    def facts(self) -> HttpFacts:
+        """What the service said of itself."""
+        said = self._h2.remote_settings
+        return HttpFacts(
+            version="HTTP/2",
+            tls=tls_version(self._transport.get_extra_info("ssl_object") if self._transport else None),
+            most_streams=said.get(SettingCodes.MAX_CONCURRENT_STREAMS),
+            initial_window=said.initial_window_size,
+            largest_frame=said.max_frame_size,
+            header_list=said.get(SettingCodes.MAX_HEADER_LIST_SIZE),
+        )
+
+    def take_place(self) -> None:
+        """Keep a place for a request."""
+        self.active += 1
+
+    def give_place(self) -> None:
+        """Give back a place that is not needed, or not any more."""
+        self.active -= 1
+        self._last_use = self._clock.monotonic()
+        if self._draining and not self.active:
+            self.close()
+        else:
+            self._changed(self)
+
+    async def request(
+        self, headers: Sequence[tuple[str, str]], body: bytes, share: Callable[[], int], silence: float | None
+    ) -> Response:
+        """Send a request, in a place that was kept for it; returns once the response's headers are here.
+
+        Args:
+            headers: With those that begin with a colon first.
+            body: The body.
+            share: Tells how many bytes of the response may be in hand without anybody asking for room.
+            silence: Longest time without a byte while somebody reads, seconds.
+
+        Raises:
+            NotProcessed: The service refused to begin with it.
+            ConnectionError: The service reset the stream, or the connection is lost.
+            TimeoutError: There was no answer.
+        """
+        if self._lost is not None or self._draining:
+            self.give_place()
+            raise NotProcessed("the connection was closed before the request was sent")
+        try:
+            stream_id = self._h2.get_next_available_stream_id()
+            self._h2.send_headers(stream_id, headers, end_stream=not body)
+        except H2Error as wrong:
+            self.give_place()
+            raise NotProcessed(f"the connection takes no more requests: {wrong!r}") from wrong
+        self._holding = True
+        response = self._responses[stream_id] = Response(self, stream_id, share, silence)
+        self._holding = False
+        try:
+            await self._send(response, body)
+            await response.opened()
+        except BaseException:
+            response.close()
+            raise
+        return response
+
+    async def _send(self, response: Response, body: bytes) -> None:
+        view = memoryview(body)
+        while view and not response.over:
+            self._room_to_send.clear()
+            most = min(self._h2.local_flow_control_window(response.stream_id), self._h2.max_outbound_frame_size)
+            if most <= 0:
+                self._flush()
+                await self._room_to_send.wait()
+                continue
+            self._h2.send_data(response.stream_id, bytes(view[:most]), end_stream=most >= len(view))
+            view = view[most:]
+        self._flush()
+
+    def open_window(self, stream_id: int, size: int) -> None:
+        """See `Carrier`."""
+        response = self._responses.get(stream_id)
+        if response is not None and response.status and stream_id not in self._through_h2:
+            self._send_frame(WindowUpdateFrame(stream_id, window_increment=size))
+        else:
+            self._h2.increment_flow_control_window(size, stream_id)
+            self._flush()
+
+    def cancel(self, stream_id: int) -> None:
+        """See `Carrier`."""
+        self._reset(stream_id, ErrorCodes.CANCEL)
+        self._forget(stream_id)
+
+    def close(self) -> None:
+        """Close the connection in peace: the service is told, and whoever still reads fails."""
+        if self._lost is None:
+            self._h2.close_connection()
+            self._flush()
+            self._lose(ConnectionLost("the connection was closed"))
+            if self._transport is not None:
+                self._transport.close()
+
+    def abort(self, why: Exception) -> None:
+        """Drop the connection at once."""
+        self._lose(why)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- for asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._flush()
+        self._keeping = asyncio.ensure_future(self._keep())
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """See `asyncio.BufferedProtocol`."""
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self._last_byte = self._clock.monotonic()
+        if self._lost is not None:
+            return
+        self._holding = True
+        try:
+            self._splitter.feed(self._scratch[:nbytes])
+        except (MalformedFrame, WindowOverflow, H2Error, HyperframeError, ValueError) as wrong:
+            self._break(wrong)
+            return
+        finally:
+            self._holding = False
+        self._flush()
+
+    def eof_received(self) -> bool:
+        """See `asyncio.BufferedProtocol`."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._lose(
+            ConnectionLost(f"the connection was lost: {exc}" if exc else "the connection was closed by the other side")
+        )
+
+    # -- frames
+
+    def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
+        """See `FrameSink`."""
+        response = self._responses.get(stream_id)
+        if response is not None and stream_id in self._through_h2:
+            # `h2` compares the length of these bodies with their content-length.
+            self._tell_h2(DataFrame(stream_id, data=bytes(piece)).serialize())
+            self._h2.increment_flow_control_window(len(piece))
+        else:
+            self._unreturned += len(piece) + padding
+        if response is not None:
+            response.arrive(piece, padding)
+        elif stream_id > self._h2.highest_outbound_stream_id:
+            raise MalformedFrame(f"data of stream {stream_id}, which was never opened")
+        if self._unreturned > _CONNECTION_WINDOW // 4:
+            self._send_frame(WindowUpdateFrame(0, window_increment=self._unreturned))
+            self._unreturned = 0
+
+    def ended(self, stream_id: int) -> None:
+        """See `FrameSink`."""
+        if stream_id in self._responses:
+            # The stream ends for `h2`, too: it counts the open ones.
+            self._tell_h2(DataFrame(stream_id, flags=["END_STREAM"]).serialize())
+
+    def frame(self, kind: int, frame: bytes) -> None:
+        """See `FrameSink`."""
+        if kind == GOAWAY:
+            self._go_away(frame)
+        elif kind == DATA:
+            raise MalformedFrame("data of no stream")
+        else:
+            self._tell_h2(frame)
+
+    def _tell_h2(self, frame: bytes) -> None:
+        for event in self._h2.receive_data(frame):
+            self._handle(event)
+
+    def _handle(self, event: h2.events.Event) -> None:
+        match event:
+            case h2.events.ResponseReceived(stream_id=stream_id, headers=headers):
+                self._begin(stream_id, cast("Any", headers))
+            case h2.events.StreamEnded(stream_id=stream_id):
+                self._end(stream_id, None)
+            case h2.events.StreamReset(stream_id=stream_id, error_code=code):
+                name = _name(code)
+                kind = NotProcessed if code == ErrorCodes.REFUSED_STREAM else ConnectionResetError
+                self._end(stream_id, kind(f"the service reset the stream: {name}"))
+            case h2.events.RemoteSettingsChanged():
+                if not self.ready.done():
+                    self.ready.set_result(None)
+                self._room_to_send.set()
+                self._changed(self)
+            case h2.events.WindowUpdated():
+                self._room_to_send.set()
+
+    def _begin(self, stream_id: int, headers: Sequence[tuple[str, str]]) -> None:
+        response = self._responses.get(stream_id)
+        if response is None:
+            return
+        found = dict(headers)
+        status = found.pop(":status", "")
+        if not status.isdecimal() or not 200 <= int(status) <= 599:
+            raise MalformedFrame(f"a response with status {status!r}")
+        if "content-length" in found:
+            self._through_h2.add(stream_id)
+        response.begin(int(status), found)
+
+    def _end(self, stream_id: int, fault: Exception | None) -> None:
+        response = self._responses.get(stream_id)
+        if response is not None:
+            response.end(fault)
+            self._forget(stream_id)
+
+    def _forget(self, stream_id: int) -> None:
+        if self._responses.pop(stream_id, None) is not None:
+            self._through_h2.discard(stream_id)
+            self._room_to_send.set()
+            self.give_place()
+
+    def _go_away(self, raw: bytes) -> None:
+        frame, _ = Frame.parse_frame_header(memoryview(raw)[:HEADER_BYTES])
+        frame.parse_body(memoryview(raw)[HEADER_BYTES:])
+        said = cast("GoAwayFrame", frame)
+        why = _name(said.error_code)
+        logger.debug("the service closes a connection: %s %r", why, said.additional_data[:200])
+        self._draining = True
+        for stream_id in [each for each in self._responses if each > said.last_stream_id]:
+            self._end(stream_id, NotProcessed(f"the service closes the connection: {why}"))
+        if not self.active:
+            self.close()
+        else:
+            self._changed(self)
+
+    # -- sending
+
+    def _reset(self, stream_id: int, code: ErrorCodes) -> None:
+        if self._lost is None and stream_id in self._responses:
+            try:
+                self._h2.reset_stream(stream_id, code)
+            except H2Error:
+                return
+            self._flush()
+
+    def _send_frame(self, frame: Frame) -> None:
+        # A stream's window comes after the headers that open it.
+        self._unsent += self._h2.data_to_send()
+        self._unsent += frame.serialize()
+        self._flush()
+
+    def _flush(self) -> None:
+        # What is said while frames are read is sent after the last of them, in one piece.
+        transport = self._transport
+        if self._holding or transport is None or self._lost is not None:
+            return
+        self._unsent += self._h2.data_to_send()
+        if self._unsent:
+            transport.write(bytes(self._unsent))
+            self._unsent.clear()
+            if transport.get_write_buffer_size() > _MOST_UNSENT:
+                self.abort(ConnectionLost("the service does not read what it is sent"))
+
+    # -- the end
+
+    def _break(self, wrong: Exception) -> None:
+        what = f"the other side violates HTTP/2: {str(wrong) or type(wrong).__name__}"
+        if not self.ready.done():
+            self.ready.set_exception(NotHttp2(what))
+            self.ready.exception()
+        with suppress(H2Error):
+            # `h2` has done so itself where the fault is one that it found.
+            self._h2.close_connection(getattr(wrong, "error_code", ErrorCodes.PROTOCOL_ERROR))
+        self._flush()
+        self._lose(ConnectionLost(what))
+        if self._transport is not None:
+            self._transport.close()
+
+    def _lose(self, why: Exception) -> None:
+        if self._lost is not None:
+            return
+        self._lost = why
+        if not self.ready.done():
+            self.ready.set_exception(why)
+            # Whoever waits has it; where nobody does, it is no news.
+            self.ready.exception()
+        for stream_id in list(self._responses):
+            self._end(stream_id, why)
+        self._room_to_send.set()
+        if self._keeping is not None:
+            self._keeping.cancel()
+        self._changed(self)
+
+    async def _keep(self) -> None:
+        """Ask for a sign of life where none came, and close the connection where nobody needs it."""
+        while True:
+            now = self._clock.monotonic()
+            quiet = now - self._last_byte
+            unused = now - self._last_use if self.ready.done() and not self.active else 0.0
+            if unused >= IDLE_SECONDS:
+                self.close()
+                return
+            if quiet < PING_SECONDS:
+                await self._clock.sleep(min(PING_SECONDS - quiet, max(0.1, IDLE_SECONDS - unused)))
+            else:
+                await self._ping()
+
+    async def _ping(self) -> None:
+        asked = self._clock.monotonic()
+        self._h2.ping(b"still up")
+        self._flush()
+        await self._clock.sleep(PING_SECONDS)
+        # Where this process stood still, the answer may be here already, unread.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if self._last_byte < asked:
+            self.abort(ConnectionLost(f"no answer to a PING for {PING_SECONDS:g} s"))
+
+
+def _name(code: int | ErrorCodes | None) -> str:
+    try:
+        return ErrorCodes(cast("int", code)).name
+    except ValueError:
+        return f"error {code}"

@@ -1,0 +1,182 @@
+"""Opens connections of HTTP/2: directly or through a proxy, with TLS or in the clear."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from kinesis_efo.http2.connection import Connection, NotHttp2
+
+ANSWER_SECONDS: Final = 2.0
+"""A service in the clear that does not answer HTTP/2 within this time speaks HTTP/1.1."""
+
+_LONGEST_ANSWER: Final = 64 << 10
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class ProxyRefused(Exception):
+    """A proxy does not open a way to the service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a service is.
+
+    Attributes:
+        scheme: `http` or `https`.
+        host: Name or address, without brackets.
+        port: Port.
+    """
+
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, url: str) -> Origin:
+        """The origin of a URL.
+
+        >>> Origin.of("https://kinesis.eu-west-1.amazonaws.com/")
+        Origin(scheme='https', host='kinesis.eu-west-1.amazonaws.com', port=443)
+        """
+        parts = urlsplit(url)
+        return cls(parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme])
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy to reach services with TLS through.
+
+    Attributes:
+        url: Its URL, with user and password where it asks for them.
+        headers: Headers of the request to it.
+        security: For `https` proxies.
+    """
+
+    url: str
+    headers: Mapping[str, str]
+    security: ssl.SSLContext | None
+
+
+async def dial(
+    origin: Origin, security: ssl.SSLContext | None, proxy: Proxy | None, make: Callable[[], Connection]
+) -> Connection:
+    """Open a connection, and wait until it takes requests.
+
+    Args:
+        origin: The service.
+        security: For TLS, with ALPN; None in the clear.
+        proxy: The way to it; needs TLS.
+        make: Makes the connection, not yet connected.
+
+    Raises:
+        NotHttp2: The service speaks HTTP/1.1.
+        ProxyRefused: The proxy does not let this through.
+        OSError: It cannot be reached, or its certificate is not trusted.
+    """
+    loop = asyncio.get_running_loop()
+    connection = make()
+    try:
+        if security is None:
+            await loop.create_connection(lambda: connection, origin.host, origin.port, happy_eyeballs_delay=0.25)
+            return await _answered(origin, connection)
+        if proxy is None:
+            transport, _ = await loop.create_connection(
+                lambda: connection,
+                origin.host,
+                origin.port,
+                ssl=security,
+                server_hostname=origin.host,
+                happy_eyeballs_delay=0.25,
+            )
+        else:
+            through = await _through(proxy, origin)
+            secured = await loop.start_tls(through, connection, security, server_hostname=origin.host)
+            if secured is None:
+                raise ConnectionError(f"the connection to {origin} was lost during TLS' handshake")
+            transport = secured
+            connection.connection_made(transport)
+        chosen = transport.get_extra_info("ssl_object").selected_alpn_protocol()
+        if chosen != "h2":
+            raise NotHttp2(f"{origin} speaks {chosen or 'HTTP/1.1'}: it did not choose HTTP/2 in TLS' handshake (ALPN)")
+        try:
+            await connection.ready
+        except NotHttp2 as wrong:
+            raise ConnectionError(str(wrong)) from wrong
+    except BaseException as error:
+        connection.abort(error if isinstance(error, Exception) else ConnectionError("given up"))
+        raise
+    return connection
+
+
+async def _answered(origin: Origin, connection: Connection) -> Connection:
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await asyncio.shield(connection.ready)
+    except TimeoutError:
+        raise NotHttp2(f"{origin} did not answer HTTP/2 within {ANSWER_SECONDS:g} s") from None
+    except (NotHttp2, ConnectionError) as wrong:
+        raise NotHttp2(f"{origin} does not answer HTTP/2: {wrong}") from wrong
+    return connection
+
+
+class _Asking(asyncio.Protocol):
+    """Asks a proxy for a way to a service."""
+
+    def __init__(self, request: bytes) -> None:
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._request = request
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if not self.answer.done() and (b"\r\n\r\n" in self._received or len(self._received) > _LONGEST_ANSWER):
+            self.answer.set_result(self._received)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(exc or ProxyRefused("it closed the connection"))
+            self.answer.exception()
+
+
+async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:
+    parts = urlsplit(proxy.url)
+    lines = [f"CONNECT {origin} HTTP/1.1", f"Host: {origin}"]
+    if parts.username is not None:
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        lines.append(f"Proxy-Authorization: Basic {b64encode(login.encode()).decode()}")
+    lines += [
+        f"{name}: {value}"
+        for name, value in proxy.headers.items()
+        if name.lower() != "proxy-authorization" or parts.username is None
+    ]
+    asking = _Asking(("\r\n".join(lines) + "\r\n\r\n").encode())
+    transport, _ = await asyncio.get_running_loop().create_connection(
+        lambda: asking,
+        parts.hostname or "",
+        parts.port or _PORTS.get(parts.scheme, 80),
+        ssl=proxy.security if parts.scheme == "https" else None,
+        happy_eyeballs_delay=0.25,
+    )
+    try:
+        answer = await asking.answer
+        status = answer.split(b"\r\n", 1)[0].decode("latin-1")
+        if not status.startswith("HTTP/1.") or status.split(" ")[1:2] != ["200"]:
+            raise ProxyRefused(f"it answers {status[:200]!r}")
+    except BaseException:
+        transport.abort()
+        raise
+    return transport

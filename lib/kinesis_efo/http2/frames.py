@@ -1,0 +1,139 @@
+"""Cuts what arrives on a connection of HTTP/2 into frames, and hands on the contents of DATA frames before they are complete.
+
+Pure. Every other frame is whole when it is handed on, and is read by `h2`: this module knows a frame's header and its padding only.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, Protocol
+
+DATA: Final = 0x0
+GOAWAY: Final = 0x7
+HEADER_BYTES: Final = 9
+_HEADER: Final = struct.Struct(">HBBBL")
+_END_STREAM: Final = 0x1
+_PADDED: Final = 0x8
+
+
+class MalformedFrame(Exception):
+    """The bytes are not a frame that a peer may send; the connection cannot go on."""
+
+
+class FrameSink(Protocol):
+    """Receives frames."""
+
+    def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
+        """The next bytes of a stream.
+
+        Args:
+            stream_id: The stream.
+            piece: The bytes. They are valid during the call only.
+            padding: Bytes besides them that count as received.
+        """
+        ...
+
+    def ended(self, stream_id: int) -> None:
+        """A DATA frame was the stream's last one."""
+        ...
+
+    def frame(self, kind: int, frame: bytes) -> None:
+        """Another frame.
+
+        Args:
+            kind: Its type.
+            frame: All of it, with its header.
+        """
+        ...
+
+
+class FrameSplitter:
+    """Cuts bytes into frames.
+
+    Args:
+        sink: Receives them.
+        largest: Most bytes of a frame without its header: what this side's SETTINGS say.
+    """
+
+    def __init__(self, sink: FrameSink, largest: int) -> None:
+        self._sink = sink
+        self._largest = largest
+        self._whole = bytearray()
+        self._wanted = HEADER_BYTES
+        self._stream = 0
+        self._left = 0
+        self._ends = False
+
+    def feed(self, view: memoryview) -> None:
+        """Take the next bytes, cut anywhere.
+
+        Args:
+            view: The bytes. They are not kept.
+
+        Raises:
+            MalformedFrame: A frame is larger than allowed, or its padding is.
+        """
+        at, end = 0, len(view)
+        while at < end:
+            if self._left:
+                stop = min(end, at + self._left)
+                self._left -= stop - at
+                self._sink.data(self._stream, view[at:stop], 0)
+                at = stop
+                if not self._left and self._ends:
+                    self._sink.ended(self._stream)
+            elif not self._whole and end - at >= HEADER_BYTES:
+                at = self._begin(view, at)
+            else:
+                stop = min(end, at + self._wanted - len(self._whole))
+                self._whole += view[at:stop]
+                at = stop
+                if len(self._whole) == self._wanted:
+                    self._collected()
+
+    def _begin(self, view: memoryview, at: int) -> int:
+        """Read the header of a frame; returns where its contents begin, or the frame where it has to be collected."""
+        high, low, kind, flags, stream = _HEADER.unpack_from(view, at)
+        length, stream = high << 8 | low, stream & 0x7FFFFFFF
+        if length > self._largest:
+            raise MalformedFrame(f"a frame of {length} bytes; {self._largest} are allowed")
+        if kind == DATA and stream and not flags & _PADDED:
+            self._stream, self._left, self._ends = stream, length, bool(flags & _END_STREAM)
+            if not length and self._ends:
+                self._sink.ended(stream)
+            return at + HEADER_BYTES
+        if not length:
+            self._sink.frame(kind, bytes(view[at : at + HEADER_BYTES]))
+            return at + HEADER_BYTES
+        self._wanted = HEADER_BYTES + length
+        return self._collect(view, at)
+
+    def _collect(self, view: memoryview, at: int) -> int:
+        stop = min(len(view), at + self._wanted)
+        self._whole += view[at:stop]
+        if len(self._whole) == self._wanted:
+            self._collected()
+        return stop
+
+    def _collected(self) -> None:
+        whole = bytes(self._whole)
+        self._whole.clear()
+        if self._wanted == HEADER_BYTES:
+            # The header came in parts; what follows is a frame like any other.
+            self._begin(memoryview(whole), 0)
+            return
+        self._wanted = HEADER_BYTES
+        kind, flags = whole[3], whole[4]
+        stream = int.from_bytes(whole[5:9], "big") & 0x7FFFFFFF
+        if kind == DATA and stream:
+            self._padded(stream, whole, ends=bool(flags & _END_STREAM))
+        else:
+            self._sink.frame(kind, whole)
+
+    def _padded(self, stream: int, whole: bytes, *, ends: bool) -> None:
+        padding = whole[HEADER_BYTES] + 1
+        if HEADER_BYTES + padding > len(whole):
+            raise MalformedFrame(f"a frame of {len(whole) - HEADER_BYTES} bytes with {padding} of padding")
+        self._sink.data(stream, memoryview(whole)[HEADER_BYTES + 1 : len(whole) - padding + 1], padding)
+        if ends:
+            self._sink.ended(stream)

@@ -1,0 +1,117 @@
+"""The connections to one service: as many as its requests need, opened as they are needed, a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from kinesis_efo.http2.connection import Connection
+
+_MOST_OPENING: Final = 16
+"""Connections that are opened at a time: each takes several round trips, and some CPU for TLS."""
+
+Changed = Callable[[Connection], None]
+
+
+class Pool:
+    """Gives requests a place on a connection.
+
+    Until the first connection is up, only one is opened: how many requests it takes is the service's to say.
+
+    Args:
+        dial: Opens a connection that is ready for requests, given whom it tells about its places.
+        most: Most connections.
+    """
+
+    def __init__(self, dial: Callable[[Changed], Awaitable[Connection]], most: int) -> None:
+        self._dial = dial
+        self._most = most
+        self._open: set[Connection] = set()
+        # Sets that keep their order.
+        self._free: dict[Connection, None] = {}
+        self._waiting: dict[asyncio.Future[Connection], None] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._places: int | None = None
+
+    @property
+    def connections(self) -> frozenset[Connection]:
+        """The open ones."""
+        return frozenset(self._open)
+
+    async def place(self) -> Connection:
+        """Wait for a place. Whoever gets one uses it for a request, which gives it back, or gives it back.
+
+        Raises:
+            Exception: What `dial` raised.
+        """
+        place: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._waiting[place] = None
+        self._serve()
+        try:
+            return await place
+        except asyncio.CancelledError:
+            self._waiting.pop(place, None)
+            if place.done() and not place.cancelled() and place.exception() is None:
+                place.result().give_place()
+            raise
+
+    async def close(self) -> None:
+        """Close all connections. Requests that wait for a place are cancelled."""
+        for place in tuple(self._waiting):
+            place.cancel()
+        for task in self._opening:
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        for connection in self.connections:
+            connection.close()
+
+    def _serve(self) -> None:
+        """Give away the free places, and open what is missing."""
+        while self._waiting and (connection := self._with_place()) is not None:
+            place = self._next()
+            if not place.done():
+                connection.take_place()
+                place.set_result(connection)
+        allowed = 1 if self._places is None else min(_MOST_OPENING, self._most - len(self._open))
+        while len(self._opening) < allowed and len(self._waiting) > len(self._opening) * (self._places or 1):
+            task = asyncio.ensure_future(self._open_one())
+            self._opening.add(task)
+            task.add_done_callback(self._opened)
+
+    def _next(self) -> asyncio.Future[Connection]:
+        place = next(iter(self._waiting))
+        del self._waiting[place]
+        return place
+
+    def _with_place(self) -> Connection | None:
+        while self._free:
+            connection = next(iter(self._free))
+            if connection.places:
+                return connection
+            del self._free[connection]
+        return None
+
+    async def _open_one(self) -> None:
+        try:
+            connection = await self._dial(self._changed)
+        except Exception as error:
+            # As many requests fail as the connection would have taken: the others may have more luck with the next one.
+            for _ in range(min(len(self._waiting), self._places or len(self._waiting))):
+                if not (place := self._next()).done():
+                    place.set_exception(error)
+            return
+        self._places = max(1, connection.most_streams)
+        self._open.add(connection)
+        self._changed(connection)
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        self._serve()
+
+    def _changed(self, connection: Connection) -> None:
+        if connection.closed:
+            self._open.discard(connection)
+        elif connection.places:
+            self._free[connection] = None
+        self._serve()

@@ -1,0 +1,226 @@
+"""The session class for aiobotocore: sends requests over HTTP/2 where the service speaks it, and over HTTP/1.1 where that is allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from aiobotocore.awsrequest import AioAWSResponse
+from botocore.exceptions import (
+    BotoCoreError,
+    ConnectionClosedError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    ProxyConnectionError,
+    ReadTimeoutError,
+    SSLError,
+)
+from botocore.httpsession import mask_proxy_url
+from hpack import HeaderTuple, NeverIndexedHeaderTuple
+
+from kinesis_efo.aws import HttpSession
+from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection, NotHttp2, NotProcessed
+from kinesis_efo.http2.dialing import Origin, Proxy, ProxyRefused, dial
+from kinesis_efo.http2.pool import Changed, Pool
+from kinesis_efo.http2.response import LARGEST_WINDOW, Response
+
+logger = logging.getLogger(__name__)
+
+TRANSPORTS: Final = ("auto", "http2", "http1")
+"""How subscriptions are carried: over HTTP/2 where the service speaks it, over HTTP/2 only, over HTTP/1.1 only."""
+
+_TRIES: Final = 3
+_DECIDED_SECONDS: Final = 300.0
+# Headers of one connection of HTTP/1.1, which HTTP/2 forbids.
+_NOT_SENT: Final = frozenset(
+    ("host", "connection", "transfer-encoding", "keep-alive", "upgrade", "te", "proxy-connection")
+)
+_SECRET: Final = frozenset(("authorization", "x-amz-security-token"))
+
+
+def session_class(
+    transport: str, share: Callable[[], int] = lambda: 2 * LARGEST_WINDOW, clock: Clock | None = None
+) -> Any:
+    """What `AioConfig(http_session_cls=...)` takes, for one way of carrying subscriptions.
+
+    Args:
+        transport: One of `TRANSPORTS`.
+        share: Tells how many bytes of a response may be in hand without anybody asking for room.
+        clock: Time.
+    """
+    if transport == "http1":
+        return HttpSession
+    return partial(Http2Session, only=transport == "http2", share=share, clock=clock or SystemClock())
+
+
+class Http2Session(HttpSession):
+    """aiobotocore's HTTP session with HTTP/2.
+
+    Certificates, proxies and time-outs are those that aiobotocore resolves for its own session, and errors are the same.
+
+    Args:
+        only: Whether HTTP/1.1 is not allowed.
+        share: Tells how many bytes of a response may be in hand without anybody asking for room.
+        clock: Time.
+        arguments: aiobotocore's.
+    """
+
+    def __init__(self, *, only: bool, share: Callable[[], int], clock: Clock, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._only = only
+        self._share = share
+        self._clock = clock
+        self._pools: dict[tuple[Origin, str | None], Pool] = {}
+        self._scratch = bytearray(RECEIVE_BYTES)
+        self._http1_until: dict[Origin, float] = {}
+        self._said: set[tuple[Origin, str]] = set()
+        self._contexts: dict[str | None, asyncio.Future[tuple[ssl.SSLContext, ssl.SSLContext | None]]] = {}
+
+    async def __aexit__(self, *raised: Any) -> None:
+        pools = list(self._pools.values())
+        self._pools.clear()
+        for pool in pools:
+            await pool.close()
+        await super().__aexit__(*raised)
+
+    async def send(self, request: Any) -> AioAWSResponse:
+        """Send a request; see aiobotocore's session. Where it cannot be sent over HTTP/2, `auto` sends it over HTTP/1.1."""
+        origin = Origin.of(request.url)
+        if self._clock.monotonic() >= self._http1_until.get(origin, 0.0):
+            try:
+                return await self._send(request, origin)
+            except NotHttp2 as why:
+                if self._only:
+                    error = f"kinesis-efo option 'transport' is 'http2', but {why}; use 'auto' or 'http1'"
+                    raise HTTPClientError(error=error) from None
+                self._http1_until[origin] = self._clock.monotonic() + _DECIDED_SECONDS
+                self._say(origin, f"reading over HTTP/1.1: {why}")
+        return await super().send(request)
+
+    async def _send(self, request: Any, origin: Origin) -> AioAWSResponse:
+        url = request.url
+        proxy_url = self._proxy_config.proxy_url_for(url)
+        try:
+            response = await self._ask(request, origin, proxy_url)
+        except ProxyRefused as error:
+            raise ProxyConnectionError(proxy_url=mask_proxy_url(proxy_url), error=error) from error
+        except _Unconnected as unconnected:
+            raise _unconnected(unconnected.cause, url, proxy_url) from unconnected.cause
+        except TimeoutError as error:
+            raise ReadTimeoutError(endpoint_url=url, error=error) from error
+        except ConnectionError as error:
+            raise ConnectionClosedError(endpoint_url=url, request=request, error=error) from error
+        return AioAWSResponse(url, response.status, response.headers, response)
+
+    async def _ask(self, request: Any, origin: Origin, proxy_url: str | None) -> Response:
+        pool = self._pool(origin, proxy_url)
+        head, body = _head(request), _body(request)
+        tries = 0
+        while True:
+            tries += 1
+            connection = await pool.place()
+            try:
+                response = await connection.request(head, body, self._share, self._timeout.sock_read)
+            except NotProcessed:
+                if tries == _TRIES:
+                    raise
+            else:
+                facts = response.facts
+                self._say(
+                    origin, f"reading over HTTP/2, {facts.most_streams or 'any number of'} streams per connection"
+                )
+                return response
+
+    def _pool(self, origin: Origin, proxy_url: str | None) -> Pool:
+        key = (origin, proxy_url)
+        if key not in self._pools:
+            self._pools[key] = Pool(partial(self._dial, origin, proxy_url), self._max_pool_connections)
+        return self._pools[key]
+
+    async def _dial(self, origin: Origin, proxy_url: str | None, changed: Changed) -> Connection:
+        if proxy_url is not None and origin.scheme != "https":
+            raise NotHttp2(f"a proxy stands before {origin}, which is reached in the clear")
+        try:
+            async with asyncio.timeout(self._timeout.sock_connect):
+                security = proxy = None
+                if origin.scheme == "https":
+                    security, for_proxy = await self._security(proxy_url)
+                    if proxy_url is not None:
+                        headers = self._proxy_config.proxy_headers_for(f"https://{origin}")
+                        proxy = Proxy(proxy_url, headers, for_proxy)
+                return await dial(origin, security, proxy, lambda: Connection(self._clock, changed, self._scratch))
+        except OSError as error:
+            raise _Unconnected(error) from error
+
+    async def _security(self, proxy_url: str | None) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:
+        if proxy_url not in self._contexts:
+            # It reads files.
+            self._contexts[proxy_url] = asyncio.ensure_future(asyncio.to_thread(self._build_alpn_contexts, proxy_url))
+        return await asyncio.shield(self._contexts[proxy_url])
+
+    def _build_alpn_contexts(self, proxy_url: str | None) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:
+        # Not the shared one of HTTP/1.1: a context offers the same protocols to everyone.
+        contexts: tuple[ssl.SSLContext, ssl.SSLContext | None] = super(HttpSession, self)._build_ssl_contexts(proxy_url)
+        security, for_proxy = contexts
+        security.set_alpn_protocols(["h2"] if self._only else ["h2", "http/1.1"])
+        return security, for_proxy
+
+    def _say(self, origin: Origin, what: str) -> None:
+        if (origin, what) not in self._said:
+            self._said.add((origin, what))
+            logger.info("%s: %s", origin, what)
+
+
+class _Unconnected(Exception):
+    """There is no connection: what asyncio raised when it should be made."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def _unconnected(cause: OSError, url: str, proxy_url: str | None) -> BotoCoreError:
+    if isinstance(cause, TimeoutError):
+        return ConnectTimeoutError(endpoint_url=url, error=cause)
+    if isinstance(cause, ssl.SSLError):
+        return SSLError(endpoint_url=url, error=cause)
+    if proxy_url is not None:
+        return ProxyConnectionError(proxy_url=mask_proxy_url(proxy_url), error=cause)
+    return EndpointConnectionError(endpoint_url=url, error=cause)
+
+
+def _head(request: Any) -> list[tuple[str, str]]:
+    """The headers of a prepared request, as HTTP/2 has them."""
+    parts = urlsplit(request.url)
+    target = parts.path or "/"
+    head: list[tuple[str, str]] = [
+        (":method", request.method),
+        (":scheme", parts.scheme),
+        (":authority", parts.netloc.rpartition("@")[2]),
+        (":path", f"{target}?{parts.query}" if parts.query else target),
+    ]
+    for given, value in request.headers.items():
+        if (name := given.lower()) not in _NOT_SENT:
+            kind = NeverIndexedHeaderTuple if name in _SECRET else HeaderTuple
+            text = value.decode() if isinstance(value, bytes) else str(value)
+            head.append(cast("tuple[str, str]", kind(name, text)))
+    head.append(("accept-encoding", "identity"))
+    return head
+
+
+def _body(request: Any) -> bytes:
+    body = request.body
+    if body is None:
+        return b""
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, bytes | bytearray):
+        return bytes(body)
+    raise TypeError(f"the body of a subscription must be bytes; got {type(body).__name__}")

@@ -20,7 +20,7 @@ from kinesis_efo.local.fault_injection import FaultInjection
 from kinesis_efo.local.sequence import Ticks
 from kinesis_efo.local.server import OPERATIONS
 from kinesis_efo.local.state import Clock, Kinesis
-from kinesis_efo.local.subscribe import Push, open_subscription
+from kinesis_efo.local.subscribe import Push, Wire, open_subscription
 from kinesis_efo.local.validation import check
 from kinesis_efo.local.writing import PutRecord, put_record
 from kinesis_efo.raw_bodies import RAW_BODY
@@ -116,8 +116,8 @@ class MemoryClient:
         return {RAW_BODY: body}
 
 
-class MemoryBody:
-    """The body of one response, with the methods of aiohttp's: `content.readany()` and `close()`. The server uses it as a `Wire`.
+class MemoryBody(Wire):
+    """The body of one response, with the methods of aiohttp's: `content.readany()` and `close()`.
 
     Args:
         push: Writes the body.

@@ -5,7 +5,18 @@ Needs the extra `local`.
 
 from .aws import LocalAws
 from .errors import AwsError
-from .fault_injection import Close, FaultInjection, Finish, NoFaults, Pause, Request, Reset
+from .fault_injection import (
+    Close,
+    FaultInjection,
+    Finish,
+    Freeze,
+    GoAway,
+    NoFaults,
+    Pause,
+    Request,
+    Reset,
+    ResetStream,
+)
 from .settings import Settings
 from .state import Call, Kinesis
 
@@ -15,11 +26,14 @@ __all__ = [
     "Close",
     "FaultInjection",
     "Finish",
+    "Freeze",
+    "GoAway",
     "Kinesis",
     "LocalAws",
     "NoFaults",
     "Pause",
     "Request",
     "Reset",
+    "ResetStream",
     "Settings",
 ]

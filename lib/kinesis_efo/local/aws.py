@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import socket
+import ssl
+import tempfile
 import threading
 import time
+from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from aiohttp import web
-
+from .certificate import make_tls
 from .fault_injection import FaultInjection, NoFaults
+from .listening import Listener
 from .server import Server
 from .settings import Settings
 from .state import Clock, Kinesis
@@ -35,7 +39,8 @@ def _session() -> Any:
 class LocalAws:
     """An AWS endpoint on this machine: Kinesis in memory, moto for every other service.
 
-    A context manager; `start` and `stop` do the same by hand. It leaves no thread, socket or task behind when it stops.
+    Speaks HTTP/1.1 and HTTP/2 (with prior knowledge or by upgrade) on its port, and both over TLS on another one if asked.
+    A context manager; `start` and `stop` do the same by hand. It leaves no thread, socket, task or file behind when it stops.
     Two at once in one process have a Kinesis each, but share moto's state: moto has one per process.
 
     Args:
@@ -44,6 +49,7 @@ class LocalAws:
         port: Port to bind; 0 picks a free one.
         faults: Faults to inject, for tests.
         clock: Source of Kinesis' times, for tests; any object with `time()` and `monotonic()`.
+        tls_port: Port to bind for TLS; 0 picks a free one, None offers no TLS.
 
     Example:
         >>> with LocalAws(settings=Settings(subscription_seconds=2)) as aws:
@@ -59,24 +65,27 @@ class LocalAws:
         port: int = 0,
         faults: FaultInjection | None = None,
         clock: Clock = time,
+        tls_port: int | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._host = host
         self._wanted_port = port
+        self._wanted_tls_port = tls_port
         self._faults = faults or NoFaults()
         self._clock = clock
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._server: Server | None = None
-        self._port = 0
+        self._port = self._tls_port = 0
+        self._ca_path: Path | None = None
         self._clients: list[Any] = []
 
     def start(self) -> LocalAws:
         """Start the server; return once it answers requests.
 
         Raises:
-            OSError: The address cannot be bound.
+            OSError: An address cannot be bound.
         """
         if self._thread is not None:
             raise RuntimeError(f"the local AWS is already running at {self.endpoint_url}; stop it first")
@@ -92,7 +101,7 @@ class LocalAws:
         return self
 
     def stop(self) -> None:
-        """End all subscriptions and free the port. Does nothing if it is not running."""
+        """End all subscriptions and free the ports. Does nothing if it is not running."""
         if self._thread is None or self._loop is None or self._stopping is None:
             return
         self._loop.call_soon_threadsafe(self._stopping.set)
@@ -109,8 +118,29 @@ class LocalAws:
     @property
     def endpoint_url(self) -> str:
         """The URL to give clients as `endpoint_url`."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return self._url("http", self._port)
+
+    @property
+    def tls_endpoint_url(self) -> str:
+        """The URL of the TLS port, for clients that verify with `ca_path`.
+
+        Raises:
+            RuntimeError: It was not asked for with `tls_port`, or the server has not been started.
+        """
+        if not self._tls_port:
+            raise RuntimeError("the local AWS offers no TLS: pass tls_port=0, and start it")
+        return self._url("https", self._tls_port)
+
+    @property
+    def ca_path(self) -> str:
+        """The PEM file with the certificate that clients of the TLS port verify with, for example as boto3's `verify`.
+
+        Raises:
+            RuntimeError: TLS was not asked for with `tls_port`, or the server is not running.
+        """
+        if self._ca_path is None:
+            raise RuntimeError("the local AWS offers no TLS: pass tls_port=0, and start it")
+        return str(self._ca_path)
 
     @property
     def kinesis(self) -> Kinesis:
@@ -126,7 +156,9 @@ class LocalAws:
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables that make every AWS SDK of a child process use this endpoint."""
+        authority = {"AWS_CA_BUNDLE": self.ca_path} if self._ca_path is not None else {}
         return {
+            **authority,
             "AWS_ENDPOINT_URL": self.endpoint_url,
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -156,41 +188,40 @@ class LocalAws:
     ) -> None:
         self.stop()
 
+    def _url(self, scheme: str, port: int) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{scheme}://{host}:{port}"
+
     async def _serve(self, ready: concurrent.futures.Future[None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._server = Server(self.settings, self._faults, self._clock)
-        # With `handler_cancellation`, a subscription closes as soon as its client disconnects.
-        runner = web.AppRunner(
-            self._server.app(),
-            access_log=None,
-            handler_cancellation=True,
-            auto_decompress=False,
-            shutdown_timeout=0.5,
-        )
-        try:
-            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-            listening = socket.create_server((self._host, self._wanted_port), family=family, backlog=1024)
-            await runner.setup()
-            await web.SockSite(runner, listening).start()
-            self._port = listening.getsockname()[1]
-        except BaseException as error:
-            await runner.cleanup()
-            ready.set_exception(error)
-            return
-        ready.set_result(None)
-        try:
-            await self._stopping.wait()
-        finally:
-            # asyncio and aiohttp forget connections that were accepted just before the server closes.
-            self._loop.remove_reader(listening)
-            for _ in range(3):
-                await asyncio.sleep(0)
-            # aiohttp leaves connections open whose client does not read what was sent.
-            connections = [connection.transport for connection in runner.server.connections] if runner.server else []
-            await self._server.close()
-            await runner.cleanup()
-            for connection in connections:
-                if connection is not None:
-                    connection.abort()
-            await asyncio.sleep(0)
+        listener = Listener(self._server.answer, self.settings.max_concurrent_streams)
+        with ExitStack() as files:
+            try:
+                await listener.start()
+                self._port = await self._listen(listener, self._wanted_port, None)
+                if self._wanted_tls_port is not None:
+                    folder = files.enter_context(tempfile.TemporaryDirectory(prefix="kinesis-efo-local-"))
+                    context, self._ca_path = make_tls(self._host, Path(folder))
+                    self._tls_port = await self._listen(listener, self._wanted_tls_port, context)
+            except BaseException as error:
+                await listener.end_pushes()
+                await listener.close()
+                ready.set_exception(error)
+                return
+            ready.set_result(None)
+            try:
+                await self._stopping.wait()
+            finally:
+                self._ca_path = None
+                await listener.end_pushes()
+                await self._server.close()
+                await listener.close()
+
+    async def _listen(self, listener: Listener, port: int, tls: ssl.SSLContext | None) -> int:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listening = socket.create_server((self._host, port), family=family, backlog=1024)
+        await listener.listen(listening, tls)
+        bound: int = listening.getsockname()[1]
+        return bound

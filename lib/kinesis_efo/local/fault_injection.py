@@ -35,13 +35,49 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class Freeze:
+    """Neither read from the connection nor write to it for this many seconds, so that not even a PING is answered.
+
+    Strikes all streams of an HTTP/2 connection. On HTTP/1.1 the same as `Pause`.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Reset:
-    """Cut the connection with a TCP RST."""
+    """Cut the connection with a TCP RST, and with it all streams of an HTTP/2 connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the connection with a FIN and without the last chunk of the response."""
+    """Close the connection with a FIN and without the end of the response, nor of others on an HTTP/2 connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetStream:
+    """End the stream with RST_STREAM; others on its connection go on. On HTTP/1.1, which has no streams, the same as `Reset`.
+
+    Attributes:
+        error_code: One of HTTP/2; INTERNAL_ERROR by default.
+    """
+
+    error_code: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class GoAway:
+    """Announce with GOAWAY that the connection takes no more streams. It closes when the last stream has ended.
+
+    Attributes:
+        error_code: One of HTTP/2; NO_ERROR by default.
+        grace: Whether all open streams go on. If not, GOAWAY names a stream below this one as the last that was processed:
+            this one and those above end without an answer. On HTTP/1.1 nothing happens with grace; the same as `Close`
+            without.
+    """
+
+    error_code: int = 0
+    grace: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +85,7 @@ class Finish:
     """End the response cleanly, as after five minutes."""
 
 
-Step = bytes | Pause | Reset | Close | Finish
+Step = bytes | Pause | Freeze | Reset | Close | ResetStream | GoAway | Finish
 """An action in place of writing a frame; bytes are written as they are and flushed one by one."""
 
 

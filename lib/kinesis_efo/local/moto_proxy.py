@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 import yarl
-from aiohttp import web
 
 from .errors import AwsError
+from .http import Answer, Incoming
 
 if TYPE_CHECKING:
     from moto.server import ThreadedMotoServer
@@ -38,25 +38,25 @@ class MotoProxy:
         self._starting = asyncio.Lock()
         # DynamoDB's conditional writes are atomic, but moto checks and writes in two steps.
         self._one_at_a_time = asyncio.Lock()
-        self._under_way: set[asyncio.Task[web.StreamResponse]] = set()
+        self._under_way: set[asyncio.Task[Answer]] = set()
 
-    async def forward(self, request: web.Request, body: bytes) -> web.StreamResponse:
+    async def forward(self, request: Incoming) -> Answer:
         """Forward a request, and return moto's response. It is carried out even if its client disconnects."""
-        task = asyncio.create_task(self._forward(request, body))
+        task = asyncio.create_task(self._forward(request))
         self._under_way.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
 
-    def _ended(self, task: asyncio.Task[web.StreamResponse]) -> None:
+    def _ended(self, task: asyncio.Task[Answer]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
             # Where the client has disconnected, nobody else looks at it.
             task.exception()
 
-    async def _forward(self, request: web.Request, body: bytes) -> web.StreamResponse:
+    async def _forward(self, request: Incoming) -> Answer:
         session = await self._ready()
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
-        url = yarl.URL(self._url + request.raw_path, encoded=True)
+        url = yarl.URL(self._url + request.path, encoded=True)
         skip = ("User-Agent", "Content-Type", "Accept", "Accept-Encoding")
         async with (
             self._one_at_a_time,
@@ -64,19 +64,16 @@ class MotoProxy:
                 request.method,
                 url,
                 headers=headers,
-                data=io.BytesIO(body),
+                data=io.BytesIO(request.body),
                 allow_redirects=False,
                 skip_auto_headers=skip,
             ) as answer,
         ):
             content = await answer.read()
             kept = [(name, value) for name, value in answer.headers.items() if name.lower() not in _HOP]
-            response = web.Response(status=answer.status, body=content)
-            response.headers.clear()
-            response.headers.extend(kept)
             if request.method == "HEAD" and "Content-Length" in answer.headers:
-                response.headers["Content-Length"] = answer.headers["Content-Length"]
-            return response
+                kept.append(("Content-Length", answer.headers["Content-Length"]))
+            return Answer(answer.status, kept, content)
 
     async def close(self) -> None:
         """Stop moto and reset its state, after the requests that are under way."""

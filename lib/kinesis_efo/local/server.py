@@ -1,4 +1,4 @@
-"""The HTTP endpoint: answers Kinesis requests from the state in memory, and forwards everything else to moto."""
+"""The endpoint: answers Kinesis requests from the state in memory, and forwards everything else to moto."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from aiohttp import web
 
 from . import api, traits
 from .errors import AwsError
 from .fault_injection import FaultInjection, Request
+from .http import Answer, Incoming
 from .moto_proxy import MotoProxy
 from .sequence import Ticks
 from .settings import Settings
 from .state import Clock, Kinesis
 from .subscribe import Push, open_subscription
 from .validation import check
+from .wire import EVENT_STREAM
 from .writing import PutRecord, PutRecords, put_record, put_records
 
 T = TypeVar("T")
@@ -28,7 +29,6 @@ OPERATIONS = {**api.OPERATIONS, **traits.OPERATIONS}
 KNOWN = {*OPERATIONS, "PutRecord", "PutRecords", "SubscribeToShard"}
 JSON = "application/x-amz-json-1.1"
 _SCOPE = re.compile(r"Credential=[^/,]+/\d{8}/([^/]+)/([^/]+)/aws4_request")
-MAX_BODY = 64 * 1024 * 1024
 
 
 class Server:
@@ -48,7 +48,6 @@ class Server:
         self._regions: dict[str, Kinesis] = {}
         self._moto = MotoProxy(settings.region)
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._pushing: set[asyncio.Task[Any]] = set()
         self.kinesis(settings.region)
 
     def kinesis(self, region: str) -> Kinesis:
@@ -57,43 +56,33 @@ class Server:
             self._regions[region] = Kinesis(self._settings, region, self._clock, self._ticks)
         return self._regions[region]
 
-    def app(self) -> web.Application:
-        """The application to serve."""
-        app = web.Application(client_max_size=MAX_BODY)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        return app
-
     async def close(self) -> None:
-        """End open subscriptions, timers and moto."""
+        """End timers and moto."""
         for timer in self._timers.values():
             timer.cancel()
-        pushing = tuple(self._pushing)
-        for task in pushing:
-            task.cancel()
-        await asyncio.gather(*pushing, return_exceptions=True)
         await self._moto.close()
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: Incoming) -> Answer:
+        """Answer a request. Who sends the answer closes its push, if it has one."""
         target = request.headers.get("X-Amz-Target", "")
         scope = _SCOPE.search(request.headers.get("Authorization", ""))
         region, service = scope.groups() if scope else (self._settings.region, "")
         if target.startswith(TARGET):
             return await self._kinesis(request, target.removeprefix(TARGET), self.kinesis(region))
-        body = await request.read()
         try:
             await self._faults.before(
-                Request(service, target.rpartition(".")[2], _json_or_empty(body) if target else {})
+                Request(service, target.rpartition(".")[2], _json_or_empty(request.body) if target else {})
             )
-            return await self._moto.forward(request, body)
+            return await self._moto.forward(request)
         except AwsError as error:
-            return _error_response(error, str(uuid.uuid4()))
+            return _error_answer(error, str(uuid.uuid4()))
 
-    async def _kinesis(self, request: web.Request, operation: str, kinesis: Kinesis) -> web.StreamResponse:
+    async def _kinesis(self, request: Incoming, operation: str, kinesis: Kinesis) -> Answer:
         request_id = str(uuid.uuid4())
         shown: Mapping[str, Any] = {}
         try:
-            body = await request.read()
-            if "cbor" in request.content_type:
+            body = request.body
+            if "cbor" in request.headers.get("Content-Type", "").lower():
                 raise AwsError(
                     "SerializationException",
                     "The local Kinesis speaks JSON; switch CBOR off in the client: AWS_CBOR_DISABLE=true, or in Java "
@@ -116,7 +105,7 @@ class Server:
             if operation == "SubscribeToShard":
                 subscription = open_subscription(kinesis, call)
                 kinesis.remember(operation, shown, "ok")
-                return await self._push(Push(kinesis, subscription, self._faults), request, request_id)
+                return Answer(200, _headers(EVENT_STREAM, request_id), Push(kinesis, subscription, self._faults))
             if operation == "PutRecords":
                 answer = put_records(kinesis, call)
             elif operation == "PutRecord":
@@ -130,20 +119,11 @@ class Server:
                 )
         except AwsError as error:
             kinesis.remember(operation, shown, error.code)
-            return _error_response(error, request_id)
+            return _error_answer(error, request_id)
         kinesis.remember(operation, shown, "ok")
         self._wake_later(kinesis)
         content = answer if isinstance(answer, bytes) else msgspec.json.encode(answer) if answer else b""
-        return web.Response(body=content, headers={"Content-Type": JSON, "x-amzn-RequestId": request_id})
-
-    async def _push(self, push: Push, request: web.Request, request_id: str) -> web.StreamResponse:
-        task = asyncio.current_task()
-        assert task is not None
-        self._pushing.add(task)
-        try:
-            return await push.run(request, request_id)
-        finally:
-            self._pushing.discard(task)
+        return Answer(200, _headers(JSON, request_id), content)
 
     def _wake_later(self, kinesis: Kinesis) -> None:
         """Carry out due actions, and set a timer for the next one."""
@@ -170,9 +150,13 @@ def _json_or_empty(body: bytes) -> dict[str, Any]:
         return {}
 
 
-def _error_response(error: AwsError, request_id: str) -> web.Response:
-    return web.Response(
-        status=error.status,
-        body=msgspec.json.encode({"__type": error.code, "message": error.message}),
-        headers={"Content-Type": JSON, "x-amzn-RequestId": request_id, "x-amzn-ErrorType": error.code},
+def _headers(content_type: str, request_id: str) -> list[tuple[str, str]]:
+    return [("Content-Type", content_type), ("x-amzn-RequestId", request_id)]
+
+
+def _error_answer(error: AwsError, request_id: str) -> Answer:
+    return Answer(
+        error.status,
+        [*_headers(JSON, request_id), ("x-amzn-ErrorType", error.code)],
+        msgspec.json.encode({"__type": error.code, "message": error.message}),
     )

@@ -28,6 +28,7 @@ class Settings:
         max_event_records: Most records in an event.
         iterator_seconds: Time after which shard iterators and paging tokens expire.
         max_shards: Most open shards per account and region.
+        max_concurrent_streams: Most open requests of an HTTP/2 connection, as the real service has it; one more is refused.
         trace_length: Number of calls that `kinesis.trace` keeps.
     """
 
@@ -48,6 +49,7 @@ class Settings:
     max_event_records: int = 500
     iterator_seconds: float = 300.0
     max_shards: int = 10_000
+    max_concurrent_streams: int = 5
     trace_length: int = 100_000
 
     def __post_init__(self) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
-
-from aiohttp import web
+from typing import Any
 
 from . import wire
 from .consumers import Subscription
 from .errors import AwsError
-from .fault_injection import Close, FaultInjection, Finish, Pause, Reset
+from .fault_injection import Close, FaultInjection, Finish, Freeze, GoAway, Pause, Reset, ResetStream
 from .reading import cursor_for
 from .state import Kinesis
 
@@ -44,16 +42,29 @@ def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:
     return subscription
 
 
-class Wire(Protocol):
-    """The connection that one response is written to."""
+class Wire(ABC):
+    """What one response is written to. Has a connection of its own, as with HTTP/1.1, unless a subclass says otherwise."""
 
+    @abstractmethod
     async def write(self, data: bytes) -> None:
         """Send some bytes; waits while the client does not read."""
-        ...
 
+    @abstractmethod
     def cut(self, *, reset: bool) -> None:
         """Cut the connection in the middle of the response: with a RST, or with a FIN."""
-        ...
+
+    def reset_stream(self, error_code: int) -> None:  # noqa: ARG002
+        """End this response in its middle, and no other."""
+        self.cut(reset=True)
+
+    def go_away(self, error_code: int, *, grace: bool) -> None:  # noqa: ARG002
+        """Take no more requests; without `grace`, this one is given up as well."""
+        if not grace:
+            self.cut(reset=False)
+
+    async def freeze(self, seconds: float) -> None:
+        """Neither read from the connection nor write to it for some time."""
+        await asyncio.sleep(seconds)
 
 
 class Push:
@@ -72,25 +83,15 @@ class Push:
         self._woken = asyncio.Event()
         subscription.wake = self._woken.set
 
-    async def run(self, request: web.Request, request_id: str) -> web.StreamResponse:
-        """Answer the request with the event stream."""
-        response = web.StreamResponse(headers={"Content-Type": wire.EVENT_STREAM, "x-amzn-RequestId": request_id})
-        try:
-            await response.prepare(request)
-            if await self.send(_HttpWire(response)):
-                await response.write_eof()
-        except (ConnectionError, TimeoutError):
-            if request.transport is not None:
-                request.transport.abort()
-        finally:
-            self._subscription.consumer.closed(self._subscription)
-        return response
+    def close(self) -> None:
+        """Close the subscription if it is open: its response has ended, or could not begin."""
+        self._subscription.consumer.closed(self._subscription)
 
     async def send(self, to: Wire) -> bool:
         """Send the events until the subscription ends.
 
         Returns:
-            Whether to end the response cleanly; False if its connection was cut.
+            Whether to end the response cleanly; False if it was cut.
 
         Raises:
             ConnectionError: The client has disconnected.
@@ -107,7 +108,7 @@ class Push:
         except _Cut:
             return False
         finally:
-            subscription.consumer.closed(subscription)
+            self.close()
         return True
 
     async def _push(self, to: Wire) -> None:
@@ -191,24 +192,12 @@ class Push:
                 case Close() | Reset():
                     to.cut(reset=isinstance(step, Reset))
                     raise _Cut
-
-
-class _HttpWire:
-    def __init__(self, response: web.StreamResponse) -> None:
-        self._response = response
-
-    async def write(self, data: bytes) -> None:
-        await self._response.write(data)
-
-    def cut(self, *, reset: bool) -> None:
-        response = self._response
-        transport = response._req.transport if response._req is not None else None
-        if transport is None:
-            return
-        raw = transport.get_extra_info("socket")
-        if reset and raw is not None:
-            # With a linger time of zero, the kernel sends RST on closing.
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-            transport.abort()
-        else:
-            transport.close()
+                case ResetStream(error_code):
+                    to.reset_stream(error_code)
+                    raise _Cut
+                case GoAway(error_code, grace):
+                    to.go_away(error_code, grace=grace)
+                    if not grace:
+                        raise _Cut
+                case Freeze(seconds):
+                    await to.freeze(seconds)

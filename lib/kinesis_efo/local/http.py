@@ -1,0 +1,63 @@
+"""Requests and answers as the server knows them, whichever version of HTTP they travel by."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from .subscribe import Push
+
+MAX_BODY = 64 * 1024 * 1024
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A request, read to its end.
+
+    Attributes:
+        method: For example `"POST"`.
+        path: Path and query as they were sent, with their escapes.
+        headers: Without the pseudo-headers of HTTP/2; the host is always `Host`.
+        body: The body, still encoded if it was sent so.
+    """
+
+    method: str
+    path: str
+    headers: CIMultiDict[str] | CIMultiDictProxy[str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response.
+
+    Attributes:
+        status: HTTP status.
+        headers: Names and values, without those that concern one connection. `Content-Length` only for HEAD, whose body is empty.
+        body: The body, or the push that writes it.
+    """
+
+    status: int
+    headers: Iterable[tuple[str, str]]
+    body: bytes | Push
+
+
+Answerer = Callable[[Incoming], Awaitable[Answer]]
+
+
+def cut(transport: asyncio.BaseTransport, *, reset: bool) -> None:
+    """Cut a connection with a RST, or with a FIN behind what was written."""
+    assert isinstance(transport, asyncio.Transport)
+    raw = transport.get_extra_info("socket")
+    if reset and raw is not None:
+        # With a linger time of zero, the kernel sends RST on closing.
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        transport.abort()
+    else:
+        transport.close()

@@ -1,0 +1,403 @@
+"""HTTP/2 on one connection: `h2` knows the protocol; this reads and writes the socket, and answers the requests.
+
+Written here and not left to a server library, since those neither inject faults nor let a push wait for its client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+from hyperframe.exceptions import HyperframeError
+from hyperframe.frame import GoAwayFrame
+from multidict import CIMultiDict
+
+from .http import MAX_BODY, Answer, Answerer, Incoming, cut
+from .subscribe import Push, Wire
+
+logger = logging.getLogger(__name__)
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What every client sends first, unless it has upgraded."""
+
+_STREAM_WINDOW: Final = 1 << 20
+"""What a client may send ahead in a request, as the real service has it."""
+_CONNECTION_WINDOW: Final = 16 << 20
+_SLICE: Final = 256 << 10
+"""Most bytes of one response before it is the turn of another."""
+_NO_CONTENT: Final = frozenset({204, 304})
+
+
+class Http2(asyncio.Protocol):
+    """Serves one connection.
+
+    Args:
+        answer: Answers a request.
+        max_concurrent_streams: Most open requests; one more is refused.
+
+    Attributes:
+        when_lost: Called at the connection's end, with the error that ended it.
+    """
+
+    def __init__(self, answer: Answerer, max_concurrent_streams: int) -> None:
+        self.when_lost: list[Callable[[BaseException | None], None]] = []
+        self._answer = answer
+        self._max_concurrent_streams = max_concurrent_streams
+        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=False))
+        self._transport: asyncio.Transport | None = None
+        self._streams: dict[int, _Stream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._senders: deque[_Stream] = deque()
+        """Streams with something to send, in the order of their turns."""
+        self._paused = False
+        self._frozen = 0
+        self._last_stream: int | None = None
+        """The last stream that is processed, once GOAWAY was sent."""
+        self._initiated = False
+
+    # -- the connection
+
+    def upgrade(self, settings: str, request: Incoming) -> None:
+        """Take over a connection of HTTP/1.1, before `connection_made`; its request becomes the first stream.
+
+        Args:
+            settings: The client's header `HTTP2-Settings`.
+            request: The request to upgrade.
+
+        Raises:
+            ValueError: The settings are wrong.
+        """
+        try:
+            # The header is sent without padding, which h2 needs.
+            self._initiate(base64.urlsafe_b64decode(settings + "=" * (-len(settings) % 4)))
+        except (HyperframeError, ProtocolError) as wrong:
+            raise ValueError(str(wrong)) from None
+        self._streams[1] = _Stream(self, 1, request)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet the client. Called by asyncio, as the other methods of a protocol are."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if not self._initiated:
+            self._initiate(None)
+        self._flush()
+        for stream in self._streams.values():
+            self._serve(stream)
+
+    def data_received(self, data: bytes) -> None:
+        """Act on what the client sent."""
+        try:
+            for event in self._h2.receive_data(data):
+                self._handle(event)
+        except ProtocolError:
+            # h2 has prepared the GOAWAY that says what is wrong.
+            self._flush()
+            self.close()
+            return
+        self._pump()
+
+    def pause_writing(self) -> None:
+        """The socket takes no more for now."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """The socket takes more."""
+        self._paused = False
+        self._pump()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End all requests."""
+        self._transport = None
+        self._give_up()
+        for call in self.when_lost:
+            call(exc)
+
+    def close(self) -> None:
+        """Give up all requests, and close the connection behind what was written."""
+        self._give_up()
+        if self._transport is not None:
+            self._transport.close()
+
+    async def abort(self) -> None:
+        """Close the connection at once, and wait until its requests have ended."""
+        self._give_up()
+        if self._transport is not None:
+            self._transport.abort()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _initiate(self, upgraded: bytes | None) -> None:
+        self._initiated = True
+        connection, limit = self._h2, {SettingCodes.MAX_CONCURRENT_STREAMS: self._max_concurrent_streams}
+        window = {
+            SettingCodes.INITIAL_WINDOW_SIZE: _STREAM_WINDOW,
+            SettingCodes.MAX_HEADER_LIST_SIZE: connection.DEFAULT_MAX_HEADER_LIST_SIZE,
+        }
+        connection.local_settings = Settings(client=False, initial_values={**window, **limit})
+        if upgraded is None:
+            connection.initiate_connection()
+        else:
+            connection.initiate_upgrade_connection(base64.urlsafe_b64encode(upgraded))
+        # h2 would end the connection over a stream too many; `_open` refuses that stream alone.
+        connection.local_settings = Settings(client=False, initial_values=window)
+        connection.increment_flow_control_window(_CONNECTION_WINDOW - connection.inbound_flow_control_window)
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case RequestReceived():
+                self._open(event.stream_id, event.headers)
+            case DataReceived():
+                self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                if (stream := self._streams.get(event.stream_id)) is not None:
+                    self._receive(stream, event.data)
+            case StreamEnded():
+                if (stream := self._streams.get(event.stream_id)) is not None:
+                    self._serve(stream)
+            case StreamReset():
+                if (stream := self._streams.get(event.stream_id)) is not None:
+                    self._forget(stream)
+            case ConnectionTerminated():
+                self.close()
+
+    # -- its streams
+
+    def _open(self, stream_id: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        if self._last_stream is not None and stream_id > self._last_stream:
+            return
+        if len(self._streams) >= self._max_concurrent_streams:
+            self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            return
+        self._streams[stream_id] = _Stream(self, stream_id, _request(headers))
+
+    def _receive(self, stream: _Stream, data: bytes) -> None:
+        stream.body += data
+        if len(stream.body) > MAX_BODY:
+            self._h2.send_headers(stream.id, [(":status", "413")], end_stream=True)
+            self._h2.reset_stream(stream.id, ErrorCodes.NO_ERROR)
+            self._forget(stream)
+
+    def _serve(self, stream: _Stream) -> None:
+        stream.task = asyncio.create_task(self._respond(stream))
+        self._tasks.add(stream.task)
+        stream.task.add_done_callback(self._tasks.discard)
+
+    async def _respond(self, stream: _Stream) -> None:
+        try:
+            answer = await self._answer(replace(stream.request, body=bytes(stream.body)))
+            if isinstance(answer.body, Push):
+                await self._push(stream, answer, answer.body)
+            else:
+                await self._whole(stream, answer, answer.body)
+        except Exception:
+            logger.exception("the local AWS could not answer %s %s", stream.request.method, stream.request.path)
+            if stream.id in self._streams:
+                self.reset_stream(stream, ErrorCodes.INTERNAL_ERROR)
+        finally:
+            self._forget(stream)
+
+    async def _whole(self, stream: _Stream, answer: Answer, body: bytes) -> None:
+        bodiless = stream.request.method == "HEAD" or answer.status in _NO_CONTENT
+        length = [] if bodiless else [("content-length", str(len(body)))]
+        self._send_headers(stream, answer, length, end=bodiless or not body)
+        if not bodiless and body:
+            await stream.write(body, end=True)
+        self._flush()
+
+    async def _push(self, stream: _Stream, answer: Answer, push: Push) -> None:
+        try:
+            self._send_headers(stream, answer, ())
+            self._flush()
+            if await push.send(stream):
+                self._h2.end_stream(stream.id)
+                self._flush()
+        except TimeoutError:
+            self.reset_stream(stream, ErrorCodes.CANCEL)
+        finally:
+            push.close()
+
+    def _send_headers(
+        self, stream: _Stream, answer: Answer, more: Iterable[tuple[str, str]], *, end: bool = False
+    ) -> None:
+        self._h2.send_headers(stream.id, [(":status", str(answer.status)), *answer.headers, *more], end_stream=end)
+
+    def _forget(self, stream: _Stream) -> None:
+        """Free the place of a stream that has ended or is given up."""
+        self._streams.pop(stream.id, None)
+        self.take_back(stream)
+        if stream.task is not None and stream.task is not asyncio.current_task():
+            stream.task.cancel()
+        if self._last_stream is not None and not self._streams:
+            self.close()
+
+    def _give_up(self, above: int = 0, but: _Stream | None = None) -> None:
+        for stream in tuple(self._streams.values()):
+            if stream.id > above and stream is not but:
+                self._forget(stream)
+
+    # -- what is sent
+
+    def queue(self, stream: _Stream) -> None:
+        """Send what a stream has to send, now or in its turn."""
+        self._senders.append(stream)
+        self._pump()
+
+    def take_back(self, stream: _Stream) -> None:
+        """Send no more of what a stream has to send."""
+        if stream in self._senders:
+            self._senders.remove(stream)
+
+    def _pump(self) -> None:
+        """Send what the windows and the socket allow, a slice of each stream in turn."""
+        stuck = 0
+        while stuck < len(self._senders) and self._may_write():
+            stream = self._senders.popleft()
+            room = self._h2.local_flow_control_window(stream.id)
+            if room <= 0:
+                self._senders.append(stream)
+                stuck += 1
+                continue
+            stuck = 0
+            self._send(stream, min(room, _SLICE))
+            if stream.unsent:
+                self._senders.append(stream)
+            else:
+                stream.all_sent()
+        self._flush()
+
+    def _send(self, stream: _Stream, size: int) -> None:
+        part, stream.unsent = stream.unsent[:size], stream.unsent[size:]
+        step = self._h2.max_outbound_frame_size
+        for start in range(0, len(part), step):
+            last = stream.ends and not stream.unsent and start + step >= len(part)
+            self._h2.send_data(stream.id, part[start : start + step], end_stream=last)
+        self._flush()
+
+    def _may_write(self) -> bool:
+        transport = self._transport
+        return transport is not None and not (self._paused or self._frozen or transport.is_closing())
+
+    def _flush(self) -> None:
+        if self._transport is not None and not self._frozen and not self._transport.is_closing():
+            data = self._h2.data_to_send()
+            if data:
+                self._transport.write(data)
+
+    # -- faults
+
+    def reset_stream(self, stream: _Stream, error_code: int) -> None:
+        """End a stream with RST_STREAM."""
+        self._h2.reset_stream(stream.id, error_code)
+        self._flush()
+
+    def go_away(self, stream: _Stream, error_code: int, *, grace: bool) -> None:
+        """Send GOAWAY; without grace, this stream and those above are given up."""
+        self._last_stream = self._h2.highest_inbound_stream_id if grace else max(0, stream.id - 2)
+        self._flush()
+        # h2 would end the connection with it.
+        frame = GoAwayFrame(0, last_stream_id=self._last_stream, error_code=error_code)
+        if self._transport is not None:
+            self._transport.write(frame.serialize())
+        self._give_up(above=self._last_stream, but=stream)
+
+    def cut(self, *, reset: bool) -> None:
+        """Cut the connection."""
+        if self._transport is not None:
+            cut(self._transport, reset=reset)
+
+    async def freeze(self, seconds: float) -> None:
+        """Neither read nor write for some time."""
+        self._frozen += 1
+        if self._transport is not None:
+            self._transport.pause_reading()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._frozen -= 1
+            if self._transport is not None and not self._frozen:
+                self._transport.resume_reading()
+                self._pump()
+
+
+class _Stream(Wire):
+    """A request and the sending of its response.
+
+    Args:
+        connection: The connection.
+        stream_id: The number of the stream.
+        request: The request, without its body as long as that is on its way.
+
+    Attributes:
+        body: What has come of the request's body.
+        unsent: What is to be sent.
+        ends: Whether the response ends with that.
+        task: Makes the response, once the request is there.
+    """
+
+    def __init__(self, connection: Http2, stream_id: int, request: Incoming) -> None:
+        self._connection = connection
+        self.id = stream_id
+        self.request = request
+        self.body = bytearray(request.body)
+        self.unsent = memoryview(b"")
+        self.ends = False
+        self.task: asyncio.Task[None] | None = None
+        self._sent: asyncio.Future[None] | None = None
+
+    async def write(self, data: bytes, *, end: bool = False) -> None:
+        """Send some bytes; waits for the windows of stream and connection, and for the socket."""
+        if not data:
+            return
+        self.unsent, self.ends = memoryview(data), end
+        self._connection.queue(self)
+        if self.unsent:
+            self._sent = asyncio.get_running_loop().create_future()
+            try:
+                await self._sent
+            finally:
+                self._sent = None
+                self._connection.take_back(self)
+
+    def all_sent(self) -> None:
+        """End the wait of `write`."""
+        if self._sent is not None and not self._sent.done():
+            self._sent.set_result(None)
+
+    def cut(self, *, reset: bool) -> None:
+        """Cut the whole connection."""
+        self._connection.cut(reset=reset)
+
+    def reset_stream(self, error_code: int) -> None:
+        """End this stream."""
+        self._connection.reset_stream(self, error_code)
+
+    def go_away(self, error_code: int, *, grace: bool) -> None:
+        """Announce the end of the connection."""
+        self._connection.go_away(self, error_code, grace=grace)
+
+    async def freeze(self, seconds: float) -> None:
+        """Freeze the whole connection."""
+        await self._connection.freeze(seconds)
+
+
+def _request(headers: Iterable[tuple[bytes, bytes]]) -> Incoming:
+    pseudo: dict[str, str] = {}
+    others: CIMultiDict[str] = CIMultiDict()
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("utf-8", "surrogateescape"), raw_value.decode("utf-8", "surrogateescape")
+        if name.startswith(":"):
+            pseudo[name] = value
+        else:
+            others.add(name, value)
+    if ":authority" in pseudo:
+        others["Host"] = pseudo[":authority"]
+    return Incoming(pseudo[":method"], pseudo.get(":path", ""), others, b"")

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -21,7 +21,7 @@ from botocore.exceptions import ClientError
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.local import AwsError, LocalAws, Request, Settings
 from tests.emulator.faults import ScriptedFaults
-from tests.emulator.script import BROKEN, ODD, Fault
+from tests.emulator.script import BROKEN, HTTP2, ODD, Fault
 from tests.support.fetching import reading
 from tests.support.world import World, make_world
 
@@ -34,8 +34,8 @@ REFUSALS = ("LimitExceededException", "InternalFailure", "KMSThrottlingException
 class Disturbed(ScriptedFaults):
     """The script, and a lease table that throttles now and then, and takes its time."""
 
-    def __init__(self, random: Random) -> None:
-        kinds = random.sample((*BROKEN, *ODD, "stall", "refuse", "exception"), 6)
+    def __init__(self, random: Random, more: Sequence[str]) -> None:
+        kinds = [*random.sample((*BROKEN, *ODD, "stall", "refuse", "exception"), 6), *more]
         script = [
             Fault(
                 kind,
@@ -94,10 +94,11 @@ def write(world: World, random: Random, until: float, written: dict[str, int]) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 def test_real_sockets_lose_and_double_nothing(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
-    faults = Disturbed(random)
+    transport = ("http2", "http1")[seed % 2]
+    faults = Disturbed(random, HTTP2 if transport == "http2" else ())
     settings = Settings(
         consumer_creating_seconds=0.0,
         subscription_seconds=random.choice((1.5, 300.0)),
@@ -109,7 +110,7 @@ def test_real_sockets_lose_and_double_nothing(seed: int, tmp_path: Path) -> None
     with LocalAws(settings=settings, faults=faults) as aws:
         world = make_world(aws, tmp_path, {"orders": 2})
         written: dict[str, int] = defaultdict(int)
-        options = {"bufferBytes": random.choice(("1m", "64m")), "leaseTimeout": "5s", **PATIENT}
+        options = {"bufferBytes": random.choice(("1m", "64m")), "leaseTimeout": "5s", "transport": transport, **PATIENT}
         with reading(world, limits=QUICK, **options) as r:
             faults.began = time.monotonic()
             writing = threading.Thread(target=write, args=(world, Random(seed), time.monotonic() + SECONDS, written))

@@ -7,9 +7,11 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from h2.errors import ErrorCodes
+
 from kinesis_efo.local import AwsError, Close, Finish, NoFaults, Pause, Request, Reset
 from kinesis_efo.local.consumers import Subscription
-from kinesis_efo.local.fault_injection import Step
+from kinesis_efo.local.fault_injection import Freeze, GoAway, ResetStream, Step
 from kinesis_efo.local.tokens import open_token
 from kinesis_efo.local.wire import event_frame, exception_frame
 from tests.emulator.script import BROKEN, SLOW, Fault
@@ -152,6 +154,16 @@ def changed(fault: Fault, frame: bytes, subscription: Subscription) -> list[Step
             lag = 60_000 if fault.kind == "empty with lag" else 0
             empty = {"ContinuationSequenceNumber": subscription.continuation, "MillisBehindLatest": lag, "Records": []}
             return [event_frame(json.dumps(empty).encode()), frame]
+        case "stream reset":
+            return [ResetStream()]
+        case "stream refused":
+            return [ResetStream(ErrorCodes.REFUSED_STREAM)]
+        case "goodbye":
+            return [GoAway(), frame]
+        case "goodbye at once":
+            return [GoAway(ErrorCodes.ENHANCE_YOUR_CALM, grace=False)]
+        case "freeze":
+            return [frame[:half], Freeze(fault.seconds), frame[half:]]
         case "stall":
             return [frame[:half], Pause(fault.seconds), frame[half:]]
     return [frame]

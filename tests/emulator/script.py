@@ -61,6 +61,9 @@ BROKEN: Final = (
 ODD: Final = ("bytewise", "joined", "duplicate", "empty with lag", "empty at the tip")
 """Events that look strange but are valid."""
 
+HTTP2: Final = ("stream reset", "stream refused", "goodbye", "goodbye at once", "freeze")
+"""Faults of a connection of HTTP/2 and of its streams; they strike other subscriptions, too, or strike only one."""
+
 SLOW: Final = ("slow opening", "slow first byte", "stall")
 """Faults that delay a subscription."""
 
@@ -70,11 +73,11 @@ class Fault:
     """A fault.
 
     Attributes:
-        kind: `refuse`, `exception`, or one of `BROKEN`, `ODD` and `SLOW`.
+        kind: `refuse`, `exception`, or one of `BROKEN`, `ODD`, `HTTP2` and `SLOW`.
         at: Seconds after the start from which on it strikes, at the first occasion.
         shard: Index of the shard; None for any.
         times: How often it strikes.
-        seconds: Delay of a fault of `SLOW`.
+        seconds: Delay of a fault of `SLOW`, and of `freeze`.
         code: Code of the error, for `refuse` and `exception`.
         consumer: Name of the consumer; None for any.
     """

@@ -15,10 +15,10 @@ from typing import Any, Final
 from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.local.fault_injection import Step
 from tests.emulator.faults import changed
-from tests.emulator.script import BROKEN, EXCEPTIONS, Fault
+from tests.emulator.script import BROKEN, EXCEPTIONS, HTTP2, Fault
 
 FRAME: Final = "an event"
-FRAMES: Final = (*BROKEN, "stall", "bytewise", "duplicate", "empty with lag", "empty at the tip", *EXCEPTIONS)
+FRAMES: Final = (*BROKEN, *HTTP2, "stall", "bytewise", "duplicate", "empty with lag", "empty at the tip", *EXCEPTIONS)
 CALLS: Final = ("slow", "InternalFailure", "ServiceUnavailable")
 THROTTLED: Final = "ProvisionedThroughputExceededException"
 KINDS: Final = {

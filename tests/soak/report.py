@@ -29,7 +29,7 @@ class Report:
         reshards: Number of splits and merges.
         shards: Number of shards in all.
         kills: Number of SIGKILLs of the driver.
-        modes: How each run of the driver reads: its `readMode`, and its fetchers.
+        modes: How each run of the driver reads: its transport, or that it polls, and its fetchers.
         largest_lag: The longest time from put to commit, seconds.
         largest_backlog: The largest number of records not read yet.
         peak_memory: Largest memory of the process that reads, bytes.

@@ -192,14 +192,21 @@ class Soak:
         # All ways to read take turns on one checkpoint; the last and longest two runs use Enhanced Fan-Out.
         mode = "polling" if self._life % 4 > 1 and len(self._kills_left) > 1 else "efo"
         fetchers = FETCHERS if self._life % 2 else 0
-        options = {**OPTIONS, "readMode": mode, **({"fetchers": str(fetchers)} if fetchers else {})}
+        transport = ("http2", "http1")[(self._life + self._life // 4) % 2]
+        options = {
+            **OPTIONS,
+            "readMode": mode,
+            "transport": transport,
+            **({"fetchers": str(fetchers)} if fetchers else {}),
+        }
         # Each fetcher keeps a core.
         self._driver = Driver(self._plan.directory, self._world, options=options, master=f"local[{2 + fetchers}]")
         self._driver.go()
         self._probe = Probe(self._driver.process.pid, fetchers)
         self._committed_before = self._oracle.committed
         self._moved_at = time.monotonic()
-        way = f"{mode}, {fetchers} fetchers" if fetchers else mode
+        way = mode if mode == "polling" else transport
+        way = f"{way}, {fetchers} fetchers" if fetchers else way
         self.report.modes.append(way)
         self._plan.say(f"{self._seconds:6.0f} s  run {self._life} reads with {way}")
 

@@ -142,7 +142,7 @@ def test_a_very_short_soak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert report.violations == []
     assert report.records > 1000
     assert report.kills == 2
-    assert report.modes == ["efo", "efo, 2 fetchers", "efo"]
+    assert report.modes == ["http2", "http1, 2 fetchers", "http2"]
     assert report.faults.total() >= 5
     assert report.reshards.total() >= 1
     assert report.peak_memory > 0

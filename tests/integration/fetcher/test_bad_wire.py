@@ -70,8 +70,8 @@ def announced(size: int) -> Change:
 BROKEN = {
     "a flipped bit": (flipped, "a frame of \\d+ bytes has checksum 0x[0-9a-f]+, but its bytes give 0x[0-9a-f]+"),
     "half a frame": (half, r"the stream ended inside a frame, after \d+ of \d+ bytes"),
-    "half a frame, cut off": (lambda frame: [frame[:50], Close()], r"the stream ended inside|payload|[Dd]isconnect"),
-    "a reset": (lambda _: [Reset()], r"[Rr]eset|payload|[Dd]isconnect"),
+    "half a frame, cut off": (lambda frame: [frame[:50], Close()], r"the stream ended inside|payload|[Dd]isconnect|closed by the other side"),
+    "a reset": (lambda _: [Reset()], r"[Rr]eset|payload|[Dd]isconnect|closed before"),
     "garbage": (lambda _: [b"\x00" * 200], "a frame's prelude has checksum 0x00000000"),
     "a length that was changed": (oversized, "a frame's prelude has checksum"),
     "a frame of 30 MB": (announced(30 << 20), f"a frame says it has {30 << 20} bytes; between 16 and {MAX_FRAME} are possible"),
@@ -87,21 +87,28 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("transport", ["http1", "http2"])
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_breaks_twice_is_read_again(name: str, faulty: Callable[..., World]) -> None:
+def test_what_breaks_twice_is_read_again(name: str, transport: str, faulty: Callable[..., World]) -> None:
     w = faulty(Broken(BROKEN[name][0], times=2))
     w.put((f"k{n}", f"{n:03d}".encode()) for n in range(100))
-    with reading(w, **FEW_RETRIES) as r:
+    with reading(w, **FEW_RETRIES, transport=transport) as r:
         rows = r.until(100)
     assert [row.data for row in rows] == [f"{n:03d}".encode() for n in range(100)]
 
 
+@pytest.mark.parametrize("transport", ["http1", "http2"])
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_always_broken_ends_the_query_with_the_reason(name: str, faulty: Callable[..., World]) -> None:
+def test_what_is_always_broken_ends_the_query_with_the_reason(
+    name: str, transport: str, faulty: Callable[..., World]
+) -> None:
     change, reason = BROKEN[name]
     w = faulty(Broken(change))
     w.put([("k", b"data")])
-    with reading(w, **FEW_RETRIES) as r, pytest.raises(RetriesExhaustedError, match=reason) as caught:
+    with (
+        reading(w, **FEW_RETRIES, transport=transport) as r,
+        pytest.raises(RetriesExhaustedError, match=reason) as caught,
+    ):
         r.until(1)
     message = str(caught.value)
     assert "orders" in message and "shardId-000000000000" in message and w.consumers["orders"] in message

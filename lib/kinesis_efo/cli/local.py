@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 import threading
@@ -12,6 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from kinesis_efo.local import LocalAws, Settings
+
+TLS_URL = "KINESIS_EFO_LOCAL_TLS_URL"
+"""Names the TLS port for whoever wants it; no SDK reads it."""
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
@@ -42,12 +46,28 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
     return found
 
 
+def _ports(port: int, tls_port: int | None) -> str:
+    return str(port) if tls_port is None else f"{port} and {tls_port}"
+
+
 def local(
     host: Annotated[
         str, typer.Option(help="Address to bind. Any but loopback admits others: nothing is authenticated.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 4566,
+    tls_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port for TLS as well; 0 picks a free one. The certificate is made at the start."
+        ),
+    ] = None,
     region: Annotated[str, typer.Option(help="Region for requests that name none.")] = "us-east-1",
+    max_concurrent_streams: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Most open requests of an HTTP/2 connection.", show_default="5, as the real one"
+        ),
+    ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,26 +77,40 @@ def local(
         ),
     ] = None,
 ) -> None:
-    """Serve Kinesis with Enhanced Fan-Out, and every other AWS service, on this machine until interrupted."""
+    """Serve Kinesis with Enhanced Fan-Out, and every other AWS service, on this machine until interrupted.
+
+    Both ports speak HTTP/1.1 and HTTP/2.
+    """
+    pairs = setting or []
+    if max_concurrent_streams is not None:
+        pairs = [*pairs, f"max_concurrent_streams={max_concurrent_streams}"]
     try:
-        settings = Settings(**{"region": region, **_settings(setting or [])})
+        settings = Settings(**{"region": region, **_settings(pairs)})
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     stopping = threading.Event()
+
+    def stop(*_: object) -> None:
+        # In a thread of its own: the main thread, which this interrupts, may hold the event's lock.
+        threading.Thread(target=stopping.set, name="kinesis-efo stop", daemon=True).start()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
-    aws = LocalAws(settings=settings, host=host, port=port)
+        signal.signal(number, stop)
+    aws = LocalAws(settings=settings, host=host, port=port, tls_port=tls_port)
     try:
         aws.start()
     except OSError as error:
         typer.echo(
-            f"kinesis-efo local cannot listen on {host}:{port}: {error.strerror or error}; choose another --port or --host",
+            f"kinesis-efo local cannot listen on {host}:{_ports(port, tls_port)}: {error.strerror or error}; "
+            f"choose another {'--port' if tls_port is None else '--port, --tls-port'} or --host",
             err=True,
         )
         raise typer.Exit(1) from None
-    # A shell can evaluate these lines.
+    # A shell can evaluate these lines. SDKs stay with the port in the clear unless they are told the other one.
     for name, value in aws.environment.items():
-        typer.echo(f"export {name}={value}")
+        typer.echo(f"export {name}={shlex.quote(value)}")
+    if tls_port is not None:
+        typer.echo(f"export {TLS_URL}={aws.tls_endpoint_url}")
     sys.stdout.flush()
     stopping.wait()
     aws.stop()

@@ -156,9 +156,7 @@ class LocalAws:
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables that make every AWS SDK of a child process use this endpoint."""
-        authority = {"AWS_CA_BUNDLE": self.ca_path} if self._ca_path is not None else {}
-        return {
-            **authority,
+        variables = {
             "AWS_ENDPOINT_URL": self.endpoint_url,
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
@@ -166,6 +164,8 @@ class LocalAws:
             "AWS_REGION": self.settings.region,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+        # For those who go to the TLS port; the endpoint above does not need it.
+        return variables if self._ca_path is None else {**variables, "AWS_CA_BUNDLE": self.ca_path}
 
     def client(self, service: str, **options: Any) -> Any:
         """Create a boto3 client for this endpoint; `stop` closes its connections.

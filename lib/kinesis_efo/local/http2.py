@@ -102,8 +102,13 @@ class Http2(asyncio.Protocol):
                 self._handle(event)
         except ProtocolError:
             # h2 has prepared the GOAWAY that says what is wrong.
-            self._flush()
-            self.close()
+            self._end()
+            return
+        # h2 looks at the length of a frame only when it has all of it, and garbage may announce much and never end.
+        begun = self._h2.incoming_buffer._data
+        if int.from_bytes(begun[:3], "big") > self._h2.max_inbound_frame_size and len(begun) >= 3:
+            self._h2.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
+            self._end()
             return
         self._pump()
 
@@ -114,7 +119,8 @@ class Http2(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The socket takes more."""
         self._paused = False
-        self._pump()
+        # Not at once: asyncio trips over a write that fails within this call.
+        asyncio.get_running_loop().call_soon(self._pump)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """End all requests."""
@@ -135,6 +141,10 @@ class Http2(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _end(self) -> None:
+        self._flush()
+        self.close()
 
     def _initiate(self, upgraded: bytes | None) -> None:
         self._initiated = True

@@ -60,6 +60,7 @@ class Http2(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._senders: deque[_Stream] = deque()
         """Streams with something to send, in the order of their turns."""
+        self._next_pump: asyncio.Handle | None = None
         self._paused = False
         self._frozen = 0
         self._last_stream: int | None = None
@@ -80,7 +81,7 @@ class Http2(asyncio.Protocol):
         """
         try:
             # The header is sent without padding, which h2 needs.
-            self._initiate(base64.urlsafe_b64decode(settings + "=" * (-len(settings) % 4)))
+            self._initiate(base64.b64decode(settings + "=" * (-len(settings) % 4), altchars=b"-_", validate=True))
         except (HyperframeError, ProtocolError) as wrong:
             raise ValueError(str(wrong)) from None
         self._streams[1] = _Stream(self, 1, request)
@@ -120,7 +121,7 @@ class Http2(asyncio.Protocol):
         """The socket takes more."""
         self._paused = False
         # Not at once: asyncio trips over a write that fails within this call.
-        asyncio.get_running_loop().call_soon(self._pump)
+        self._pump_soon()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """End all requests."""
@@ -169,7 +170,7 @@ class Http2(asyncio.Protocol):
             case DataReceived():
                 self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
                 if (stream := self._streams.get(event.stream_id)) is not None:
-                    self._receive(stream, event.data)
+                    self._receive(stream, event.data, more=event.stream_ended is None)
             case StreamEnded():
                 if (stream := self._streams.get(event.stream_id)) is not None:
                     self._serve(stream)
@@ -189,11 +190,12 @@ class Http2(asyncio.Protocol):
             return
         self._streams[stream_id] = _Stream(self, stream_id, _request(headers))
 
-    def _receive(self, stream: _Stream, data: bytes) -> None:
+    def _receive(self, stream: _Stream, data: bytes, *, more: bool) -> None:
         stream.body += data
         if len(stream.body) > MAX_BODY:
             self._h2.send_headers(stream.id, [(":status", "413")], end_stream=True)
-            self._h2.reset_stream(stream.id, ErrorCodes.NO_ERROR)
+            if more:
+                self._h2.reset_stream(stream.id, ErrorCodes.NO_ERROR)
             self._forget(stream)
 
     def _serve(self, stream: _Stream) -> None:
@@ -267,22 +269,31 @@ class Http2(asyncio.Protocol):
             self._senders.remove(stream)
 
     def _pump(self) -> None:
-        """Send what the windows and the socket allow, a slice of each stream in turn."""
-        stuck = 0
-        while stuck < len(self._senders) and self._may_write():
+        """Send what the windows and the socket allow: a slice of each stream, and the next ones in a turn of the loop's own."""
+        sent = False
+        for _ in range(len(self._senders)):
+            if not self._may_write():
+                break
             stream = self._senders.popleft()
             room = self._h2.local_flow_control_window(stream.id)
-            if room <= 0:
-                self._senders.append(stream)
-                stuck += 1
-                continue
-            stuck = 0
-            self._send(stream, min(room, _SLICE))
+            if room > 0:
+                self._send(stream, min(room, _SLICE))
+                sent = True
             if stream.unsent:
                 self._senders.append(stream)
             else:
                 stream.all_sent()
         self._flush()
+        if sent and self._senders:
+            self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        if self._next_pump is None:
+            self._next_pump = asyncio.get_running_loop().call_soon(self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._next_pump = None
+        self._pump()
 
     def _send(self, stream: _Stream, size: int) -> None:
         part, stream.unsent = stream.unsent[:size], stream.unsent[size:]

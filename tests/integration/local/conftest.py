@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.local import LocalAws, Settings
+from tests.support.h2_client import H2Client
 
 QUICK: dict[str, Any] = {
     "subscription_seconds": 20.0,
@@ -81,6 +82,12 @@ class Bench:
         for event in answer["EventStream"]:
             yield event["SubscribeToShardEvent"]
 
+    def http2(self, *, tls: bool = False, **options: Any) -> H2Client:
+        """A connection over HTTP/2."""
+        if tls:
+            return H2Client(int(self.aws.tls_endpoint_url.rpartition(":")[2]), ca_path=self.aws.ca_path, **options)
+        return H2Client(self.aws.port, **options)
+
     def close(self) -> None:
         """Stop the server and close what clients hold open."""
         self.aws.stop()
@@ -93,8 +100,9 @@ def run() -> Iterator[Callable[..., Bench]]:
     """Start a local AWS with quick settings, changed by keyword; stopped after the test."""
     started: list[Bench] = []
 
-    def start(faults: Any = None, clock: Any = time, **settings: Any) -> Bench:
-        bench = Bench(LocalAws(settings=Settings(**{**QUICK, **settings}), faults=faults, clock=clock).start())
+    def start(faults: Any = None, clock: Any = time, tls_port: int | None = None, **settings: Any) -> Bench:
+        chosen = Settings(**{**QUICK, **settings})
+        bench = Bench(LocalAws(settings=chosen, faults=faults, clock=clock, tls_port=tls_port).start())
         started.append(bench)
         return bench
 

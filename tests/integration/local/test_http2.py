@@ -1,0 +1,668 @@
+"""The local AWS over HTTP/2: how a connection begins and ends, its windows, its streams, and the faults of both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
+
+from kinesis_efo.local import (
+    AwsError,
+    Close,
+    Finish,
+    Freeze,
+    GoAway,
+    LocalAws,
+    NoFaults,
+    Pause,
+    Request,
+    Reset,
+    ResetStream,
+)
+from tests.support.h2_client import H2Client
+
+from .conftest import Bench, until
+
+Run = Callable[..., Bench]
+SHARD = "shardId-{:012d}"
+
+
+def subscribe(client: H2Client, consumer: str, shard: int = 0, kind: str = "TRIM_HORIZON") -> int:
+    """Subscribe to a shard; returns the number of the stream."""
+    position = {"Type": kind}
+    params = {"ConsumerARN": consumer, "ShardId": SHARD.format(shard), "StartingPosition": position}
+    return client.call("SubscribeToShard", params)
+
+
+def keys(body: bytes | bytearray) -> list[str]:
+    """The keys of the records in an event stream."""
+    found = []
+    while body:
+        size, headers = int.from_bytes(body[:4], "big"), int.from_bytes(body[4:8], "big")
+        if len(body) < size:
+            break
+        found += [each["PartitionKey"] for each in json.loads(body[12 + headers : size - 4]).get("Records", ())]
+        body = body[size:]
+    return found
+
+
+def spread(bench: Bench, shards: int, **more: Any) -> str:
+    """A consumer of a stream, each shard of which has a record with the shard's number as its key."""
+    consumer = bench.consumer(bench.stream(shards, **more))
+    for shard in range(shards):
+        bench.client.put_record(
+            StreamName="orders", Data=b"x", PartitionKey=str(shard), ExplicitHashKey=str(2**128 // shards * shard)
+        )
+    return consumer
+
+
+def fill(bench: Bench, megabytes: int, shard: int = 0, shards: int = 1) -> None:
+    """Put so many records of a megabyte into a shard."""
+    for _ in range(megabytes):
+        bench.client.put_record(
+            StreamName="orders",
+            Data=bytes(1_000_000),
+            PartitionKey="big",
+            ExplicitHashKey=str(2**128 // shards * shard),
+        )
+
+
+def open_shards(bench: Bench) -> list[int]:
+    return sorted(each.shard.index for each in bench.aws.kinesis.subscriptions)
+
+
+# -- beginnings
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_connection_carries_calls_and_subscriptions_side_by_side(run: Run, tls: bool) -> None:
+    bench = run(tls_port=0)
+    consumer = spread(bench, 2)
+    with bench.http2(tls=tls) as client:
+        streams = [subscribe(client, consumer, shard) for shard in range(2)]
+        for shard, stream in enumerate(streams):
+            client.until(lambda stream=stream: keys(client.bodies[stream]))
+            assert keys(client.bodies[stream]) == [str(shard)]
+            assert client.headers[stream][":status"] == "200"
+            assert client.headers[stream]["content-type"] == "application/vnd.amazon.eventstream"
+        status, body = client.answer(client.call("ListShards", {"StreamName": "orders"}))
+        assert (status, len(json.loads(body)["Shards"])) == (200, 2)
+        assert not client.ended & set(streams)
+
+
+def test_the_settings_are_those_of_the_real_service(run: Run) -> None:
+    bench = run()
+    with bench.http2() as client:
+        client.ping()
+        assert client.settings[SettingCodes.MAX_CONCURRENT_STREAMS] == 5
+        assert client.settings[SettingCodes.INITIAL_WINDOW_SIZE] == 1 << 20
+
+
+def test_a_connection_of_http11_is_upgraded_and_its_request_answered(run: Run) -> None:
+    bench = run()
+    consumer = spread(bench, 1)
+    params = {"ConsumerARN": consumer, "ShardId": SHARD.format(0), "StartingPosition": {"Type": "TRIM_HORIZON"}}
+    body = json.dumps(params).encode()
+    request = (
+        "POST / HTTP/1.1\r\nHost: local\r\nX-Amz-Target: Kinesis_20131202.SubscribeToShard\r\n"
+        f"Content-Type: application/x-amz-json-1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+    with bench.http2(upgrade=request) as client:
+        client.until(lambda: keys(client.bodies[1]) == ["0"])
+        assert client.answer(client.call("ListStreams", {}))[0] == 200
+    until(lambda: not bench.aws.kinesis.subscriptions)
+
+
+def test_a_request_that_upgrades_with_wrong_settings_is_refused(run: Run) -> None:
+    bench = run()
+    for wrong in ("AAMAAABk!", "A", "AAMA", "AAIAAAAF"):
+        with socket.create_connection(("127.0.0.1", bench.aws.port), timeout=20) as client:
+            client.sendall(
+                b"GET / HTTP/1.1\r\nHost: local\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+                b"HTTP2-Settings: " + wrong.encode() + b"\r\n\r\n"
+            )
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_preface_that_comes_byte_by_byte_is_understood_and_one_that_breaks_off_harms_nobody(run: Run) -> None:
+    bench = run()
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", bench.aws.port), timeout=20) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in preface + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]):
+            client.sendall(bytes([byte]))
+        assert client.recv(9)[3] == 4
+    with socket.create_connection(("127.0.0.1", bench.aws.port), timeout=20) as client:
+        client.sendall(preface[:10])
+    with socket.create_connection(("127.0.0.1", bench.aws.port), timeout=20) as client:
+        client.sendall(preface[:10] + b"garbage\r\n\r\n")
+        assert client.recv(1 << 16).split()[1] == b"400"
+    assert bench.client.list_streams()["StreamNames"] == []
+
+
+def test_tls_takes_the_versions_that_sdks_have_and_any_name_of_this_machine(run: Run) -> None:
+    bench = run(tls_port=0)
+    port = int(bench.aws.tls_endpoint_url.rpartition(":")[2])
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        for name in ("localhost", "127.0.0.1", "::1"):
+            for protocols, chosen in ((["h2", "http/1.1"], "h2"), (["http/1.1"], "http/1.1"), ([], None)):
+                context = ssl.create_default_context(cafile=bench.aws.ca_path)
+                # As Python 3.13 has it by default.
+                context.verify_flags |= ssl.VERIFY_X509_STRICT
+                context.minimum_version = context.maximum_version = version
+                if protocols:
+                    context.set_alpn_protocols(protocols)
+                with (
+                    socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
+                    context.wrap_socket(plain, server_hostname=name) as client,
+                ):
+                    assert client.selected_alpn_protocol() == chosen
+
+
+# -- requests
+
+
+@pytest.mark.slow
+def test_other_services_answer_over_http2(run: Run) -> None:
+    bench = run()
+    with bench.http2() as client:
+        assert client.answer(client.send("PUT", "/bucket", service="s3"))[0] == 200
+        path = "/bucket/a%20b/%C3%BC%3F.json"
+        assert client.answer(client.send("PUT", path, b"x" * 3_000_000, service="s3"))[0] == 200
+        head = client.send("HEAD", path, service="s3")
+        assert client.answer(head) == (200, b"")
+        assert client.headers[head]["content-length"] == "3000000"
+        assert client.answer(client.send("GET", path, service="s3")) == (200, b"x" * 3_000_000)
+        delete = client.send("DELETE", path, service="s3")
+        assert client.answer(delete) == (204, b"")
+        assert client.answer(client.send("HEAD", path, service="s3"))[0] == 404
+
+        def call(service: str, target: str, params: Any) -> Any:
+            headers = [("x-amz-target", target)]
+            sent = client.send("POST", "/", json.dumps(params).encode(), headers, service)
+            status, body = client.answer(sent)
+            return status, json.loads(body or b"{}")
+
+        assert call("ssm", "AmazonSSM.PutParameter", {"Name": "/a", "Value": "v", "Type": "String"})[0] == 200
+        assert call("ssm", "AmazonSSM.GetParameter", {"Name": "/a"})[1]["Parameter"]["Value"] == "v"
+        assert call("dynamodb", "DynamoDB_20120810.ListTables", {}) == (200, {"TableNames": []})
+        status, refused = call("dynamodb", "DynamoDB_20120810.GetItem", {"TableName": "t", "Key": {"a": {"S": "b"}}})
+        assert status == 400
+        assert "ResourceNotFoundException" in refused["__type"]
+
+
+def test_errors_are_answers_like_others(run: Run) -> None:
+    bench = run()
+    with bench.http2() as client:
+        stream = client.call("Frobnicate", {})
+        status, body = client.answer(stream)
+        assert (status, json.loads(body)["__type"]) == (400, "UnknownOperationException")
+        assert client.headers[stream]["x-amzn-errortype"] == "UnknownOperationException"
+        assert client.answer(client.call("CreateStream", b"{"))[0] == 400
+    assert bench.aws.kinesis.calls("Frobnicate", "UnknownOperationException") == 1
+
+
+def test_a_fault_in_the_server_resets_its_stream_alone(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(NoFaults):
+        async def before(self, request: Request) -> None:
+            if request.operation == "DescribeLimits":
+                raise RuntimeError("a bug of the test's")
+
+    bench = run(faults=Broken())
+    with bench.http2() as client:
+        broken = client.call("DescribeLimits", {})
+        client.until(lambda: broken in client.resets)
+        assert client.resets[broken] == ErrorCodes.INTERNAL_ERROR
+        assert client.answer(client.call("ListStreams", {}))[0] == 200
+    assert "a bug of the test's" in caplog.text
+
+
+@pytest.mark.slow
+def test_large_requests_arrive_and_larger_ones_are_refused(run: Run) -> None:
+    bench = run()
+    bench.stream()
+    limit = 64 * 1024 * 1024
+    with bench.http2() as client:
+        records = [{"Data": "A" * 40_000, "PartitionKey": "k"}] * 340
+        body = json.dumps({"StreamName": "orders", "Records": records}).encode()
+        status, answer = client.answer(client.call("PutRecords", body))
+        assert (status, json.loads(answer)["FailedRecordCount"]) == (200, 0)
+        # Kinesis says what is wrong with it, so all of it has come.
+        padded = b'{"StreamName":"orders","Records":[]' + b" " * (limit - 36) + b"}"
+        assert len(padded) == limit
+        status, answer = client.answer(client.call("PutRecords", padded))
+        assert (status, json.loads(answer)["__type"]) == (400, "ValidationException")
+        assert client.answer(client.call("PutRecords", padded + b" "))[0] == 413
+        with bench.http2() as other:
+            other.call("PutRecords", padded + b" " * 10_000_000)
+            other.until(lambda: other.resets)
+            assert (other.headers[1][":status"], other.resets[1]) == ("413", ErrorCodes.NO_ERROR)
+            assert other.answer(other.call("ListStreams", {}))[0] == 200
+        assert client.answer(client.call("ListStreams", {}))[0] == 200
+
+
+# -- streams
+
+
+def test_a_stream_too_many_is_refused_and_the_connection_survives(run: Run) -> None:
+    bench = run(max_concurrent_streams=3)
+    consumer = spread(bench, 5)
+    with bench.http2() as client:
+        streams = [subscribe(client, consumer, shard) for shard in range(5)]
+        client.until(lambda: len(client.resets) == 2)
+        assert client.resets == {streams[3]: ErrorCodes.REFUSED_STREAM, streams[4]: ErrorCodes.REFUSED_STREAM}
+        client.until(lambda: all(keys(client.bodies[stream]) for stream in streams[:3]))
+        assert open_shards(bench) == [0, 1, 2]
+        client.reset(streams[0])
+        again = subscribe(client, consumer, 3)
+        client.until(lambda: keys(client.bodies[again]) == ["3"])
+        assert bench.aws.kinesis.calls("SubscribeToShard") == 4
+        assert client.closed is None
+
+
+def test_a_stream_that_the_client_resets_ends_its_subscription_alone(run: Run) -> None:
+    bench = run(idle_event_seconds=60)
+    consumer = spread(bench, 2)
+    with bench.http2() as client:
+        first, second = (subscribe(client, consumer, shard) for shard in range(2))
+        client.until(lambda: keys(client.bodies[first]) and keys(client.bodies[second]))
+        client.reset(first)
+        until(lambda: open_shards(bench) == [1])
+        bench.client.put_record(StreamName="orders", Data=b"x", PartitionKey="more", ExplicitHashKey=str(2**128 - 1))
+        client.until(lambda: keys(client.bodies[second]) == ["1", "more"])
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_lost_connection_ends_its_subscriptions(run: Run, tls: bool) -> None:
+    bench = run(idle_event_seconds=60, tls_port=0)
+    consumer = spread(bench, 2)
+    with bench.http2(tls=tls) as client:
+        streams = [subscribe(client, consumer, shard) for shard in range(2)]
+        client.until(lambda: all(keys(client.bodies[stream]) for stream in streams))
+    until(lambda: open_shards(bench) == [])
+
+
+def test_a_subscription_that_ends_by_itself_ends_its_stream_well(run: Run) -> None:
+    bench = run(subscription_seconds=0.5)
+    consumer = spread(bench, 1)
+    with bench.http2() as client:
+        stream = subscribe(client, consumer)
+        assert keys(client.answer(stream)[1]) == ["0"]
+        assert client.answer(client.call("ListStreams", {}))[0] == 200
+
+
+# -- windows
+
+
+def test_nothing_beyond_a_stream_s_window_is_sent_and_others_do_not_wait_for_it(run: Run) -> None:
+    bench = run()
+    consumer = spread(bench, 2)
+    fill(bench, 3)
+    with bench.http2(window=10_000, consume=False) as client:
+        full = subscribe(client, consumer, 0)
+        client.until(lambda: len(client.bodies[full]) == 10_000)
+        other = subscribe(client, consumer, 1)
+        client.until(lambda: keys(client.bodies[other]) == ["1"])
+        client.ping()
+        assert len(client.bodies[full]) == 10_000
+        client.h2.increment_flow_control_window(5_000, full)
+        client.flush()
+        client.until(lambda: len(client.bodies[full]) == 15_000)
+        client.ping()
+        assert len(client.bodies[full]) == 15_000
+        assert bench.aws.kinesis.subscriptions[0].bytes < 1_000_000
+
+
+def test_nothing_beyond_the_connection_s_window_is_sent_and_all_share_what_opens(run: Run) -> None:
+    bench = run()
+    consumer = spread(bench, 2)
+    for shard in range(2):
+        fill(bench, 1, shard, 2)
+    with bench.http2(window=1 << 30, consume=False) as client:
+        streams = [subscribe(client, consumer, shard) for shard in range(2)]
+
+        def got() -> list[int]:
+            return [len(client.bodies[stream]) for stream in streams]
+
+        client.until(lambda: sum(got()) == 65_535)
+        client.ping()
+        assert sum(got()) == 65_535
+        client.h2.increment_flow_control_window(1_000_000)
+        client.flush()
+        client.until(lambda: sum(got()) == 1_065_535)
+        client.ping()
+        assert sum(got()) == 1_065_535
+        assert min(got()) > 200_000
+
+
+def test_large_events_arrive_whole_through_small_windows(run: Run) -> None:
+    bench = run()
+    consumer = spread(bench, 1)
+    fill(bench, 5)
+    with bench.http2(window=20_000) as client:
+        stream = subscribe(client, consumer)
+        client.until(lambda: len(client.bodies[stream]) > 5 * 1_333_333)
+        client.until(lambda: keys(client.bodies[stream]) == ["0", *["big"] * 5])
+
+
+def test_a_stream_that_is_not_read_is_reset_when_its_time_is_over(run: Run) -> None:
+    bench = run(subscription_seconds=0.5)
+    consumer = spread(bench, 1)
+    fill(bench, 1)
+    with bench.http2(consume=False) as client:
+        stream = subscribe(client, consumer)
+        client.until(lambda: stream in client.resets)
+        assert client.resets[stream] == ErrorCodes.CANCEL
+        assert open_shards(bench) == []
+        client.h2.increment_flow_control_window(1_000)
+        assert client.answer(client.call("ListStreams", {}))[0] == 200
+
+
+def test_a_socket_that_is_not_read_stops_the_push(run: Run) -> None:
+    bench = run()
+    consumer = spread(bench, 1)
+    fill(bench, 40)
+    with bench.http2(window=(1 << 31) - 1) as client:
+        client.h2.increment_flow_control_window((1 << 31) - 1 - 65_535)
+        subscribe(client, consumer)
+        until(lambda: open_shards(bench))
+        sent = [0]
+
+        def at_rest() -> bool:
+            before, sent[0] = sent[0], bench.aws.kinesis.subscriptions[0].bytes
+            threading.Event().wait(0.3)
+            return 0 < before == sent[0]
+
+        until(at_rest)
+        # The kernel's buffers hold the rest.
+        assert sent[0] < 30_000_000
+        client.until(lambda: len(client.bodies[1]) > 40 * 1_333_333)
+
+
+# -- faults
+
+
+class Second(NoFaults):
+    """Takes these steps in place of the second event of the first shard."""
+
+    def __init__(self, *steps: Any) -> None:
+        self.steps = steps
+
+    def frame(self, subscription: Any, frame: bytes) -> Iterable[Any]:
+        strikes = subscription.events == 1 and subscription.shard.index == 0
+        return [frame if step == "frame" else step for step in self.steps] if strikes else [frame]
+
+
+def faulty(run: Run, *steps: Any, shards: int = 3) -> tuple[Bench, H2Client, list[int]]:
+    """Subscriptions to all shards on one connection, each of which has had its first event."""
+    bench = run(faults=Second(*steps), idle_event_seconds=60)
+    consumer = spread(bench, shards)
+    client = bench.http2()
+    # The first shard's stream is in the middle.
+    order = [1, 0, *range(2, shards)]
+    streams = {shard: subscribe(client, consumer, shard) for shard in order}
+    client.until(lambda: all(keys(client.bodies[stream]) for stream in streams.values()))
+    return bench, client, [streams[shard] for shard in range(shards)]
+
+
+def put(bench: Bench, shard: int, key: str, shards: int = 3) -> None:
+    bench.client.put_record(
+        StreamName="orders", Data=b"x", PartitionKey=key, ExplicitHashKey=str(2**128 // shards * shard)
+    )
+
+
+def test_a_reset_stream_has_its_code_and_others_go_on(run: Run) -> None:
+    bench, client, streams = faulty(run, ResetStream(ErrorCodes.ENHANCE_YOUR_CALM))
+    with client:
+        put(bench, 0, "struck")
+        client.until(lambda: client.resets)
+        assert client.resets == {streams[0]: ErrorCodes.ENHANCE_YOUR_CALM}
+        until(lambda: open_shards(bench) == [1, 2])
+        put(bench, 1, "more")
+        client.until(lambda: keys(client.bodies[streams[1]]) == ["1", "more"])
+        assert client.answer(client.call("ListStreams", {}))[0] == 200
+
+
+def test_a_goaway_with_grace_lets_open_streams_go_on_and_takes_no_new_ones(run: Run) -> None:
+    bench, client, streams = faulty(run, GoAway(), "frame")
+    with client:
+        put(bench, 0, "struck")
+        client.until(lambda: client.goaways)
+        assert client.goaways == [(max(streams), ErrorCodes.NO_ERROR)]
+        client.until(lambda: keys(client.bodies[streams[0]]) == ["0", "struck"])
+        put(bench, 1, "more")
+        client.until(lambda: keys(client.bodies[streams[1]]) == ["1", "more"])
+        late = client.call("ListStreams", {})
+        client.ping()
+        assert late not in client.headers
+        for stream in streams:
+            assert client.closed is None
+            client.reset(stream)
+        client.to_end()
+        assert client.closed == "end"
+    assert open_shards(bench) == []
+
+
+def test_a_goaway_without_grace_gives_up_the_stream_and_those_above(run: Run) -> None:
+    bench, client, streams = faulty(run, GoAway(ErrorCodes.INTERNAL_ERROR, grace=False))
+    with client:
+        put(bench, 0, "struck")
+        client.until(lambda: client.goaways)
+        assert client.goaways == [(streams[1], ErrorCodes.INTERNAL_ERROR)]
+        until(lambda: open_shards(bench) == [1])
+        put(bench, 1, "more")
+        client.until(lambda: keys(client.bodies[streams[1]]) == ["1", "more"])
+        client.reset(streams[1])
+        client.to_end()
+        assert client.closed == "end"
+
+
+def test_a_goaway_without_grace_on_the_only_stream_ends_the_connection(run: Run) -> None:
+    bench = run(faults=Second(GoAway(grace=False)), idle_event_seconds=60)
+    consumer = spread(bench, 1)
+    with bench.http2() as client:
+        subscribe(client, consumer)
+        client.until(lambda: keys(client.bodies[1]))
+        put(bench, 0, "struck", 1)
+        client.to_end()
+        assert (client.goaways, client.closed) == ([(0, ErrorCodes.NO_ERROR)], "end")
+    assert open_shards(bench) == []
+
+
+@pytest.mark.parametrize(("step", "closed"), [(Reset(), "reset"), (Close(), "end")])
+def test_a_cut_connection_takes_all_its_streams_with_it(run: Run, step: Any, closed: str) -> None:
+    bench, client, streams = faulty(run, step)
+    with client:
+        put(bench, 0, "struck")
+        client.to_end()
+        assert client.closed == closed
+        assert not client.ended & set(streams)
+        until(lambda: open_shards(bench) == [])
+
+
+def test_a_frozen_connection_answers_no_ping_until_it_thaws(run: Run) -> None:
+    bench, client, streams = faulty(run, Freeze(1.0), "frame")
+    with client:
+        put(bench, 0, "struck")
+        put(bench, 1, "more")
+        # A call over HTTP/1.1 is answered after the server has acted on what came before.
+        until(lambda: bench.client.list_streams())
+        client.h2.ping(b"12345678")
+        client.flush()
+        client.socket.settimeout(0.3)
+        before = bytes(client.bodies[streams[0]])
+        with pytest.raises(TimeoutError):
+            client.until(lambda: client.pongs)
+        assert client.bodies[streams[0]] == before
+        client.socket.settimeout(20)
+        client.until(lambda: client.pongs and keys(client.bodies[streams[0]]) == ["0", "struck"])
+        client.until(lambda: keys(client.bodies[streams[1]]) == ["1", "more"])
+
+
+def test_frames_in_pieces_pauses_and_clean_ends_are_as_over_http11(run: Run) -> None:
+    bench, client, streams = faulty(run, b"half", Pause(0.05), b"frame", Finish())
+    with client:
+        put(bench, 0, "struck")
+        client.until(lambda: streams[0] in client.ended)
+        assert client.bodies[streams[0]].endswith(b"halfframe")
+        assert open_shards(bench) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [(ResetStream(), "reset"), (GoAway(grace=False), "payload"), (GoAway(), None), (Freeze(0.1), None)],
+)
+def test_over_http11_faults_of_http2_are_their_nearest_kin(run: Run, step: Any, error: str | None) -> None:
+    import aiohttp
+
+    bench = run(faults=Second(step, "frame"), subscription_seconds=1, max_event_records=1)
+    consumer = spread(bench, 1)
+    put(bench, 0, "second", 1)
+
+    async def go() -> tuple[bytes, str | None]:
+        params = {"ConsumerARN": consumer, "ShardId": SHARD.format(0), "StartingPosition": {"Type": "TRIM_HORIZON"}}
+        headers = {"X-Amz-Target": "Kinesis_20131202.SubscribeToShard"}
+        got = b""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(bench.aws.endpoint_url, json=params, headers=headers) as answer,
+        ):
+            try:
+                async for chunk in answer.content.iter_any():
+                    got += chunk
+            except aiohttp.ClientError as wrong:
+                return got, "reset" if "ConnectionResetError" in str(wrong) else "payload"
+        return got, None
+
+    got, seen = asyncio.run(go())
+    assert seen == error
+    assert keys(got) == (["0"] if error else ["0", "second"])
+
+
+# -- garbage and endings
+
+
+def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+    return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"garbage and more garbage",
+        frame(0, 0, 1, b"data on a stream that is not open"),
+        frame(1, 4, 1, b"\xff\xff\xff\xff\xff"),
+        frame(1, 4, 2, b"\x82\x86\x84"),
+        frame(1, 4, 1, b"\x82"),
+        frame(4, 0, 0, b"short"),
+        frame(8, 0, 0, bytes(4)),
+        frame(8, 0, 0, b"\x7f\xff\xff\xff") * 2,
+        frame(6, 0, 0, b"short"),
+        frame(9, 4, 1, b"a continuation of nothing"),
+        frame(5, 4, 1, b"\x00\x00\x00\x02"),
+        b"\xff" * 100,
+    ],
+)
+@pytest.mark.parametrize("tls", [False, True])
+def test_garbage_ends_the_connection_with_a_goaway(
+    run: Run, wrong: bytes, tls: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = run(tls_port=0)
+    consumer = spread(bench, 1)
+    with bench.http2(tls=tls) as client:
+        first = subscribe(client, consumer)
+        client.until(lambda: keys(client.bodies[first]))
+        client.reset(first)
+        client.ping()
+        client.socket.sendall(wrong.replace(b"\0\0\0\1", b"\0\0\0\3") if wrong[3:4] in b"\0\1\11\5" else wrong)
+        client.to_end()
+        assert client.goaways
+        assert client.goaways[0][1] != ErrorCodes.NO_ERROR
+    assert bench.client.list_streams()["StreamNames"] == ["orders"]
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+def test_what_is_no_tls_and_no_preface_is_let_go(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    bench = run(tls_port=0)
+    port = int(bench.aws.tls_endpoint_url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+        with suppress(ConnectionResetError):
+            while client.recv(1 << 16):
+                pass
+    context = ssl.create_default_context(cafile=bench.aws.ca_path)
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as client,
+    ):
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+        while client.recv(1 << 16):
+            pass
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+
+
+def test_stopping_ends_every_connection_and_leaves_nothing_behind(run: Run) -> None:
+    before = set(threading.enumerate())
+    bench = run(idle_event_seconds=60, tls_port=0)
+    consumer = spread(bench, 4)
+    fill(bench, 30, 0, 4)
+    port, folder = int(bench.aws.tls_endpoint_url.rpartition(":")[2]), Path(bench.aws.ca_path).parent
+    clients = [bench.http2(tls=tls) for tls in (False, True)]
+    # One of each does not read, with a window that lets everything through.
+    clients += [bench.http2(tls=tls, window=(1 << 31) - 1) for tls in (False, True)]
+    for shard, client in enumerate(clients):
+        client.h2.increment_flow_control_window((1 << 31) - 1 - 65_535)
+        subscribe(client, consumer, shard)
+    until(lambda: open_shards(bench) == [0, 1, 2, 3])
+    silent = [socket.create_connection(("127.0.0.1", each), timeout=20) for each in (bench.aws.port, port)]
+    assert folder.exists()
+    bench.aws.stop()
+    for client in clients:
+        client.to_end()
+        client.close()
+    for each in silent:
+        with each, suppress(ConnectionResetError):
+            assert each.recv(1) == b""
+    assert not folder.exists()
+    assert not set(threading.enumerate()) - before
+    with pytest.raises(RuntimeError, match="offers no TLS"):
+        _ = bench.aws.ca_path
+
+
+def test_a_tls_port_that_is_taken_is_an_error_and_leaves_nothing_behind(run: Run) -> None:
+    bench = run(tls_port=0)
+    before = set(threading.enumerate())
+    with pytest.raises(OSError, match="in use"):
+        LocalAws(tls_port=bench.aws.port).start()
+    assert not set(threading.enumerate()) - before
+
+
+def test_who_did_not_ask_for_tls_has_none(run: Run) -> None:
+    bench = run()
+    with pytest.raises(RuntimeError, match="offers no TLS: pass tls_port=0"):
+        _ = bench.aws.tls_endpoint_url
+    assert "AWS_CA_BUNDLE" not in bench.aws.environment
+
+
+def test_a_refusal_by_a_fault_is_an_answer(run: Run) -> None:
+    class Refused(NoFaults):
+        async def before(self, request: Request) -> None:
+            raise AwsError("ProvisionedThroughputExceededException", f"slow down, {request.service}")
+
+    bench = run(faults=Refused())
+    with bench.http2() as client:
+        headers = [("x-amz-target", "DynamoDB_20120810.ListTables")]
+        status, body = client.answer(client.send("POST", "/", b"{}", headers, "dynamodb"))
+        assert (status, json.loads(body)["message"]) == (400, "slow down, dynamodb")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,6 +14,7 @@ from kinesis_efo.local import NoFaults
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_leases import QUICKLY, renewing
 from tests.integration.cli.test_manifest import Refusing
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.world import World
 
 Run = Callable[..., Result]
@@ -195,14 +197,21 @@ def test_one_shard_is_read_over_each_transport(run: Run, world: Callable[..., Wo
     assert found.code == 0
     assert (shown["stream"], shown["shardId"]) == ("orders", open_shards[0]["ShardId"])
     assert (shown["consumerArn"], shown["endpoint"]) == (here.consumers["orders"], here.aws.endpoint_url)
-    assert [each["transport"] for each in shown["transports"]] == ["http2", "http1"]
-    [over_http1] = [each for each in shown["transports"] if each["httpVersion"] == "HTTP/1.1" and not each["error"]]
-    assert (over_http1["error"], over_http1["tls"]) == (None, None)
-    assert 0 < over_http1["answeredAfterMs"] <= over_http1["firstEventAfterMs"] <= 500
-    assert 500 <= over_http1["readForMs"] <= 5_000
-    assert over_http1["events"] >= 1
-    assert over_http1["bytes"] >= over_http1["largestEventBytes"] > 0
-    assert lines["orders over HTTP/1.1"]["status"] == "passed"
+    assert [(each["transport"], each["httpVersion"]) for each in shown["transports"]] == [
+        ("http2", "HTTP/2"),
+        ("http1", "HTTP/1.1"),
+    ]
+    over_http2, over_http1 = shown["transports"]
+    assert over_http2["streamsPerConnection"] == here.aws.settings.max_concurrent_streams
+    assert min(over_http2["initialWindowBytes"], over_http2["largestFrameBytes"]) >= 16_384
+    assert over_http1["streamsPerConnection"] is over_http1["initialWindowBytes"] is None
+    for each in (over_http2, over_http1):
+        assert (each["error"], each["tls"]) == (None, None)
+        assert 0 < each["answeredAfterMs"] <= each["firstEventAfterMs"]
+        assert each["readForMs"] >= 500
+        assert each["events"] >= 1
+        assert each["bytes"] >= each["largestEventBytes"] > 0
+    assert lines["orders over HTTP/2"]["status"] == lines["orders over HTTP/1.1"]["status"] == "passed"
     assert "subscribing to orders" not in lines  # no dry run of what is done in earnest
     subscribed = {
         "ConsumerARN": here.consumers["orders"],
@@ -211,6 +220,32 @@ def test_one_shard_is_read_over_each_transport(run: Run, world: Callable[..., Wo
     }
     assert _subscriptions(here, before) == [subscribed] * 2
     assert here.leases() == {}
+
+
+class OnlyHttp1(CuttingProxy):
+    """Stands before a server, and answers HTTP/2 as one that does not know it."""
+
+    def _forward(self, source: socket.socket, sink: socket.socket, limit: int | None, client: socket.socket) -> None:
+        if source is client and source.recv(3, socket.MSG_PEEK) == b"PRI":
+            client.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+            client.shutdown(socket.SHUT_RDWR)
+            sink.shutdown(socket.SHUT_RDWR)
+        else:
+            super()._forward(source, sink, limit, client)
+
+
+def test_an_endpoint_without_http2_is_told(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    with OnlyHttp1(urlsplit(here.aws.endpoint_url).port or 0, lambda _number: None) as proxy:
+        url = f"http://127.0.0.1:{proxy.port}"
+        found = run("doctor", "--manifest", here.manifest, "--endpoint-url", url, *SUBSCRIBE)
+    over_http2, over_http1 = found.data["subscription"]["transports"]
+    assert found.code == 0
+    assert (over_http2["httpVersion"], over_http2["events"]) == (None, 0)
+    assert "does not answer HTTP/2" in over_http2["error"]
+    assert (over_http1["httpVersion"], over_http1["error"]) == ("HTTP/1.1", None)
+    line = _lines(found)["orders over HTTP/2"]
+    assert (line["status"], line["fix"][:38]) == ("unknown", "none where queries may use HTTP/1.1, w")
 
 
 def test_the_measurement_is_a_table_below_the_findings(run: Run, world: Callable[..., World], switch: Switch) -> None:

@@ -20,7 +20,7 @@ from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
-from hyperframe.frame import GoAwayFrame
+from hyperframe.frame import Frame, GoAwayFrame
 from multidict import CIMultiDict
 
 from .http import MAX_BODY, Answer, Answerer, Incoming, cut
@@ -36,6 +36,7 @@ _STREAM_WINDOW: Final = 1 << 20
 _CONNECTION_WINDOW: Final = 16 << 20
 _SLICE: Final = 256 << 10
 """Most bytes of one response before it is the turn of another."""
+_ANY_STREAM: Final = (1 << 31) - 1
 _NO_CONTENT: Final = frozenset({204, 304})
 
 
@@ -54,7 +55,7 @@ class Http2(asyncio.Protocol):
         self.when_lost: list[Callable[[BaseException | None], None]] = []
         self._answer = answer
         self._max_concurrent_streams = max_concurrent_streams
-        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=False))
+        self._h2 = _Connection(H2Configuration(client_side=False, header_encoding=False))
         self._transport: asyncio.Transport | None = None
         self._streams: dict[int, _Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -64,7 +65,7 @@ class Http2(asyncio.Protocol):
         self._paused = False
         self._frozen = 0
         self._last_stream: int | None = None
-        """The last stream that is processed, once GOAWAY was sent."""
+        """The last stream that is processed, once either side has sent GOAWAY: the connection closes when it has none."""
         self._initiated = False
 
     # -- the connection
@@ -177,6 +178,9 @@ class Http2(asyncio.Protocol):
             case StreamReset():
                 if (stream := self._streams.get(event.stream_id)) is not None:
                     self._forget(stream)
+            case ConnectionTerminated(error_code=ErrorCodes.NO_ERROR):
+                self._last_stream = _ANY_STREAM
+                self._close_if_idle()
             case ConnectionTerminated():
                 self.close()
 
@@ -248,6 +252,9 @@ class Http2(asyncio.Protocol):
         self.take_back(stream)
         if stream.task is not None and stream.task is not asyncio.current_task():
             stream.task.cancel()
+        self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
         if self._last_stream is not None and not self._streams:
             self.close()
 
@@ -322,7 +329,9 @@ class Http2(asyncio.Protocol):
 
     def go_away(self, stream: _Stream, error_code: int, *, grace: bool) -> None:
         """Send GOAWAY; without grace, this stream and those above are given up."""
-        self._last_stream = self._h2.highest_inbound_stream_id if grace else max(0, stream.id - 2)
+        last = self._h2.highest_inbound_stream_id if grace else max(0, stream.id - 2)
+        # A later one must not take back what an earlier one said.
+        self._last_stream = last if self._last_stream is None else min(last, self._last_stream)
         self._flush()
         # h2 would end the connection with it.
         frame = GoAwayFrame(0, last_stream_id=self._last_stream, error_code=error_code)
@@ -331,9 +340,10 @@ class Http2(asyncio.Protocol):
         self._give_up(above=self._last_stream, but=stream)
 
     def cut(self, *, reset: bool) -> None:
-        """Cut the connection."""
+        """Cut the connection; ends the other streams, too."""
         if self._transport is not None:
             cut(self._transport, reset=reset)
+        self._give_up()
 
     async def freeze(self, seconds: float) -> None:
         """Neither read nor write for some time."""
@@ -347,6 +357,15 @@ class Http2(asyncio.Protocol):
             if self._transport is not None and not self._frozen:
                 self._transport.resume_reading()
                 self._pump()
+
+
+class _Connection(H2Connection):
+    """h2's, which would end with a client's GOAWAY. The SDK for JavaScript sends one while it still reads a subscription."""
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
+        event = ConnectionTerminated()
+        event.error_code = frame.error_code
+        return [], [event]
 
 
 class _Stream(Wire):

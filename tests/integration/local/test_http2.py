@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
+from hyperframe.frame import GoAwayFrame
 
 from kinesis_efo.local import (
     AwsError,
@@ -291,6 +292,27 @@ def test_a_lost_connection_ends_its_subscriptions(run: Run, tls: bool) -> None:
         streams = [subscribe(client, consumer, shard) for shard in range(2)]
         client.until(lambda: all(keys(client.bodies[stream]) for stream in streams))
     until(lambda: open_shards(bench) == [])
+
+
+def test_a_goaway_of_the_client_s_lets_its_open_streams_go_on(run: Run) -> None:
+    bench = run(resubscribe_seconds=0)
+    consumer = spread(bench, 1)
+    with bench.http2() as client:
+        stream = subscribe(client, consumer)
+        client.until(lambda: keys(client.bodies[stream]) == ["0"])
+        # Not by h2, which would take no more.
+        client.socket.sendall(GoAwayFrame(0, last_stream_id=0).serialize())
+        fill(bench, 1)
+        client.until(lambda: keys(client.bodies[stream]) == ["0", "big"])
+        client.reset(stream)
+        client.to_end()
+        assert (client.closed, client.goaways) == ("end", [])
+    with bench.http2() as client:
+        subscribe(client, consumer)
+        client.until(lambda: keys(client.bodies[stream]))
+        client.socket.sendall(GoAwayFrame(0, last_stream_id=0, error_code=ErrorCodes.PROTOCOL_ERROR).serialize())
+        client.to_end()
+    assert open_shards(bench) == []
 
 
 def test_a_subscription_that_ends_by_itself_ends_its_stream_well(run: Run) -> None:
@@ -626,6 +648,13 @@ def test_stopping_ends_every_connection_and_leaves_nothing_behind(run: Run) -> N
         client.h2.increment_flow_control_window((1 << 31) - 1 - 65_535)
         subscribe(client, consumer, shard)
     until(lambda: open_shards(bench) == [0, 1, 2, 3])
+    clients.append(
+        bench.http2(
+            upgrade=b"POST / HTTP/1.1\r\nHost: local\r\nX-Amz-Target: Kinesis_20131202.ListStreams\r\n"
+            b"Content-Length: 2\r\n\r\n{}"
+        )
+    )
+    assert clients[-1].answer(1)[0] == 200
     silent = [socket.create_connection(("127.0.0.1", each), timeout=20) for each in (bench.aws.port, port)]
     assert folder.exists()
     bench.aws.stop()

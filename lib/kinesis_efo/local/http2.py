@@ -10,6 +10,7 @@ import base64
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +18,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
-from h2.exceptions import ProtocolError
+from h2.exceptions import ProtocolError, StreamClosedError
 from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import Frame, GoAwayFrame
@@ -179,7 +180,8 @@ class Http2(asyncio.Protocol):
                 if (stream := self._streams.get(event.stream_id)) is not None:
                     self._forget(stream)
             case ConnectionTerminated(error_code=ErrorCodes.NO_ERROR):
-                self._last_stream = _ANY_STREAM
+                if self._last_stream is None:
+                    self._last_stream = _ANY_STREAM
                 self._close_if_idle()
             case ConnectionTerminated():
                 self.close()
@@ -190,16 +192,19 @@ class Http2(asyncio.Protocol):
         if self._last_stream is not None and stream_id > self._last_stream:
             return
         if len(self._streams) >= self._max_concurrent_streams:
-            self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            # The client may have given it up in the same breath.
+            with suppress(StreamClosedError):
+                self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         self._streams[stream_id] = _Stream(self, stream_id, _request(headers))
 
     def _receive(self, stream: _Stream, data: bytes, *, more: bool) -> None:
         stream.body += data
         if len(stream.body) > MAX_BODY:
-            self._h2.send_headers(stream.id, [(":status", "413")], end_stream=True)
-            if more:
-                self._h2.reset_stream(stream.id, ErrorCodes.NO_ERROR)
+            with suppress(StreamClosedError):
+                self._h2.send_headers(stream.id, [(":status", "413")], end_stream=True)
+                if more:
+                    self._h2.reset_stream(stream.id, ErrorCodes.NO_ERROR)
             self._forget(stream)
 
     def _serve(self, stream: _Stream) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
-from hyperframe.frame import GoAwayFrame
+from hyperframe.frame import GoAwayFrame, HeadersFrame, RstStreamFrame
 
 from kinesis_efo.local import (
     AwsError,
@@ -37,6 +37,7 @@ from .conftest import Bench, until
 
 Run = Callable[..., Bench]
 SHARD = "shardId-{:012d}"
+REQUEST = [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "localhost")]
 
 
 def subscribe(client: H2Client, consumer: str, shard: int = 0, kind: str = "TRIM_HORIZON") -> int:
@@ -269,7 +270,12 @@ def test_a_stream_too_many_is_refused_and_the_connection_survives(run: Run) -> N
         again = subscribe(client, consumer, 3)
         client.until(lambda: keys(client.bodies[again]) == ["3"])
         assert bench.aws.kinesis.calls("SubscribeToShard") == 4
-        assert client.closed is None
+        # One more, and given up before the server has read either.
+        headers = HeadersFrame(21, client.h2.encoder.encode(REQUEST), flags=["END_HEADERS", "END_STREAM"])
+        client.socket.sendall(headers.serialize() + RstStreamFrame(21, error_code=8).serialize())
+        client.ping()
+        assert client.goaways == []
+        assert open_shards(bench) == [1, 2, 3]
 
 
 def test_a_stream_that_the_client_resets_ends_its_subscription_alone(run: Run) -> None:
@@ -514,7 +520,7 @@ def test_a_cut_connection_takes_all_its_streams_with_it(run: Run, step: Any, clo
 
 
 def test_a_frozen_connection_answers_no_ping_until_it_thaws(run: Run) -> None:
-    bench, client, streams = faulty(run, Freeze(1.0), "frame")
+    bench, client, streams = faulty(run, Freeze(3.0), "frame")
     with client:
         put(bench, 0, "struck")
         put(bench, 1, "more")

@@ -16,8 +16,8 @@ async function main(endpoint, StreamName, ConsumerARN, wanted) {
     if (records.length >= Number(wanted)) break;
   }
   const handler = client.config.requestHandler.constructor.name;
-  console.log(JSON.stringify({ shards, records, handler }));
-  client.destroy();
+  // The SDK would wait until the subscription ends by itself.
+  process.stdout.write(JSON.stringify({ shards, records, handler }), () => process.exit(0));
 }
 
 main(...process.argv.slice(2)).catch((error) => {

@@ -269,7 +269,9 @@ class Connection(asyncio.BufferedProtocol):
         if response is not None and stream_id in self._through_h2:
             # `h2` compares the length of these bodies with their content-length.
             self._tell_h2(DataFrame(stream_id, data=bytes(piece)).serialize())
-            self._h2.increment_flow_control_window(len(piece))
+            if piece:
+                self._h2.increment_flow_control_window(len(piece))
+            self._unreturned += padding
         else:
             self._unreturned += len(piece) + padding
         if response is not None:

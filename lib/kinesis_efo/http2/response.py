@@ -19,6 +19,8 @@ LEAST_WINDOW: Final = 8 << 10
 LARGEST_WINDOW: Final = 512 << 10
 """Bytes beyond which a larger window brings no more throughput."""
 
+_CRUMBS: Final = 1024
+
 
 class WindowOverflow(Exception):
     """The service sent more than the stream's window allows."""
@@ -152,8 +154,16 @@ class Response:
         if size + padding > self._window:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
-        # A view would keep all of the buffer that it is part of, which other streams write to.
-        self._chunks.append(bytes(piece))
+        if not size:
+            # Nobody reads padding, and an empty chunk would be the end.
+            self.widen()
+            return
+        # A view would keep all of the buffer that it is part of, which other streams write to. Each chunk has its price in memory,
+        # however small it is: the window would not bound that of many.
+        if self._chunks and len(self._chunks[-1]) + size <= _CRUMBS:
+            self._chunks[-1] += bytes(piece)
+        else:
+            self._chunks.append(bytes(piece))
         self._unread += size
         self._wake()
 

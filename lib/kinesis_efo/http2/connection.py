@@ -99,6 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self._room_to_send: asyncio.Event = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
         self._holding = False
+        self._flushing = False
         self._unsent = bytearray()
 
     # -- for requests
@@ -199,10 +200,10 @@ class Connection(asyncio.BufferedProtocol):
         """See `Carrier`."""
         response = self._responses.get(stream_id)
         if response is not None and response.status and stream_id not in self._through_h2:
-            self._send_frame(WindowUpdateFrame(stream_id, window_increment=size))
+            self._say(WindowUpdateFrame(stream_id, window_increment=size))
         else:
             self._h2.increment_flow_control_window(size, stream_id)
-            self._flush()
+        self._flush_soon()
 
     def cancel(self, stream_id: int) -> None:
         """See `Carrier`."""
@@ -279,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
         elif stream_id > self._h2.highest_outbound_stream_id:
             raise MalformedFrame(f"data of stream {stream_id}, which was never opened")
         if self._unreturned > _CONNECTION_WINDOW // 4:
-            self._send_frame(WindowUpdateFrame(0, window_increment=self._unreturned))
+            self._say(WindowUpdateFrame(0, window_increment=self._unreturned))
             self._unreturned = 0
 
     def ended(self, stream_id: int) -> None:
@@ -367,14 +368,20 @@ class Connection(asyncio.BufferedProtocol):
                 return
             self._flush()
 
-    def _send_frame(self, frame: Frame) -> None:
+    def _say(self, frame: Frame) -> None:
         # A stream's window comes after the headers that open it.
         self._unsent += self._h2.data_to_send()
         self._unsent += frame.serialize()
-        self._flush()
+
+    def _flush_soon(self) -> None:
+        # Readers wake up together: what they say is sent in one piece, too.
+        if not self._flushing:
+            self._flushing = True
+            self.ready.get_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         # What is said while frames are read is sent after the last of them, in one piece.
+        self._flushing = False
         transport = self._transport
         if self._holding or transport is None or self._lost is not None:
             return

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.coordinator import Attention, Coordinator
@@ -70,7 +71,7 @@ class Fetcher:
         self._reading: Counter[ShardKey] = Counter()
         self._allowed = Signal()
         self._failure: KinesisEfoError | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
 
     def start(self, coordinator: Coordinator, attention: Attention) -> None:
         """Begin to watch the streams, and to read what is asked for and allowed.
@@ -80,16 +81,17 @@ class Fetcher:
             attention: Learns in which shards something happens.
         """
         self._coordinator, self._attention = coordinator, attention
-        self._spawn(self._watch.run)
+        self._watching = in_background(self._watch.run(), "watching the shards", self.failed)
 
     async def stop(self) -> None:
         """Stop fetching and close all connections. Waiting calls fail."""
         self._failure = self._failure or FetcherUnreachableError("the fetcher has stopped: its query has ended")
         self._wake_all()
         closing = [task for feed in self._feeds.values() if (task := feed.close())]
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*closing, *self._tasks, return_exceptions=True)
+        if self._watching is not None:
+            self._watching.cancel()
+            closing.append(self._watching)
+        await asyncio.gather(*closing, return_exceptions=True)
         self._feeds.clear()
 
     @property
@@ -280,17 +282,6 @@ class Fetcher:
         self._attention.wake()
         for signal in (self._allowed, *(feed.news for feed in self._feeds.values())):
             signal.notify()
-
-    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async def guarded() -> None:
-            try:
-                await work()
-            except KinesisEfoError as error:
-                self.failed(error)
-
-        task = asyncio.create_task(guarded())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def check(self) -> None:
         """Raise the error that keeps it from reading, if there is one."""

@@ -423,6 +423,13 @@ class Connection(asyncio.BufferedProtocol):
         self._changed(self)
 
     async def _keep(self) -> None:
+        """Look after the connection. Without that, nobody would notice that it is dead: where it fails, the connection goes."""
+        try:
+            await self._look_after()
+        except Exception as error:
+            self.abort(ConnectionLost(f"the connection could not be looked after: {type(error).__name__}: {error}"))
+
+    async def _look_after(self) -> None:
         """Ask for a sign of life where none came, and close the connection where nobody needs it."""
         while True:
             now = self._clock.monotonic()

@@ -13,6 +13,7 @@ from typing import Final
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.event_index import EventIndex
@@ -93,7 +94,10 @@ class Cluster:
     def start(self, coordinator: Coordinator) -> None:
         """See `Fetching`."""
         self._coordinator = coordinator
-        self._tasks = [asyncio.create_task(self._watch.run()), asyncio.create_task(self._run())]
+        self._tasks = [
+            in_background(self._watch.run(), "watching the shards", coordinator.failed),
+            in_background(self._run(), "watching the fetchers", coordinator.failed),
+        ]
 
     async def stop(self) -> None:
         """See `Fetching`. The fetchers close their subscriptions, and say so."""

@@ -22,6 +22,7 @@ from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
@@ -236,6 +237,24 @@ async def test_checkpoints_are_written_also_where_nobody_polls() -> None:
     rows = {key: query.store.lease(f"orders:{key.shard}") for key in tips}
     assert {key: row.position for key, row in rows.items()} == dict(tips)
     assert [row.record for _, row in sorted(rows.items())] == [everything(stream)[0][1], None]
+
+
+@scenario
+async def test_whatever_ends_the_watch_over_the_shards_reaches_the_query() -> None:
+    class Broken(ModelStream):
+        """Answers from the second time on what nobody expects."""
+
+        listings = 0
+
+        async def shards(self, stream_arn: str) -> list[Shard]:
+            self.listings += 1
+            return await super().shards(stream_arn) if self.listings == 1 else [None]  # type: ignore[list-item]
+
+    stream = Broken()
+    async with Query(stream) as query:
+        with pytest.raises(FetcherError, match="watching the shards failed: AttributeError") as caught:
+            await asyncio.wait_for(until_read(query, horizon(stream), 1), 100)
+        assert isinstance(caught.value.__cause__, AttributeError)
 
 
 @scenario

@@ -91,14 +91,13 @@ class Streams:
         }
 
     def lease_info(self, key: ShardKey, position: Position) -> LeaseInfo:
-        """What a shard's lease holds when it is created."""
-        shard = self.stream(key.stream).shard(key.shard)
-        return LeaseInfo(
-            start=position,
-            parents=frozenset(shard.parents) if shard else frozenset(),
-            starting_hash_key=str(shard.hash_range[0]) if shard else None,
-            ending_hash_key=str(shard.hash_range[1]) if shard else None,
-        )
+        """What a shard's row holds when it is created."""
+        # The lineage also knows the children that a last event announced, before ListShards does.
+        lineage = self.stream(key.stream).lineage
+        if key.shard not in lineage:
+            return LeaseInfo(position)
+        shard = lineage[key.shard]
+        return LeaseInfo(position, frozenset(shard.parents), *map(str, shard.hash_range))
 
     async def check_loss(self, offset: Mapping[ShardKey, Position]) -> None:
         """Look for shards that are lost, whenever the offset names other shards than before.

@@ -147,12 +147,16 @@ class Checkpoints:
             self._clean_soon()
 
     def want(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
-        """Name the shards that the query reads now. Those without a row get one.
+        """Name the shards that the query reads now. Those without a row get one, and rows that lack something are completed.
 
         Args:
             shards: All of them, with what their rows say when they are created.
         """
-        new = shards.keys() - self._wanted.keys()
+        new = {
+            shard
+            for shard, info in shards.items()
+            if (known := self._wanted.get(shard)) is None or info.is_known != known.is_known
+        }
         gone = self._wanted.keys() - shards.keys()
         # A shard may be read to its end before its row is created: without one, it would seem never to have been read.
         self._finished |= {
@@ -336,9 +340,10 @@ class Checkpoints:
     def _created(self, shard: ShardKey) -> Lease | None:
         """The row of a shard that has none; None where nothing is known of it."""
         key, noted = self._keys.encode(shard), self._noted.get(shard)
+        info = self._wanted.get(shard) or self._finished.get(shard)
         if (old := self._old.get(shard)) is not None:
-            row = replace(old, key=key, counter=0, owner=None, endpoint=None)
-        elif (info := self._wanted.get(shard) or self._finished.get(shard)) is not None:
+            row = replace(old if info is None else old.completed(info), key=key, counter=0, owner=None, endpoint=None)
+        elif info is not None:
             row = Lease.new(key, info)
         else:
             return None
@@ -351,14 +356,13 @@ class Checkpoints:
 
     def _changed(self, shard: ShardKey, row: Lease, *, last: bool) -> Lease | None:
         """A shard's row with what was noted since; None where it says so already."""
-        noted = self._noted.get(shard)
+        noted, info = self._noted.get(shard), self._wanted.get(shard)
+        complete = row if info is None else row.completed(info)
         if noted is not None and noted.is_news_to(row):
-            return self._seen(shard, noted.stored_in(row))
-        return (
-            self._seen(shard, row.renewed())
-            if self._is_outdated(shard, row, 1.0 if last else REFRESH_INTERVAL)
-            else None
-        )
+            return self._seen(shard, noted.stored_in(complete))
+        if complete != row or self._is_outdated(shard, row, 1.0 if last else REFRESH_INTERVAL):
+            return self._seen(shard, complete.renewed())
+        return None
 
     def _is_outdated(self, shard: ShardKey, row: Lease, seconds: float) -> bool:
         """Whether a shard was read without anything new for so much longer than its row says."""

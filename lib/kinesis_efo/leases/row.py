@@ -55,6 +55,11 @@ class LeaseInfo:
     starting_hash_key: str | None = None
     ending_hash_key: str | None = None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether anybody has told of the shard: every shard has hash keys."""
+        return self.starting_hash_key is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -118,6 +123,15 @@ class Lease:
             parents=info.parents,
             starting_hash_key=info.starting_hash_key,
             ending_hash_key=info.ending_hash_key,
+        )
+
+    def completed(self, info: LeaseInfo) -> Self:
+        """The row with what it lacks of its shard: a KCL application needs parents and hash keys."""
+        return replace(
+            self,
+            parents=self.parents | info.parents,
+            starting_hash_key=self.starting_hash_key or info.starting_hash_key,
+            ending_hash_key=self.ending_hash_key or info.ending_hash_key,
         )
 
     def taken(self, owner: str, endpoint: str, epoch: int) -> Self:

@@ -109,6 +109,7 @@ class Planner:
         self._clock = clock
         self._offset: Offset | None = None
         self._committed: Offset | None = None
+        self._unknown: list[ShardKey] = []
         self._failure: KinesisEfoError | None = None
         self._tips: asyncio.Task[Offset] | None = None
 
@@ -165,12 +166,16 @@ class Planner:
 
     def _follow(self, offset: Offset) -> None:
         """Take note of which shards the query reads."""
-        if self._offset is None or (offset is not self._offset and offset.keys() != self._offset.keys()):
+        changed = self._offset is None or (offset is not self._offset and offset.keys() != self._offset.keys())
+        if changed or any(self._streams.lease_info(key, offset[key]).is_known for key in self._unknown):
             self._want_checkpoints(offset)
         self._offset = offset
 
     def _want_checkpoints(self, offset: Offset) -> None:
-        self._checkpoints.want({key: self._streams.lease_info(key, offset[key]) for key in offset})
+        shards = {key: self._streams.lease_info(key, offset[key]) for key in offset}
+        # So new that no listing had them yet: their rows are completed once one does.
+        self._unknown = [key for key, info in shards.items() if not info.is_known]
+        self._checkpoints.want(shards)
 
     async def commit(self, offset: Offset) -> None:
         """Drop what Spark will not ask for again, and move the checkpoints.

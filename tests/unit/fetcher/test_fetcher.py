@@ -257,6 +257,36 @@ async def test_whatever_ends_the_watch_over_the_shards_reaches_the_query() -> No
         assert isinstance(caught.value.__cause__, AttributeError)
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_rows_of_children_name_their_parents_and_hash_keys_also_before_they_are_listed(listed: bool) -> None:
+    class Late(ModelStream):
+        """Lists no children, or only after a while."""
+
+        async def shards(self, stream_arn: str) -> list[Shard]:
+            late = not listed or LoopClock().monotonic() < 1100
+            return [shard for shard in await super().shards(stream_arn) if not (late and shard.parents)]
+
+    async def main() -> None:
+        stream = Late()
+        stream.put(0, 30)
+        stream.split(0)
+        stream.put(1, 30)
+        stream.put(2, 30)
+        # A restart knows nothing of what the parent's last event announced.
+        children = Offset({ShardKey("orders", f"shardId-{n:012d}"): TRIM_HORIZON for n in (1, 2)})
+        async with Query(stream) as query:
+            offset = await until_read(query, children if listed else horizon(stream), 2 if listed else 3)
+            await asyncio.sleep(200)
+            await query.poll(offset)
+            await asyncio.sleep(20)
+            for number in (1, 2):
+                row = query.store.lease(f"orders:shardId-{number:012d}")
+                assert row.parents == {"shardId-000000000000"}
+                assert (row.starting_hash_key, row.ending_hash_key) == tuple(map(str, stream[number].hashes))
+
+    run(asyncio.wait_for(main(), 3600))
+
+
 @scenario
 async def test_a_merged_child_waits_for_both_parents() -> None:
     stream = ModelStream(shards=2)

@@ -97,6 +97,28 @@ def stray(name: str, checkpoint: Position = SHARD_END, epoch: int = 7, **more: o
     return Lease(f"s:{name}", 41, checkpoint=checkpoint, epoch=epoch, stream=EARLIER, **more)  # type: ignore[arg-type]
 
 
+# -- parents and hash keys
+
+
+@scenario
+async def test_a_row_that_lacks_parents_and_hash_keys_is_completed_once_they_are_known(f: Fixture) -> None:
+    f.put(Lease("s:p", 5, checkpoint=Position.after(3), continuation=3, epoch=1, stream=STREAM))
+    checkpoints = await f.run(epoch=2).begin()
+    checkpoints.want(infos("pq"))
+    await asyncio.sleep(10)
+    assert [f.row(name).starting_hash_key for name in "pq"] == [None, None]
+    about = LeaseInfo(parents=frozenset({"o", "n"}), starting_hash_key="0", ending_hash_key="9")
+    checkpoints.want({shard("p"): about, shard("q"): about})
+    await asyncio.sleep(10)
+    for name, position in (("p", Position.after(3)), ("q", TRIM_HORIZON)):
+        row = f.row(name)
+        assert (row.parents, row.starting_hash_key, row.ending_hash_key) == ({"o", "n"}, "0", "9")
+        assert row.position == position
+    written = len(f.store.writes)
+    await asyncio.sleep(50)
+    assert len(f.store.writes) == written
+
+
 # -- of which stream
 
 

@@ -1,4 +1,4 @@
-"""Asks Kinesis for the shards of a stream and its retention. I/O only: `lineage` decides what follows from the shards."""
+"""Asks Kinesis for the shards of a stream, its retention and its consumer. I/O only: `lineage` decides what follows from the shards."""
 
 from __future__ import annotations
 
@@ -66,9 +66,17 @@ class ShardLister(Protocol):
         """
         ...
 
+    async def consumer_exists(self, consumer_arn: str) -> bool:
+        """Whether there is a consumer with that ARN, and it is not being deleted. One that is registered again has another.
+
+        Raises:
+            ClientError: Kinesis refused; botocore's exception.
+        """
+        ...
+
 
 class Topology:
-    """ListShards and DescribeStreamSummary through an aiobotocore client.
+    """ListShards, DescribeStreamSummary and DescribeStreamConsumer through an aiobotocore client.
 
     Args:
         client: An aiobotocore `kinesis` client whose retries cover throttling. The caller closes it.
@@ -103,6 +111,16 @@ class Topology:
     async def created(self, stream_arn: str) -> int:
         """See `ShardLister`."""
         return int((await self._summary(stream_arn))["StreamCreationTimestamp"].timestamp())
+
+    async def consumer_exists(self, consumer_arn: str) -> bool:
+        """See `ShardLister`."""
+        try:
+            answer = await self._client.describe_stream_consumer(ConsumerARN=consumer_arn)
+        except ClientError as error:
+            if cause_of(error) is Cause.MISSING:
+                return False
+            raise
+        return bool(answer["ConsumerDescription"]["ConsumerStatus"] != "DELETING")
 
     async def _summary(self, stream_arn: str) -> dict[str, Any]:
         answer = await self._client.describe_stream_summary(StreamARN=stream_arn)

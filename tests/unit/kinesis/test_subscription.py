@@ -650,7 +650,55 @@ async def test_a_failing_listshards_is_asked_again() -> None:
     topology = ScriptedTopology(refused("InternalFailure", status=500), ClientConnectionError("x"), [SHARD])
     world = ScriptedWorld(*[MISSING] * 5, topology=topology)
     await world.fails(ConsumerNotFoundError)
-    assert (topology.calls, world.elapsed) == (3, 2.5)
+    assert (topology.calls, world.elapsed) == (3, 2.51)
+
+
+@virtual
+async def test_a_consumer_that_exists_after_all_is_waited_for() -> None:
+    topology = ScriptedTopology([SHARD], consumer=[True])
+    world = await ScriptedWorld(MISSING, [payload(1)], MISSING, MISSING, [END], topology=topology).ends()
+    assert world.sink.continuations == [1, None]
+    assert world.stats.failures == {"ResourceNotFoundException": 3}
+
+
+@virtual
+async def test_a_consumer_that_kinesis_denies_for_ever_ends_the_patience() -> None:
+    topology = ScriptedTopology([SHARD], consumer=[True])
+    world = ScriptedWorld(*[MISSING] * 99, topology=topology)
+    await world.fails(RetriesExhaustedError, "ResourceNotFoundException", "11 in")
+
+
+@virtual
+async def test_a_description_that_fails_is_asked_for_again() -> None:
+    topology = ScriptedTopology(
+        [SHARD], consumer=[refused("LimitExceededException"), ClientConnectionError("x"), False]
+    )
+    await ScriptedWorld(*[MISSING] * 5, topology=topology).fails(ConsumerNotFoundError)
+    assert topology.described == 3
+
+
+@virtual
+async def test_without_the_permission_to_describe_the_consumer_the_message_says_so() -> None:
+    denied = refused("AccessDeniedException", "not authorized", operation="DescribeStreamConsumer")
+    world = ScriptedWorld(MISSING, topology=ScriptedTopology([SHARD], consumer=[denied]))
+    await world.fails(ConsumerNotFoundError, CONSUMER_ARN, "allow kinesis:DescribeStreamConsumer to the job's role")
+
+
+@virtual
+async def test_a_thousand_shards_that_miss_something_at_once_ask_once() -> None:
+    shards = [f"shardId-{number:012d}" for number in range(1000)]
+    clock, topology = LoopClock(), ScriptedTopology(shards, consumer=[True])
+    transports = [ScriptedTransport(clock, MISSING, MISSING, [END]) for _ in shards]
+    context = ReadContext(STREAM, SOURCE, transports[0], topology, TEN, clock=clock)
+    sink = Sink(clock, {})
+    subscriptions = [ShardSubscription(context, shard, TRIM_HORIZON, sink) for shard in shards]
+    for subscription, transport in zip(subscriptions, transports, strict=True):
+        subscription._transport = transport
+    began = clock.monotonic()
+    await asyncio.gather(*(subscription.run() for subscription in subscriptions))
+    seconds = clock.monotonic() - began
+    assert len(sink.events) == 1000
+    assert max(topology.calls, topology.described) <= 1 + seconds / 5
 
 
 # -- the end that Kinesis does not announce

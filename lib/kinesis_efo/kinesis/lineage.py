@@ -33,6 +33,11 @@ class Shard:
     last: int | None = None
 
 
+def announced(children: Iterable[Shard]) -> tuple[ChildShard, ...]:
+    """Children in the form in which their parent's last event announces them."""
+    return tuple(ChildShard(shard.shard_id, shard.parents, *shard.hash_range) for shard in children)
+
+
 class Lineage:
     """The shards of one stream and how they descend from each other.
 

@@ -1,4 +1,4 @@
-"""Asks Kinesis which shards and which consumer of a stream exist: once for all shards that miss something at the same time.
+"""Asks Kinesis which shards and which consumer of a stream exist: once for all subscriptions that miss something at a time.
 
 A fault may hit a thousand shards at once, and Kinesis allows few such calls in a second, for all of an account.
 """
@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.kinesis.events import ChildShard
+from kinesis_efo.kinesis.lineage import Shard, announced
 from kinesis_efo.kinesis.topology import ShardLister
 from kinesis_efo.manifest import StreamRef
 
@@ -32,13 +34,23 @@ class Presence:
         self._shards = _Shared(lambda: lister.shards(stream.stream_arn), clock)
         self._consumer = _Shared(lambda: lister.consumer_exists(stream.consumer_arn or ""), clock)
 
-    async def shards(self) -> set[str]:
-        """The ids of the stream's shards.
+    async def shards(self) -> list[Shard]:
+        """The stream's shards.
 
         Raises:
             ClientError: Kinesis refused; botocore's exception.
         """
-        return {shard.shard_id for shard in await self._shards.get()}
+        return await self._shards.get()
+
+    async def end(self, shard_id: str) -> tuple[int, tuple[ChildShard, ...]] | None:
+        """The last number of a shard and its children; None where it is open, or not listed.
+
+        Raises:
+            ClientError: Kinesis refused; botocore's exception.
+        """
+        shards = await self._shards.get()
+        last = next((shard.last for shard in shards if shard.shard_id == shard_id), None)
+        return None if last is None else (last, announced(shard for shard in shards if shard_id in shard.parents))
 
     async def consumer(self) -> bool:
         """Whether the consumer with the ARN of the manifest exists.

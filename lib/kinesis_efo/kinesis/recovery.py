@@ -190,7 +190,7 @@ class Recovery:
         """
         where = f"stream {self._stream.name!r}, shard {self._shard_id}"
         try:
-            listed = await self._presence.shards()
+            listed = {shard.shard_id for shard in await self._presence.shards()}
         except Exception as error:
             found = classify(error)
             if found.verdict is Verdict.MISSING:

@@ -15,7 +15,7 @@ from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.backoff import Backoff
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal, replaced
-from kinesis_efo.kinesis.lineage import Lineage, Shard
+from kinesis_efo.kinesis.lineage import Lineage, Shard, announced
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention, predates
 from kinesis_efo.kinesis.stats import SubscriptionStats
@@ -133,8 +133,7 @@ class Stream:
 
     def children(self, shard_id: str) -> tuple[ChildShard, ...]:
         """The children of a shard, in the form in which its last event announces them."""
-        shards = [self.lineage[child] for child in self.lineage.children(shard_id)]
-        return tuple(ChildShard(shard.shard_id, shard.parents, *shard.hash_range) for shard in shards)
+        return announced(self.lineage[child] for child in self.lineage.children(shard_id))
 
     async def check_loss(self, positions: Mapping[str, Position], *, resumed: bool) -> None:
         """Report shards that were trimmed before they were read, wholly or from their beginning.

@@ -26,6 +26,7 @@ from kinesis_efo.errors import (
     SubscriptionError,
 )
 from kinesis_efo.kinesis.events import ChildShard, Event
+from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State
@@ -731,6 +732,46 @@ async def test_an_announced_end_of_a_closed_shard_is_delivered_once() -> None:
     world.subscription.close_at(10, CHILDREN)
     await world.ends()
     assert world.sink.continuations == [9, None]
+
+
+CLOSED = (Shard(SHARD, (), (0, 9), first=1, last=5), Shard("c1", (SHARD,), (0, 9), first=7))
+
+
+@virtual
+async def test_a_closed_shard_that_never_announces_its_end_is_looked_up_at_once() -> None:
+    world = await ScriptedWorld([payload(5)], *[[]] * 20, topology=ScriptedTopology(CLOSED)).ends()
+    assert world.sink.continuations == [5, None]
+    assert world.sink.events[-1].head.children == CHILDREN
+    assert (len(world.transport.calls), world.topology.calls, world.stats.failures) == (2, 1, {})
+
+
+@virtual
+async def test_a_clean_end_before_the_last_number_is_a_fault() -> None:
+    world = ScriptedWorld([payload(4)], *[[]] * 20, topology=ScriptedTopology(CLOSED))
+    await world.fails(RetriesExhaustedError, "ended without a single event")
+
+
+@virtual
+async def test_where_the_shards_cannot_be_listed_a_clean_end_is_a_fault_as_ever() -> None:
+    topology = ScriptedTopology(refused("InternalFailure", status=500), CLOSED)
+    world = await ScriptedWorld([payload(5)], *[[]] * 20, topology=topology).ends()
+    assert world.stats.failures == {"FrameError": 1}
+
+
+@virtual
+async def test_a_thousand_shards_that_end_at_once_are_listed_once_in_five_seconds() -> None:
+    shards = [Shard(f"shardId-{number:012d}", (), (0, 9), first=1, last=5) for number in range(1000)]
+    clock, topology = LoopClock(), ScriptedTopology(shards)
+    transport = ScriptedTransport(clock)
+    context = ReadContext(STREAM, SOURCE, transport, topology, TEN, clock=clock)
+    sink = Sink(clock, {})
+    subscriptions = [ShardSubscription(context, shard.shard_id, Position.after(4), sink) for shard in shards]
+    for subscription in subscriptions:
+        subscription._transport = ScriptedTransport(clock, [], [], [payload(5)], [])
+    began = clock.monotonic()
+    await asyncio.gather(*(subscription.run() for subscription in subscriptions))
+    assert sink.continuations.count(None) == 1000
+    assert topology.calls <= 1 + (clock.monotonic() - began) / 5
 
 
 # -- the log

@@ -127,7 +127,7 @@ _DECODER: Final = msgspec.json.Decoder(_Payload)
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
 _STILL: Final = 0
 _NUMBER_NAME: Final = b'"SequenceNumber"'
-_NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d+)"')
+_NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d{1,%d})"' % _MOST_DIGITS)
 
 
 def last_record(payload: bytes, through: int | None = None) -> int | None:
@@ -159,7 +159,8 @@ def read_head(payload: bytes) -> EventHead:
 
     Raises:
         FrameError: It is not JSON or not an event, or it is one that can neither continue nor end: with neither a
-            continuation nor children, or with both.
+            continuation nor children, or with both. Or its continuation lies before its last record, which would come twice,
+            or never.
 
     >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"Data":""}]}')
     EventHead(continuation=42, millis_behind=7, records=1, children=(), still=False)
@@ -169,12 +170,13 @@ def read_head(payload: bytes) -> EventHead:
     if (continuation is None) != bool(event.child_shards):
         found = "neither a continuation nor child shards" if continuation is None else "a continuation and child shards"
         raise FrameError(f"an event of {len(payload)} bytes has {found}; {_sketch(payload)}")
-    return EventHead(
-        None if continuation is None else _number("ContinuationSequenceNumber", continuation),
-        event.millis_behind_latest,
-        len(event.records),
-        _children(event.child_shards),
-    )
+    number = None if continuation is None else _number("ContinuationSequenceNumber", continuation)
+    if number is not None and event.records and (last := last_record(payload)) is not None and last > number:
+        raise FrameError(
+            f"an event of {len(payload)} bytes with {len(event.records)} records goes on at {number}, before its last record, {last}; "
+            f"{_sketch(payload)}"
+        )
+    return EventHead(number, event.millis_behind_latest, len(event.records), _children(event.child_shards))
 
 
 def read_answer(body: bytes) -> Answer:

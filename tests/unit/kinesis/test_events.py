@@ -85,6 +85,15 @@ def test_a_payload_that_is_not_an_event_is_refused_with_the_reason(payload: byte
         read_head(payload)
 
 
+def test_an_event_that_goes_on_before_its_own_last_record_is_broken() -> None:
+    records = [{"SequenceNumber": number, "Data": "eA==", "PartitionKey": "k"} for number in ("41", "42")]
+    with pytest.raises(FrameError, match="with 2 records goes on at 41, before its last record, 42"):
+        read_head(event(Records=records, ContinuationSequenceNumber="41"))
+    for continuation in ("42", "43"):
+        assert read_head(event(Records=records, ContinuationSequenceNumber=continuation)).records == 2
+    read_head(event(Records=[{"SequenceNumber": "9" * 5000}], ContinuationSequenceNumber="1"))
+
+
 def test_a_message_shows_how_the_event_begins_and_not_all_of_it() -> None:
     with pytest.raises(FrameError) as caught:
         read_head(event(ContinuationSequenceNumber=None, Padding="x" * 100_000))

@@ -702,6 +702,15 @@ async def test_a_thousand_shards_that_miss_something_at_once_ask_once() -> None:
     assert max(topology.calls, topology.described) <= 1 + seconds / 5
 
 
+@virtual
+async def test_an_event_that_steps_back_behind_its_records_is_not_delivered_but_asked_for_again() -> None:
+    back = payload(9, 2).replace(b'"SequenceNumber": "1"', b'"SequenceNumber": "12"')
+    world = await ScriptedWorld([payload(5), back, payload(20)], [payload(12, 2), END]).ends()
+    assert world.sink.continuations == [5, 12, None]
+    assert world.transport.positions == ["TRIM_HORIZON", "AFTER:5"]
+    assert world.stats.failures == {"FrameError": 1}
+
+
 # -- the end that Kinesis does not announce
 
 CHILDREN = (ChildShard("c1", (SHARD,), 0, 9),)

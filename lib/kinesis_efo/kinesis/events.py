@@ -10,7 +10,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from kinesis_efo.errors import FrameError
+from kinesis_efo.errors import FrameError, SequenceNumberError
 from kinesis_efo.positions import SHARD_END, Position
 
 T = TypeVar("T")
@@ -147,8 +147,31 @@ def last_record(payload: bytes, through: int | None = None) -> int | None:
         return max(
             (number for found in _NUMBER.finditer(payload) if (number := int(found[1])) <= through), default=None
         )
-    found = _NUMBER.match(payload, max(payload.rfind(_NUMBER_NAME), 0))
-    return int(found[1]) if found else None
+    found = _last_number(payload)
+    return None if found is None else int(found)
+
+
+def sequence_number(name: str, text: str) -> int:
+    """A sequence number as it came from Kinesis.
+
+    Args:
+        name: The name of its field, for messages.
+        text: The number.
+
+    Raises:
+        SequenceNumberError: It has leading zeros: as a number, it would go back without them.
+        FrameError: It is no number.
+
+    >>> sequence_number("SequenceNumber", "42")
+    42
+    """
+    if text.startswith("0") and len(text) > 1 and text.isdigit():
+        raise SequenceNumberError(
+            f"{name} {text[:80]!r} has leading zeros, which Kinesis' numbers never have. They would be asked for without the zeros, and a "
+            "server that compares texts finds nothing behind them: records would be skipped in silence. Read from a server that writes "
+            "sequence numbers as Kinesis does"
+        )
+    return _number(name, text)
 
 
 def read_head(payload: bytes) -> EventHead:
@@ -161,6 +184,7 @@ def read_head(payload: bytes) -> EventHead:
         FrameError: It is not JSON or not an event, or it is one that can neither continue nor end: with neither a
             continuation nor children, or with both. Or its continuation lies before its last record, which would come twice,
             or never.
+        SequenceNumberError: A sequence number has leading zeros.
 
     >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"Data":""}]}')
     EventHead(continuation=42, millis_behind=7, records=1, children=(), still=False)
@@ -170,12 +194,14 @@ def read_head(payload: bytes) -> EventHead:
     if (continuation is None) != bool(event.child_shards):
         found = "neither a continuation nor child shards" if continuation is None else "a continuation and child shards"
         raise FrameError(f"an event of {len(payload)} bytes has {found}; {_sketch(payload)}")
-    number = None if continuation is None else _number("ContinuationSequenceNumber", continuation)
-    if number is not None and event.records and (last := last_record(payload)) is not None and last > number:
-        raise FrameError(
-            f"an event of {len(payload)} bytes with {len(event.records)} records goes on at {number}, before its last record, {last}; "
-            f"{_sketch(payload)}"
-        )
+    number = None if continuation is None else sequence_number("ContinuationSequenceNumber", continuation)
+    if event.records and (digits := _last_number(payload)) is not None:
+        last = sequence_number("SequenceNumber", digits.decode())
+        if number is not None and last > number:
+            raise FrameError(
+                f"an event of {len(payload)} bytes with {len(event.records)} records goes on at {number}, before its last record, "
+                f"{last}; {_sketch(payload)}"
+            )
     return EventHead(number, event.millis_behind_latest, len(event.records), _children(event.child_shards))
 
 
@@ -188,6 +214,7 @@ def read_answer(body: bytes) -> Answer:
     Raises:
         FrameError: It is not JSON or not an answer, or one that can neither go on nor end: with neither an iterator nor
             children, or with both.
+        SequenceNumberError: A sequence number has leading zeros.
 
     >>> answer = read_answer(b'{"Records":[{"Data":"eA==","SequenceNumber":"42"}],"NextShardIterator":"i"}')
     >>> str(answer.events[0].through)
@@ -201,13 +228,18 @@ def read_answer(body: bytes) -> Answer:
     events = []
     if records:
         last = bytes(records[-1].sequence_number).strip(b'"').decode(errors="replace")
-        events.append(Event(body, EventHead(_number("SequenceNumber", last), behind, len(records))))
+        events.append(Event(body, EventHead(sequence_number("SequenceNumber", last), behind, len(records))))
     if answer.next_shard_iterator is None:
         events.append(Event(b"", EventHead(None, behind, 0, _children(answer.child_shards))))
     elif not records:
         events.append(Event(b"", EventHead(_STILL, behind, 0, still=True)))
     size = sum(len(bytes(record.data)) * 3 // 4 + len(bytes(record.partition_key)) - 2 for record in records)
     return Answer(tuple(events), answer.next_shard_iterator, behind, size, len(records))
+
+
+def _last_number(payload: bytes) -> bytes | None:
+    found = _NUMBER.match(payload, max(payload.rfind(_NUMBER_NAME), 0))
+    return found[1] if found else None
 
 
 def _children(children: list[_Child] | None) -> tuple[ChildShard, ...]:

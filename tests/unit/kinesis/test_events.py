@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.errors import FrameError
-from kinesis_efo.kinesis.events import ChildShard, Event, EventHead, last_record, read_head
+from kinesis_efo.errors import FrameError, SequenceNumberError
+from kinesis_efo.kinesis.events import ChildShard, Event, EventHead, last_record, read_answer, read_head
 from kinesis_efo.positions import SHARD_END, Position
 
 CHILD = {
@@ -92,6 +92,17 @@ def test_an_event_that_goes_on_before_its_own_last_record_is_broken() -> None:
     for continuation in ("42", "43"):
         assert read_head(event(Records=records, ContinuationSequenceNumber=continuation)).records == 2
     read_head(event(Records=[{"SequenceNumber": "9" * 5000}], ContinuationSequenceNumber="1"))
+
+
+@pytest.mark.parametrize(("continuation", "record"), [("0042", "42"), ("42", "0042"), ("042", "042")])
+def test_numbers_with_leading_zeros_are_refused(continuation: str, record: str) -> None:
+    records = [{"SequenceNumber": record, "Data": "eA=="}]
+    with pytest.raises(SequenceNumberError, match=r"'0+42' has leading zeros"):
+        read_head(event(Records=records, ContinuationSequenceNumber=continuation))
+    if record.startswith("0"):
+        with pytest.raises(SequenceNumberError, match="has leading zeros"):
+            read_answer(json.dumps({"Records": records, "NextShardIterator": "i"}).encode())
+    assert read_head(event(ContinuationSequenceNumber="0")).continuation == 0
 
 
 def test_a_message_shows_how_the_event_begins_and_not_all_of_it() -> None:

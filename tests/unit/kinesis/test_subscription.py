@@ -21,6 +21,7 @@ from kinesis_efo.errors import (
     InvalidRequestError,
     KeyUnusableError,
     RetriesExhaustedError,
+    SequenceNumberError,
     StreamNotFoundError,
     StreamReplacedError,
     SubscriptionError,
@@ -709,6 +710,14 @@ async def test_an_event_that_steps_back_behind_its_records_is_not_delivered_but_
     assert world.sink.continuations == [5, 12, None]
     assert world.transport.positions == ["TRIM_HORIZON", "AFTER:5"]
     assert world.stats.failures == {"FrameError": 1}
+
+
+@virtual
+async def test_numbers_with_leading_zeros_end_the_query_at_once() -> None:
+    zeros = payload(5).replace(b'"5"', b'"005"')
+    world = ScriptedWorld(SequenceNumberError("ContinuationSequenceNumber '005' has leading zeros"))
+    await world.fails(SequenceNumberError, SHARD, STREAM_ARN, "has leading zeros")
+    await ScriptedWorld([payload(4), zeros]).fails(SequenceNumberError, SHARD, "'005' has leading zeros")
 
 
 # -- the end that Kinesis does not announce

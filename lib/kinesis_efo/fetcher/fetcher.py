@@ -26,7 +26,7 @@ from kinesis_efo.fetcher.watch import ShardWatch
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
 from kinesis_efo.leases.lag import Lag
-from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -117,17 +117,17 @@ class Fetcher:
         feed = self._feed(key)
         return feed.from_position(position) if feed is not None else None
 
-    async def commit(self, offset: Offset) -> dict[ShardKey, int]:
+    async def commit(self, offset: Offset) -> dict[ShardKey, LastRecord]:
         """Drop what Spark will not ask for again.
 
         Args:
             offset: Positions up to which everything is processed.
 
         Returns:
-            For shards whose position has changed since the last call: the number of the last record up to there, where it is known.
+            For shards whose position has changed since the last call: the last record up to there, where it is known.
         """
         self.check()
-        records: dict[ShardKey, int] = {}
+        records: dict[ShardKey, LastRecord] = {}
         for key, position in offset.items():
             feed = self._feeds.get(key)
             if feed is None:
@@ -300,7 +300,7 @@ class Fetcher:
         return True
 
 
-def _last_record(feed: ShardFeed | None, position: Position) -> int | None:
-    """Number of the last record before a position, where the feed knows it: it may have begun behind that position."""
+def _last_record(feed: ShardFeed | None, position: Position) -> LastRecord | None:
+    """The last record before a position, where the feed knows it: it may have begun behind that position."""
     buffer = feed.buffer if feed is not None else None
     return buffer.last_record_up_to(position) if buffer is not None else None

@@ -6,12 +6,14 @@ An event is what SubscribeToShard sends or GetRecords answers: both hold records
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from kinesis_efo.errors import FrameError, SequenceNumberError
-from kinesis_efo.positions import SHARD_END, Position
+from kinesis_efo.kinesis.aggregation import MAGIC, deaggregate
+from kinesis_efo.positions import SHARD_END, LastRecord, Position
 
 T = TypeVar("T")
 
@@ -105,6 +107,15 @@ class _Answer(msgspec.Struct, rename="pascal"):
     child_shards: list[_Child] | None = None
 
 
+class _StoredRecord(msgspec.Struct, rename="pascal", gc=False):
+    sequence_number: str
+    data: bytes
+
+
+class _Stored(msgspec.Struct, rename="pascal"):
+    records: list[_StoredRecord]
+
+
 class Answer(NamedTuple):
     """An answer of GetRecords.
 
@@ -125,30 +136,57 @@ class Answer(NamedTuple):
 
 _DECODER: Final = msgspec.json.Decoder(_Payload)
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
+_STORED: Final = msgspec.json.Decoder(_Stored)
 _STILL: Final = 0
+_DATA_NAME: Final = b'"Data"'
+_DATA: Final = re.compile(rb'"Data"\s*:\s*"')
+_AGGREGATED: Final = b64encode(MAGIC)[:5]
 _NUMBER_NAME: Final = b'"SequenceNumber"'
 _NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d{1,%d})"' % _MOST_DIGITS)
 
 
-def last_record(payload: bytes, through: int | None = None) -> int | None:
-    """The sequence number of an event's last record; None where it has none.
+def last_record(payload: bytes, through: int | None = None) -> LastRecord | None:
+    """An event's last record; None where it has none.
 
     Numbers are found in the text, so that the records need not be decoded: quotes within keys and data are escaped. The last record's
-    stands last.
+    stands last. Only where it seems to be a KPL aggregate, it is decoded.
 
     Args:
         payload: JSON as it came in the frame.
         through: Only records up to this number count; None for all.
 
     >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
-    42
+    LastRecord(number=42, sub=0)
     """
-    if through is not None:
-        return max(
-            (number for found in _NUMBER.finditer(payload) if (number := int(found[1])) <= through), default=None
-        )
-    found = _last_number(payload)
-    return None if found is None else int(found)
+    if through is None:
+        found = _NUMBER.match(payload, max(payload.rfind(_NUMBER_NAME), 0))
+    else:
+        numbers = (each for each in _NUMBER.finditer(payload) if int(each[1]) <= through)
+        found = max(numbers, key=lambda each: int(each[1]), default=None)
+    if found is None:
+        return None
+    number = int(found[1])
+    aggregated = _AGGREGATED in payload if through is not None else _is_begun_as_aggregate(payload, found)
+    return LastRecord(number, _last_index(payload, number) if aggregated else 0)
+
+
+def _is_begun_as_aggregate(payload: bytes, number: re.Match[bytes]) -> bool:
+    """Whether the data of the last record, which has that number, may begin like an aggregate. Looks at no more than it must."""
+    at = payload.find(_DATA_NAME, number.end())
+    if at < 0:
+        at = max(payload.rfind(_DATA_NAME, 0, number.start()), 0)  # it stands before the number
+    data = _DATA.match(payload, at)
+    return _AGGREGATED in payload if data is None else payload.startswith(_AGGREGATED, data.end())
+
+
+def _last_index(payload: bytes, number: int) -> int:
+    try:
+        records = _STORED.decode(payload).records
+    except (msgspec.MsgspecError, RecursionError):
+        return 0  # it is refused elsewhere
+    data = next((record.data for record in reversed(records) if record.sequence_number == str(number)), b"")
+    users = deaggregate(data, None)
+    return len(users) - 1 if users else 0
 
 
 def sequence_number(name: str, text: str) -> int:

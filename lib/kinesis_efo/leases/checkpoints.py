@@ -22,7 +22,7 @@ from kinesis_efo.leases.cleanup import finished_parents, passed_parents
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo, LeaseKeys
 from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Outcome, Written
-from kinesis_efo.positions import SHARD_END, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, LastRecord, Position, ShardKey
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Noted:
 
     position: Position
     children: frozenset[str] = frozenset()
-    record: int | None = None
+    record: LastRecord | None = None
 
     def is_news_to(self, row: Lease) -> bool:
         """Whether storing it changes a row: positions only move forwards."""
@@ -170,13 +170,13 @@ class Checkpoints:
         if gone:
             self._clean_soon()
 
-    def note(self, shard: ShardKey, position: Position, record: int | None = None) -> None:
+    def note(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
         """Note how far a shard is done: written in time, forwards only.
 
         Args:
             shard: The shard.
             position: Everything up to here is done.
-            record: Number of the last record up to there; None where none is known.
+            record: The last record up to there; None where none is known.
         """
         noted = self._noted.get(shard)
         if noted is None or (position != noted.position and position.reaches(noted.position)):

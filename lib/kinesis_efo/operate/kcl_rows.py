@@ -130,7 +130,7 @@ async def _position(kinesis: Any, stream_arn: str, shard_id: str, row: Lease) ->
             ),
         )
     position = Position.after(row.record)
-    if row.continuation is None:
+    if row.continuation is None or row.sub:
         return position, row.sub, None
     last = await _last_index(kinesis, stream_arn, shard_id, row.record)
     if last is None:

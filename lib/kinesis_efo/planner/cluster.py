@@ -28,7 +28,7 @@ from kinesis_efo.planner.contact import Contact
 from kinesis_efo.planner.members import Member, Members, Standing
 from kinesis_efo.planner.mirror import Mirror
 from kinesis_efo.planner.rates import Rates
-from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey
 
 logger = logging.getLogger(__name__)
 
@@ -118,10 +118,10 @@ class Cluster:
         self._want(offset)
         return await self._outlook.poll(offset, max_bytes, max_records, at_most)
 
-    async def commit(self, offset: Offset) -> Mapping[ShardKey, int]:
+    async def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
         """See `Fetching`."""
         self._check()
-        records: dict[ShardKey, int] = {}
+        records: dict[ShardKey, LastRecord] = {}
         moved = False
         for key, position in offset.items():
             before = self._open.get(key, position)

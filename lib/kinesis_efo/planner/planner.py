@@ -22,7 +22,7 @@ from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseKeys
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.leases.store import LeaseStore
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Offset, Position, ShardKey
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ class Fetching(Protocol):
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
         """Tell how far the next micro-batch may go."""
 
-    async def commit(self, offset: Offset) -> Mapping[ShardKey, int]:
-        """Drop what Spark will not ask for again; returns the numbers of last records."""
+    async def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
+        """Drop what Spark will not ask for again; returns the last records."""
 
     def begin(self, stream: str) -> None:
         """Start to fetch a stream that may be read now."""

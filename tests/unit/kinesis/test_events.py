@@ -7,12 +7,13 @@ from base64 import b64encode
 from contextlib import suppress
 
 import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import FrameError, SequenceNumberError
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead, last_record, read_answer, read_head
-from kinesis_efo.positions import SHARD_END, Position
+from kinesis_efo.positions import SHARD_END, LastRecord, Position
 
 CHILD = {
     "ShardId": "shardId-000000000001",
@@ -141,6 +142,33 @@ def test_the_last_records_number_is_found_whatever_keys_and_data_say(
     document = {"ContinuationSequenceNumber": str(continuation), "Records": [record(*each) for each in records]}
     for ordered in (document, dict(reversed(document.items()))):
         payload = json.dumps(ordered, separators=separators).encode()
-        assert last_record(payload) == (records[-1][0] if records else None)
-        through = [number for number, *_ in records if number <= continuation]
+        assert last_record(payload) == (LastRecord(records[-1][0]) if records else None)
+        through = [LastRecord(number) for number, *_ in records if number <= continuation]
         assert last_record(payload, continuation) == max(through, default=None)
+
+
+def aggregate(records: int) -> bytes:
+    """A KPL aggregate, by AWS's own aggregator."""
+    aggregator = RecordAggregator()
+    for number in range(records):
+        aggregator.add_user_record("k", b"%d" % number)
+    return bytes(aggregator.clear_and_get().get_contents()[2])
+
+
+@pytest.mark.parametrize("number_first", [True, False])
+def test_the_last_record_of_an_aggregate_has_the_index_of_its_last_user_record(number_first: bool) -> None:
+    def record(number: int, data: bytes) -> dict[str, str]:
+        name, rest = {"SequenceNumber": str(number)}, {"Data": b64encode(data).decode(), "PartitionKey": "Data"}
+        return name | rest if number_first else rest | name
+
+    five, three = aggregate(5), aggregate(3)
+    broken = five[:-1] + bytes([five[-1] ^ 1])
+    payload = json.dumps(
+        {"Records": [record(41, five), record(42, b"x"), record(43, broken), record(44, three)]}
+    ).encode()
+    assert last_record(payload) == LastRecord(44, 2)
+    for number, index in ((41, 4), (42, 0), (43, 0), (44, 2)):
+        assert last_record(payload, number) == LastRecord(number, index)
+    for data, index in ((five, 4), (b"x" * 100, 0), (broken, 0), (b"", 0)):
+        alone = json.dumps({"Records": [record(41, three), record(42, data)]}).encode()
+        assert last_record(alone) == LastRecord(42, index)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.errors import LeaseError, LeaseLostError, LeaseTableError
 from kinesis_efo.leases import Checkpoints, Lease, LeaseInfo, LeaseKeys, Pace
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock, run
 
@@ -128,7 +128,7 @@ async def test_rows_of_an_earlier_stream_are_replaced_wherever_they_stood(f: Fix
     run = f.run(epoch=8)
     checkpoints = await run.begin()
     checkpoints.want(infos("pqr"))
-    checkpoints.note(shard("p"), Position.after(5), 4)
+    checkpoints.note(shard("p"), Position.after(5), LastRecord(4))
     await asyncio.sleep(10)
     assert sorted(f.store.items) == ["s:p", "s:q", "s:r"]
     assert (f.row("p").position, f.row("p").record) == (Position.after(5), 4)
@@ -216,11 +216,11 @@ async def test_checkpoints_are_batched_and_only_go_forward(f: Fixture) -> None:
 async def test_a_row_that_is_created_where_a_micro_batch_ended_names_its_last_record(f: Fixture) -> None:
     checkpoints = await f.run().begin()
     end = Position.after(50)
-    checkpoints.note(shard("p"), end, 47)
-    checkpoints.note(shard("q"), Position.after(30), 29)
+    checkpoints.note(shard("p"), end, LastRecord(47, 3))
+    checkpoints.note(shard("q"), Position.after(30), LastRecord(29))
     checkpoints.want({shard(name): LeaseInfo(end) for name in "pq"})
     await asyncio.sleep(0.5)
-    assert (f.row("p").record, f.row("p").position) == (47, end)
+    assert (f.row("p").record, f.row("p").sub, f.row("p").position) == (47, 3, end)
     assert f.row("q").position == end, "a row never begins behind its shard's start"
 
 
@@ -228,7 +228,7 @@ async def test_a_row_that_is_created_where_a_micro_batch_ended_names_its_last_re
 async def test_a_row_keeps_the_number_of_the_last_record(f: Fixture) -> None:
     checkpoints = await f.run().begin()
     checkpoints.want(infos("p"))
-    checkpoints.note(shard("p"), Position.after(50), 47)
+    checkpoints.note(shard("p"), Position.after(50), LastRecord(47, 3))
     checkpoints.note(shard("p"), Position.after(60))
     await asyncio.sleep(10)
     assert (f.row("p").record, f.row("p").position) == (47, Position.after(60))

@@ -140,7 +140,9 @@ class LeaseStoreContract(ABC):
     def test_a_checkpoint_is_stored_as_kcl_stores_it_and_leaves_no_owner(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             lease = written(await store.take(await owned(store), "b", "", 2))
-            after = written(await store.apply(lease, lambda row: row.checkpointed(Position.after(BIG), record=LastRecord(BIG))))
+            after = written(
+                await store.apply(lease, lambda row: row.checkpointed(Position.after(BIG), record=LastRecord(BIG)))
+            )
             assert (after.checkpoint, after.continuation, after.owner_switches) == (Position.after(BIG), BIG, 0)
             assert (after.counter, after.owner) == (lease.counter + 1, None)
             item = await self.get_item(store, KEY)

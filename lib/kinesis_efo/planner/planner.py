@@ -156,13 +156,15 @@ class Planner:
         except KinesisEfoError as error:
             self.failed(error)
             raise
-        starting = self._streams.starting(offset) if offset.has_ends else []
+        new = self._streams.appeared
+        starting = [*new, *(self._streams.starting(offset) if offset.has_ends else [])]
         shards = await self._fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
         self._check()
         ends = {ShardKey(each.stream, each.shard): SHARD_END for each in shards if each.through == "SHARD_END"}
         if not ends and not offset.has_ends:
-            return PollReply(shards)
-        return PollReply(shards, self._streams.starting({**offset, **ends}), self._streams.finished(offset))
+            return PollReply(shards, new)
+        starting = sorted({*new, *self._streams.starting({**offset, **ends})})
+        return PollReply(shards, starting, self._streams.finished(offset))
 
     def _follow(self, offset: Offset) -> None:
         """Take note of which shards the query reads."""

@@ -10,6 +10,7 @@ import asyncio
 import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
+from kinesis_efo.errors import DataLossError, FetcherError, KinesisEfoError, LeaseLostError, StreamReplacedError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
@@ -285,6 +286,65 @@ def test_rows_of_children_name_their_parents_and_hash_keys_also_before_they_are_
                 assert (row.starting_hash_key, row.ending_hash_key) == tuple(map(str, stream[number].hashes))
 
     run(asyncio.wait_for(main(), 3600))
+
+
+@scenario
+async def test_a_shard_that_appears_without_parents_is_read_although_no_other_has_ended() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, 30)
+    async with Query(stream) as query:
+        offset = await until_read(query, horizon(stream), 1)
+        appeared = stream._add((0, 9))
+        stream.put(2, 30, 30)
+        offset = await asyncio.wait_for(until_read(query, offset, 3), 100)
+        assert ShardKey("orders", appeared.shard_id) in offset
+    # Also where the run that saw it come has ended.
+    stream._add((0, 9))
+    stream.put(3, 30)
+    async with Query(stream) as query:
+        await asyncio.wait_for(until_read(query, offset, 1), 100)
+
+
+@scenario
+async def test_a_shard_that_vanishes_unread_is_a_loss_at_the_next_listing() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(1, 30)
+    async with Query(stream) as query:
+        offset = await until_read(query, horizon(stream), 1)
+        del stream.shards_by_id["shardId-000000000000"]
+        with pytest.raises(DataLossError, match="shardId-000000000000 does not exist any more"):
+            await asyncio.wait_for(until_read(query, offset, 2, check=False), 100)
+
+
+@scenario
+async def test_a_shard_that_one_listing_leaves_out_is_read_on() -> None:
+    class Forgetful(ModelStream):
+        listings = 0
+
+        async def shards(self, stream_arn: str) -> list[Shard]:
+            self.listings += 1
+            return (await super().shards(stream_arn))[self.listings == 2 :]
+
+    stream = Forgetful(shards=2)
+    async with Query(stream) as query:
+        offset = await query.poll(horizon(stream))
+        await asyncio.sleep(100)
+        stream.put(0, 30)
+        await until_read(query, offset, 1)
+        assert stream.listings >= 3
+
+
+@scenario
+async def test_a_stream_that_is_created_again_while_it_is_read_is_noticed_at_the_next_listing() -> None:
+    stream = ModelStream(shards=2)
+    layout = 2 << 184 | 2
+    stream._numbers = count(layout | 1_700_000_000 << 148, 16)
+    stream.put(0, 30)
+    async with Query(stream) as query:
+        offset = await until_read(query, horizon(stream), 1)
+        stream[0].first = layout | 1_700_005_000 << 148
+        with pytest.raises(StreamReplacedError, match="was deleted and created again"):
+            await asyncio.wait_for(until_read(query, offset, 2), 100)
 
 
 @scenario

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -22,6 +22,7 @@ from kinesis_efo.fetcher.coordinator import Attention, Coordinator
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.lag import summed_up
 from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.vigil import Vigil
 from kinesis_efo.fetcher.watch import ShardWatch
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 READ_CHUNK_BYTES: Final = 1 << 20
 """About how much a `get` sends at a time. Each chunk is copied a few times on its way out, on top of the budget."""
+
+_LOOK_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +190,11 @@ class Fetcher:
     async def read(self, wanted: ShardRange) -> AsyncIterator[list[bytes]]:
         """The payloads that cover a range, some at a time. What is not in the buffer is read from Kinesis again."""
         key, position, through = wanted
+        vigil = Vigil(wanted, self._clock.monotonic(), partial(self._waits_for, key))
         self._reading[key] += 1
         try:
             while not position.reaches(through):
-                feed = await self._allowed_feed(key)
+                feed = await self._allowed_feed(key, partial(vigil.look, position))
                 buffer = feed.from_position(position)
                 with buffer.reading(position, through) as cursor:
                     while buffer.covers(cursor.position) and self._feed(key) is feed:
@@ -203,6 +207,7 @@ class Fetcher:
                         if not payloads:
                             await self._wait(feed.news, self._clock.monotonic() + 1)
                             self.check()
+                            vigil.look(position, self._clock.monotonic())
         finally:
             self._reading[key] -= 1
             self._close_unneeded(key)
@@ -217,13 +222,23 @@ class Fetcher:
             if feed is not None:
                 feed.close()
 
-    async def _allowed_feed(self, key: ShardKey) -> ShardFeed:
+    def _waits_for(self, key: ShardKey) -> str:
+        if not self._coordinator.may_read(key):
+            return (
+                "the shard may not be read here for now: the run's lease is not held, or another fetcher has the shard"
+            )
+        return self._streams.stream(key.stream).describe(key.shard)
+
+    async def _allowed_feed(self, key: ShardKey, look: Callable[[float], None]) -> ShardFeed:
         """The feed of a shard, once it may be read. After a crash, the old lease has to expire first."""
         give_up_at = self._clock.monotonic() + self._settings.patience
         while (feed := self._feed(key)) is None:
             self.check()
-            if not await self._wait(self._allowed, give_up_at):
+            now = self._clock.monotonic()
+            look(now)
+            if now >= give_up_at:
                 raise self._coordinator.refusal(key, self._settings.patience)
+            await self._wait(self._allowed, min(give_up_at, now + _LOOK_SECONDS))
         return feed
 
     def _feed(self, key: ShardKey) -> ShardFeed | None:

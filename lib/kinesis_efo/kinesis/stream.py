@@ -116,6 +116,10 @@ class Stream:
         """A shard as ListShards returned it; None where it is not listed yet, or not any more."""
         return self._shards.get(shard_id)
 
+    def describe(self, shard_id: str) -> str:
+        """What the subscription to a shard does, for messages."""
+        return self.stats.get(shard_id, SubscriptionStats()).describe(self._clock.monotonic())
+
     def hash_range(self, shard_id: str) -> tuple[int, int] | None:
         """The hash keys of a shard, also of a child that only its parent's last event announced; None where they are not known."""
         return self.lineage[shard_id].hash_range if shard_id in self.lineage else None

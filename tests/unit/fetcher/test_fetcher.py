@@ -288,6 +288,60 @@ def test_rows_of_children_name_their_parents_and_hash_keys_also_before_they_are_
     run(asyncio.wait_for(main(), 3600))
 
 
+def test_a_range_whose_end_never_comes_is_waited_for_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        stream = ModelStream(shards=1)
+        stream.put(0, 30)
+        key = ShardKey("orders", "shardId-000000000000")
+        async with Query(stream) as query:
+            await query.poll(horizon(stream))
+            task = asyncio.create_task(query.read(ShardRange(key, TRIM_HORIZON, Position.after(10**60))))
+            await asyncio.sleep(25)
+            assert warnings() == []
+            stream[0].records.clear()
+            # Idle events move the position every five seconds; from here on, none comes.
+            stream._grow()
+            query._streams["orders"].stats[key.shard].failures["TimeoutError"] = 2
+            for events in stream._events.values():
+                events._something_came = asyncio.Event().wait  # type: ignore[method-assign, assignment]
+            await asyncio.sleep(105)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert len(said := warnings()) == 3
+        assert said[0].startswith(f"shard {key}: a task has waited for 3")
+        assert f"which ends at AFTER:{10**60}: its subscription is " in said[0]
+        assert "s ago; failures so far: TimeoutError " in said[0]
+
+    def warnings() -> list[str]:
+        return [line for line in caplog.messages if "a task has waited" in line]
+
+    caplog.set_level("WARNING")
+    run(asyncio.wait_for(main(), 3600))
+
+
+def test_a_range_that_may_not_be_read_yet_is_waited_for_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        stream = ModelStream(shards=1)
+        stream.put(0, 30)
+        query = Query(stream)
+        query.leases.is_held = lambda _stream: False  # type: ignore[method-assign]
+        async with query:
+            key = ShardKey("orders", "shardId-000000000000")
+            task = asyncio.create_task(query.read(ShardRange(key, TRIM_HORIZON, Position.after(1))))
+            await asyncio.sleep(75)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        said = [line for line in caplog.messages if "a task has waited" in line]
+        assert len(said) == 2
+        assert (
+            "at TRIM_HORIZON for the rest of its range, which ends at AFTER:1: the shard may not be read here"
+            in said[0]
+        )
+
+    caplog.set_level("WARNING")
+    run(asyncio.wait_for(main(), 3600))
+
+
 @scenario
 async def test_a_shard_that_appears_without_parents_is_read_although_no_other_has_ended() -> None:
     stream = ModelStream(shards=2)

@@ -63,6 +63,7 @@ class _Connection(asyncio.Protocol):
         )
         self._requests: dict[int, tuple[dict[str, str], bytearray]] = {}
         self._left: dict[int, memoryview] = {}
+        self._lasting: set[int] = set()
         self._writable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -102,20 +103,19 @@ class _Connection(asyncio.Protocol):
                 self._answer(number, *self._requests.pop(number))
             case h2.events.StreamReset(stream_id=number):
                 self._left.pop(number, None)
+                self._lasting.discard(number)
 
     def _answer(self, number: int, headers: dict[str, str], body: bytearray) -> None:
         match headers["x-amz-target"].rpartition(".")[2]:
             case "ListShards":
                 self._h2.send_headers(number, [(":status", "200"), ("content-type", "application/x-amz-json-1.1")])
-                self._h2.send_data(number, self._listed[:_FRAME_BYTES])
-                for start in range(_FRAME_BYTES, len(self._listed), _FRAME_BYTES):
-                    self._h2.send_data(number, self._listed[start : start + _FRAME_BYTES])
-                self._h2.end_stream(number)
+                self._left[number] = memoryview(self._listed)
             case "SubscribeToShard":
                 start = int(json.loads(body)["StartingPosition"].get("SequenceNumber", 0))
                 kind = [(":status", "200"), ("content-type", "application/vnd.amazon.eventstream")]
                 self._h2.send_headers(number, kind)
                 self._h2.send_data(number, INITIAL_RESPONSE)
+                self._lasting.add(number)
                 self._left[number] = self._stream.view[self._stream.offset_after(start) :]
 
     def _flush(self) -> None:
@@ -146,8 +146,13 @@ class _Connection(asyncio.Protocol):
         self._h2.outbound_flow_control_window -= len(part)
         self._h2.streams[number].outbound_flow_control_window -= len(part)
         self._left[number] = left = left[len(part) :]
-        if not left:
+        if left:
+            return True
+        if number in self._lasting:
             asyncio.get_running_loop().call_later(IDLE_SECONDS, partial(self._idle, number, self._stream.last + 1))
+        else:
+            self._h2.end_stream(number)
+            self._flush()
         return True
 
     def _idle(self, number: int, last: int) -> None:

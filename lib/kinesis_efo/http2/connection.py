@@ -460,8 +460,8 @@ class Connection(asyncio.BufferedProtocol):
 def _receive_into(transport: asyncio.BaseTransport, scratch: memoryview) -> None:
     """Receive what is encrypted into the shared buffer, too.
 
-    asyncio has a buffer of 256 KiB for each connection with TLS. It copies what it has received at once, so that one buffer does
-    for all; no public name leads to it.
+    asyncio has a buffer of 256 KiB for each connection with TLS. It copies what it has received at once, so that one buffer
+    does for all; no public name leads to it.
     """
     tls = getattr(transport, "_ssl_protocol", None)
     if isinstance(tls, SSLProtocol) and len(getattr(tls, "_ssl_buffer", b"")) == len(scratch):

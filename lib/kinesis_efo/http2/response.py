@@ -158,8 +158,8 @@ class Response:
             # Nobody reads padding, and an empty chunk would be the end.
             self.widen()
             return
-        # A view would keep all of the buffer that it is part of, which other streams write to. Each chunk has its price in memory,
-        # however small it is: the window would not bound that of many.
+        # A view would keep all of the buffer that it is part of, which other streams write to. Each chunk has its price
+        # in memory, however small it is: the window would not bound that of many.
         if self._chunks and len(self._chunks[-1]) + size <= _CRUMBS:
             self._chunks[-1] += bytes(piece)
         else:

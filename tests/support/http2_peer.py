@@ -28,12 +28,14 @@ class Request:
         stream_id: Its stream.
         headers: Its headers.
         body: Its body.
+        sent: Bytes of the answer's body that were sent.
     """
 
     peer: Peer
     stream_id: int
     headers: dict[str, str]
     body: bytes
+    sent: int = 0
 
     def begin(self, headers: Mapping[str, str] = EVENT_STREAM) -> None:
         """Send the headers of the response."""
@@ -51,6 +53,7 @@ class Request:
                 await self.peer.changed()
                 continue
             self.peer.h2.send_data(self.stream_id, data[:most])
+            self.sent += most
             data = data[most:]
             self.peer.flush()
         if last:

@@ -229,7 +229,8 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close the connection in peace: the service is told, and whoever still reads fails."""
         if self._lost is None:
-            self._hang_up(ErrorCodes.NO_ERROR, ConnectionLost("the connection was closed"))
+            self._h2.close_connection()
+            self._hang_up(ConnectionLost("the connection was closed"))
 
     def abort(self, why: Exception) -> None:
         """Drop the connection at once."""
@@ -402,13 +403,13 @@ class Connection(asyncio.BufferedProtocol):
         if not self.ready.done():
             self.ready.set_exception(NotHttp2(f"{what}; it says {bytes_read!r}"))
             self.ready.exception()
-        self._hang_up(getattr(wrong, "error_code", ErrorCodes.PROTOCOL_ERROR), ConnectionLost(what))
+        if not isinstance(wrong, H2Error):
+            # Where the fault is one that `h2` found, it has said so already.
+            self._h2.close_connection(getattr(wrong, "error_code", ErrorCodes.PROTOCOL_ERROR))
+        self._hang_up(ConnectionLost(what))
 
-    def _hang_up(self, code: ErrorCodes, why: ConnectionLost) -> None:
-        """Tell the other side, and close the connection once it has read that, or has had time to."""
-        with suppress(H2Error):
-            # `h2` has said so itself where the fault is one that it found.
-            self._h2.close_connection(code)
+    def _hang_up(self, why: ConnectionLost) -> None:
+        """Close the connection once the other side has read why, or has had time to."""
         self._holding = False
         self._flush()
         self._lose(why)

@@ -225,8 +225,7 @@ def _unconnected(cause: Exception, url: str, proxy_url: str | None) -> BotoCoreE
 
 def _because(error: BotoCoreError, cause: Exception) -> BotoCoreError:
     """botocore's messages say what failed, but not why."""
-    if str(cause):
-        error.args = (f"{error}: {cause}",)
+    error.args = (f"{error}: {str(cause) or type(cause).__name__}",)
     return error
 
 

@@ -246,6 +246,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost is not None:
             self._transport.abort()
             return
+        security = transport.get_extra_info("ssl_object")
+        if security is not None and security.selected_alpn_protocol() != "h2":
+            # Whoever dialled sees this, too. Not a word of HTTP/2 to whom did not agree on it.
+            return
         self._flush()
         self._keeping = asyncio.ensure_future(self._keep())
 

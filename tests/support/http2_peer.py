@@ -44,17 +44,17 @@ class Request:
 
     async def send(self, data: bytes, *, last: bool = False) -> None:
         """Send a part of the body, as the windows allow."""
-        while data:
+        left = memoryview(data)
+        while left:
             if self.stream_id in self.peer.resets or self.peer.gone.is_set():
                 raise ConnectionResetError
-            allowed = self.peer.h2.local_flow_control_window(self.stream_id)
-            most = min(allowed, self.peer.h2.max_outbound_frame_size, len(data))
+            most = min(self.window, self.peer.h2.max_outbound_frame_size, len(left))
             if most <= 0:
                 await self.peer.changed()
                 continue
-            self.peer.h2.send_data(self.stream_id, data[:most])
+            self.peer.h2.send_data(self.stream_id, left[:most].tobytes())
             self.sent += most
-            data = data[most:]
+            left = left[most:]
             self.peer.flush()
         if last:
             self.peer.h2.end_stream(self.stream_id)

@@ -316,9 +316,10 @@ def test_a_service_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatc
         async with http2_peer(hold) as server, client(server) as aws:
             stream = await aws.subscribe()
             assert await read(stream, 1) == [1]
-            # A small buffer is soon full.
-            mine = server.peers[0]._writer.get_extra_info("socket")
-            mine.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            # Small buffers are soon full.
+            server.peers[0]._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            mine = stream._body._carrier._transport.get_extra_info("socket")
+            mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             flooding = asyncio.ensure_future(deaf(server.peers[0]))
             await fault_of(stream, "the service does not read what it is sent")
             server.peers[0].close()

@@ -25,6 +25,8 @@ BENCHMARKS: Final = {
     "decoding": ("benchmarks.decoded", "Frames to Arrow batches"),
     "fetching": ("benchmarks.fetching", "Loopback HTTP to the fetcher's buffer"),
     "memory": ("benchmarks.memory", "The memory of a fetcher whose reader stands still"),
+    "http2": ("benchmarks.http2", "HTTP/2 against HTTP/1.1"),
+    "connecting": ("benchmarks.connecting", "300 subscriptions, 50 ms away"),
     "idle": ("benchmarks.idle", "A trigger with no data"),
     "cluster": ("benchmarks.cluster", "Planning for thousands of shards, 32 fetchers"),
     "processes": ("benchmarks.processes", "What a query's processes take, Kinesis simulated"),

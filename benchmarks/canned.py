@@ -9,23 +9,27 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import mmap
 import multiprocessing
 import os
 import random
+import ssl
 import tempfile
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from typing import IO, Final, NamedTuple
 
 import msgspec
 
+from benchmarks.certificate import server_context
 from kinesis_efo.kinesis.frames import encode_frame
 
 RECORDS_PER_EVENT: Final = 500
-_HEADERS: Final = {
+EVENT_HEADERS: Final = {
     ":message-type": "event",
     ":event-type": "SubscribeToShardEvent",
     ":content-type": "application/x-amz-json-1.1",
@@ -33,7 +37,9 @@ _HEADERS: Final = {
 # A sequence number of 56 digits: the prefix, 8 digits for the event, 6 for the record.
 _PREFIX: Final = 495903382714902566085596925383615710959215
 _EVENT_NUMBER: Final = b"#NUMBER#"
-_IDLE_SECONDS: Final = 1.0
+INITIAL_RESPONSE: Final = encode_frame({**EVENT_HEADERS, ":event-type": "initial-response"}, b"{}")
+IDLE_SECONDS: Final = 1.0
+_ENCRYPTED_AT_ONCE: Final = 256 << 10
 
 
 class CannedStream:
@@ -43,13 +49,14 @@ class CannedStream:
         record_bytes: Size of a record's data.
         events: Number of events, of `RECORDS_PER_EVENT` records each. Their data repeats; their sequence numbers do not.
         different: Number of events with different data.
+        chunked: Whether the file has the chunked encoding of HTTP/1.1.
 
     Attributes:
         frame_bytes: Size of all frames, without the chunked encoding.
         last: Sequence number of the last record.
     """
 
-    def __init__(self, record_bytes: int, events: int, different: int = 16) -> None:
+    def __init__(self, record_bytes: int, events: int, different: int = 16, *, chunked: bool = True) -> None:
         self.frame_bytes = 0
         self.last = 0
         self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the stream
@@ -64,9 +71,9 @@ class CannedStream:
                 self.last,
                 templates[event % len(templates)].replace(_EVENT_NUMBER, number),
             )
-            frame = encode_frame(_HEADERS, payload)
+            frame = encode_frame(EVENT_HEADERS, payload)
             self.frame_bytes += len(frame)
-            size = self.file.write(_chunk(frame))
+            size = self.file.write(_chunk(frame) if chunked else frame)
             self._ends.append(self.last)
             self._starts.append(self._starts[-1] + size)
         self.file.flush()
@@ -74,6 +81,11 @@ class CannedStream:
     def offset_after(self, sequence_number: int) -> int:
         """The offset in the file of the first event after a sequence number."""
         return self._starts[bisect_right(self._ends, sequence_number)]
+
+    @cached_property
+    def view(self) -> memoryview:
+        """The file, mapped into memory."""
+        return memoryview(mmap.mmap(self.file.fileno(), self.size, prot=mmap.PROT_READ))
 
     @property
     def size(self) -> int:
@@ -101,6 +113,29 @@ def _records(source: random.Random, record_bytes: int) -> bytes:
     )
 
 
+def idle_event(number: int) -> bytes:
+    """The frame of an event without records."""
+    event = b'{"ContinuationSequenceNumber":"%d","MillisBehindLatest":0,"Records":[]}' % number
+    return encode_frame(EVENT_HEADERS, event)
+
+
+def listed_shards(shards: int) -> bytes:
+    """The answer to ListShards."""
+    width = 2**128 // shards
+    listed = [
+        {
+            "ShardId": f"shardId-{number:012d}",
+            "HashKeyRange": {
+                "StartingHashKey": str(number * width),
+                "EndingHashKey": str((number + 1) * width - 1),
+            },
+            "SequenceNumberRange": {"StartingSequenceNumber": str(_PREFIX * 10**14)},
+        }
+        for number in range(shards)
+    ]
+    return json.dumps({"Shards": listed}).encode()
+
+
 def _chunk(body: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(body), body)
 
@@ -118,48 +153,56 @@ class CannedKinesis(NamedTuple):
 
 
 @contextlib.contextmanager
-def canned_kinesis(record_bytes: int, events: int, shards: int) -> Iterator[CannedKinesis]:
+def canned_kinesis(
+    record_bytes: int, events: int, shards: int, *, http2: bool = False, tls: bool = False
+) -> Iterator[CannedKinesis]:
     """Run a process that serves prepared events.
 
     Args:
         record_bytes: Size of a record's data.
         events: Number of events per shard.
         shards: Number of shards of every stream.
+        http2: Whether it speaks HTTP/2, and nothing else, instead of HTTP/1.1.
+        tls: Whether it speaks TLS. Its certificate is `benchmarks.certificate`'s.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, record_bytes, events, shards), daemon=True)
+    serve = _serve_http2 if http2 else _serve
+    process = context.Process(target=serve, args=(theirs, record_bytes, events, shards, tls), daemon=True)
     process.start()
     try:
         if not ours.poll(120):
             raise RuntimeError("the server of prepared events did not start within 120 s; run it on an idle machine")
         port, frame_bytes = ours.recv()
-        yield CannedKinesis(f"http://127.0.0.1:{port}", frame_bytes)
+        yield CannedKinesis(f"{'https' if tls else 'http'}://127.0.0.1:{port}", frame_bytes)
     finally:
         process.terminate()
         process.join()
 
 
-def _serve(ready: Connection, record_bytes: int, events: int, shards: int) -> None:
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 1024
+
+
+def _serve(ready: Connection, record_bytes: int, events: int, shards: int, tls: bool) -> None:
     stream = CannedStream(record_bytes, events)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(stream, shards))
+    server = _Server(("127.0.0.1", 0), _handler(stream, shards))
+    if tls:
+        # Its handshakes are made by the threads of the connections, with their first read.
+        server.socket = server_context().wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     ready.send((server.server_port, stream.frame_bytes))
     server.serve_forever()
 
 
+def _serve_http2(ready: Connection, record_bytes: int, events: int, shards: int, tls: bool) -> None:
+    from benchmarks.canned_http2 import serve  # it imports this module
+
+    stream = CannedStream(record_bytes, events, chunked=False)
+    serve(stream, shards, lambda port: ready.send((port, stream.frame_bytes)), tls=tls)
+
+
 def _handler(stream: CannedStream, shards: int) -> type[BaseHTTPRequestHandler]:
-    width = 2**128 // shards
-    listed = [
-        {
-            "ShardId": f"shardId-{number:012d}",
-            "HashKeyRange": {
-                "StartingHashKey": str(number * width),
-                "EndingHashKey": str((number + 1) * width - 1),
-            },
-            "SequenceNumberRange": {"StartingSequenceNumber": str(_PREFIX * 10**14)},
-        }
-        for number in range(shards)
-    ]
+    listed = listed_shards(shards)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -168,9 +211,9 @@ def _handler(stream: CannedStream, shards: int) -> type[BaseHTTPRequestHandler]:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             match self.headers["X-Amz-Target"].rpartition(".")[2]:
                 case "ListShards":
-                    self._answer(json.dumps({"Shards": listed}).encode())
+                    self._answer(listed)
                 case "SubscribeToShard":
-                    with contextlib.suppress(ConnectionError, BrokenPipeError):
+                    with contextlib.suppress(OSError):
                         self._push(request["StartingPosition"])
                     self.close_connection = True
                 case operation:
@@ -188,16 +231,20 @@ def _handler(stream: CannedStream, shards: int) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", "application/vnd.amazon.eventstream")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            self.wfile.write(_chunk(encode_frame({**_HEADERS, ":event-type": "initial-response"}, b"{}")))
+            self.wfile.write(_chunk(INITIAL_RESPONSE))
             at = stream.offset_after(int(start.get("SequenceNumber", 0)))
             while at < stream.size:
-                at += os.sendfile(self.connection.fileno(), stream.file.fileno(), at, stream.size - at)
+                at += self._send(at)
             idle = threading.Event()
             number = stream.last
-            while not idle.wait(_IDLE_SECONDS):
+            while not idle.wait(IDLE_SECONDS):
                 number += 1
-                event = b'{"ContinuationSequenceNumber":"%d","MillisBehindLatest":0,"Records":[]}' % number
-                self.wfile.write(_chunk(encode_frame(_HEADERS, event)))
+                self.wfile.write(_chunk(idle_event(number)))
+
+        def _send(self, at: int) -> int:
+            if not isinstance(self.connection, ssl.SSLSocket):
+                return os.sendfile(self.connection.fileno(), stream.file.fileno(), at, stream.size - at)
+            return self.connection.send(stream.view[at : at + _ENCRYPTED_AT_ONCE])
 
         def log_message(self, *_: object) -> None:
             pass

@@ -7,20 +7,23 @@ libraries are the system's to drop.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import time
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from multiprocessing.connection import Connection
 from typing import Final
 
 from aiobotocore.config import AioConfig
 
 from benchmarks.canned import canned_kinesis
+from benchmarks.certificate import trusted_certificate
+from benchmarks.connecting import NAMES
 from benchmarks.fetching import REF, REGION
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import anonymous_memory
+from benchmarks.processes import process_of
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import KinesisEfoError
@@ -34,6 +37,8 @@ from kinesis_efo.options import AwsSettings, RetrySettings, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, ShardKey
 
 SHARDS: Final = (1, 100, 1000)
+CARRIED: Final = (("http1", False), ("http2", False), ("http1", True), ("http2", True))
+"""The transport, and whether there is TLS."""
 RECORD_BYTES: Final = 2000
 """An event has 500 records, hence 1 MB of data."""
 EVENTS: Final = {1: 400, 100: 8, 1000: 4}
@@ -46,29 +51,29 @@ def run() -> list[Figure]:
     """Measure. MB are 2^20 bytes."""
     limit = SourceOptions().buffer_bytes >> 20
     figures = []
-    for shards in SHARDS:
-        with canned_kinesis(RECORD_BYTES, EVENTS[shards], shards) as kinesis:
-            context = multiprocessing.get_context("spawn")
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_fetch, args=(theirs, kinesis.endpoint, shards), daemon=True)
-            process.start()
-            most, used = ours.recv()
-            process.join()
-        case = f"{shards} shards, bufferBytes {limit}m, nobody reads"
-        goal = Goal(limit + ALLOWED_MB, least=False)
-        figures.append(Figure(case, "anonymous memory", "MB", (most / 2**20,), goal=goal))
-        figures.append(Figure(case, "of it, accounted", "MB", (used / 2**20,)))
+    with trusted_certificate():
+        for shards, (transport, tls) in product(SHARDS, CARRIED):
+            with (
+                canned_kinesis(RECORD_BYTES, EVENTS[shards], shards, http2=transport == "http2", tls=tls) as kinesis,
+                process_of(_fetch, kinesis.endpoint, transport, shards) as process,
+            ):
+                most, used = process.recv()
+            case = f"{shards} shards, bufferBytes {limit}m, nobody reads"
+            how = f"{NAMES[transport]}{', TLS' if tls else ''}"
+            goal = Goal(limit + ALLOWED_MB, least=False)
+            figures.append(Figure(case, f"anonymous memory, {how}", "MB", (most / 2**20,), goal=goal))
+            figures.append(Figure(case, "of it, accounted", "MB", (used / 2**20,)))
     return figures
 
 
-def _fetch(result: Connection, endpoint: str, shards: int) -> None:
-    result.send(asyncio.run(_stalled(endpoint, shards)))
+def _fetch(result: Connection, endpoint: str, transport: str, shards: int) -> None:
+    result.send(asyncio.run(_stalled(endpoint, transport, shards)))
 
 
-async def _stalled(endpoint: str, shards: int) -> tuple[int, int]:
+async def _stalled(endpoint: str, transport: str, shards: int) -> tuple[int, int]:
     """The most memory while nobody reads, and what the budget says of it, bytes."""
     budget = Budget(SourceOptions().buffer_bytes)
-    config = AioConfig(**subscription_config(share=lambda: budget.share), max_pool_connections=2 * shards)
+    config = AioConfig(**subscription_config(transport, lambda: budget.share), max_pool_connections=2 * shards)
     async with await AsyncClients(AwsSettings(endpoint_url=endpoint), REGION).open("kinesis", config) as client:
         clock = SystemClock()
         stream = Stream(REF, BotoTransport(client), Topology(client), RetrySettings(), "the benchmark", clock)

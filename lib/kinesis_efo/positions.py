@@ -223,13 +223,18 @@ class Offset(Mapping[ShardKey, Position]):
         known = {} if before is None else before._positions
         return {key: position for key, position in self._positions.items() if known.get(key) != position}
 
-    def to_dict(self) -> dict[str, object]:
-        """The offset as plain data; equal offsets give equal, equally ordered data."""
+    def to_dict(self, sources: Mapping[str, str] | None = None) -> dict[str, object]:
+        """The offset as plain data; equal offsets give equal, equally ordered data.
+
+        Args:
+            sources: What each stream is read from, by logical name, as an ARN; None: not said.
+        """
         streams: dict[str, dict[str, str]] = {}
         # Spark compares offsets as strings: the order of keys is part of the value.
         for key in sorted(self._positions):
             streams.setdefault(key.stream, {})[key.shard] = str(self._positions[key])
-        return {"streams": streams, "version": 1}
+        told = {name: sources[name] for name in streams if name in sources} if sources else {}
+        return {**({"sources": told} if told else {}), "streams": streams, "version": 1}
 
     def to_json(self) -> str:
         """The canonical compact JSON text."""
@@ -275,16 +280,27 @@ class Offset(Mapping[ShardKey, Position]):
         """The ranges between this offset and a later one, one per shard, sorted by shard.
 
         A shard that `end` does not name has left the offset after it ended. One that this offset does not name is a child,
-        and is read from its trim horizon.
+        and is read from its trim horizon. But a stream that it does not name at all only begins where `end` says.
         """
         ranges = []
+        streams = {key.stream for key in self._positions}
         for key, through in sorted(end.items(), key=itemgetter(0)):
             after = self._positions.get(key, TRIM_HORIZON)
-            if after != through and not after.is_end:
+            if after != through and not after.is_end and key.stream in streams:
                 ranges.append(ShardRange(key, after, through))
         return ranges
+
+
+def sources_of(data: Mapping[str, object]) -> dict[str, str]:
+    """What the streams of an offset were read from, as far as its plain data says so: ARNs by logical name.
+
+    Args:
+        data: Plain data that `Offset.from_dict` has read.
+    """
+    return msgspec.convert(data.get("sources", {}), dict[str, str])
 
 
 class _OffsetDocument(msgspec.Struct):
     version: int
     streams: dict[str, dict[str, str]]
+    sources: dict[str, str] = {}

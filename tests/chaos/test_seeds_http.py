@@ -40,7 +40,7 @@ class Disturbed(ScriptedFaults):
             Fault(
                 kind,
                 at=random.uniform(0, SECONDS),
-                times=random.randint(1, 4),
+                times=1 if kind == "freeze" else random.randint(1, 4),  # it stops every shard of a connection
                 seconds=random.choice((0.2, 3.0)),
                 code=random.choice(REFUSALS) if kind == "refuse" else "InternalFailureException",
             )

@@ -182,3 +182,24 @@ async def test_latest_is_decided_once_also_where_the_query_fails_before_its_firs
     world.put_some(50)
     await world.read()
     world.check()
+
+
+@pytest.mark.parametrize("polls", [True, False])
+@virtual
+async def test_a_clock_that_is_fast_begins_latest_a_little_later(polls: bool) -> None:
+    world = MemoryWorld(shards=2, polls=polls)
+    world.application.start = Start()
+    world.application.clock.jump = 3.0
+    world.put_some(50)
+
+    async def write(number: int) -> None:
+        if number == 0:
+            # By now, Kinesis' clock has come to the reader's beginning.
+            await asyncio.sleep(4)
+            world.skipped = dict(world.written)
+        if number < 5:
+            world.put_some(20)
+
+    await world.read(meanwhile=write, batches=8)
+    world.check()
+    assert len(world.application.rows) == 100

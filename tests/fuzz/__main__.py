@@ -20,7 +20,7 @@ def fuzz(target: str, seconds: int, found: Path) -> None:
     import atheris
 
     # atheris instruments modules when they are imported first.
-    with atheris.instrument_imports(include=["kinesis_efo.kinesis"]):
+    with atheris.instrument_imports(include=["kinesis_efo.kinesis", "kinesis_efo.http2"]):
         from tests.fuzz.targets import TARGETS
 
     found.mkdir(parents=True, exist_ok=True)

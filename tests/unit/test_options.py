@@ -40,6 +40,8 @@ WRONG = {
     "fetcherBindHost": ["", "*", "0.0.0.0:40000", "[::", "driver/"],
     "fetcherPort": ["0", "65536", "-1", "any", "40001-40000", "40000-", "-40000", "1-2-3", "40000,40001", "+1", "0-5"],
     "fetcherTls": ["no", "1", ""],
+    "newStreamPosition": ["EARLIEST", "AT_TIMESTAMP", "LATEST:1"],
+    "removedStreams": ["ignore", ""],
     "transport": ["h2", "HTTP/2", ""],
     "catchUp": ["maybe"],
     "latencyHooks": ["off"],

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from kinesis_efo.cli import output
 from kinesis_efo.operate.findings import Finding, Status
@@ -10,8 +15,26 @@ from kinesis_efo.operate.findings import Finding, Status
 _STYLES = {Status.PASSED: "green", Status.FAILED: "bold red", Status.UNKNOWN: "yellow"}
 
 
-def report(as_json: bool, findings: Sequence[Finding]) -> None:
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What is printed below the findings.
+
+    Attributes:
+        data: Plain data, for keys beside the findings'.
+        view: The same for a person.
+    """
+
+    data: Mapping[str, Any]
+    view: RenderableType
+
+
+def report(as_json: bool, findings: Sequence[Finding], details: Details | None = None) -> None:
     """Print findings.
+
+    Args:
+        as_json: Print JSON instead of a table.
+        findings: The findings.
+        details: What is printed below them.
 
     Raises:
         typer.Exit: A check failed; with `ExitCode.FAILED`. Unknown is not a failure.
@@ -23,6 +46,7 @@ def report(as_json: bool, findings: Sequence[Finding]) -> None:
             {"subject": each.subject, "status": each.status.value, "detail": each.detail, "fix": each.fix}
             for each in findings
         ],
+        **(details.data if details is not None else {}),
     }
     rows = [
         (
@@ -32,7 +56,8 @@ def report(as_json: bool, findings: Sequence[Finding]) -> None:
         )
         for each in findings
     ]
-    output.answer(as_json, data, lambda: output.table(("", "what", "found"), rows))
+    table = output.table(("", "what", "found"), rows)
+    output.answer(as_json, data, lambda: table if details is None else Group(table, Text(), details.view))
     if not as_json:
         output.remark(", ".join(f"{count} {status}" for status, count in counts.items()))
     if counts["failed"]:

@@ -105,6 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._hanging_up: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
         self._holding = False
+        self._flushing = False
         self._unsent = bytearray()
 
     # -- for requests
@@ -177,16 +178,12 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self.closed:
                 raise NotProcessed("the connection was closed before the request was sent")
-            # Headers, window and body leave in one piece.
-            self._holding = True
             try:
                 stream_id = self._h2.get_next_available_stream_id()
                 self._h2.send_headers(stream_id, headers, end_stream=not body)
                 response = self._responses[stream_id] = Response(self, stream_id, share, silence)
             except H2Error as wrong:
                 raise NotProcessed(f"the connection takes no more requests: {wrong!r}") from wrong
-            finally:
-                self._holding = False
             await self._send(response, body)
             await response.opened()
         except BaseException:
@@ -215,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         # Behind the headers that open the stream.
         self._unsent += self._h2.data_to_send()
         self._unsent += WindowUpdateFrame(stream_id, window_increment=size).serialize()
-        self._flush()
+        self._flush_soon()
 
     def cancel(self, stream_id: int) -> None:
         """See `Carrier`."""
@@ -280,9 +277,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._hanging_up is not None:
             self._hanging_up.cancel()
         self._gone.set()
-        self._lose(
-            ConnectionLost(f"the connection was lost: {exc}" if exc else "the connection was closed by the other side")
-        )
+        why = f"the connection was lost: {exc!r}" if exc else "the connection was closed by the other side"
+        self._lose(ConnectionLost(why))
         self._changed(self)
 
     # -- frames
@@ -388,8 +384,15 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- sending
 
+    def _flush_soon(self) -> None:
+        # Readers wake up together: what they say is sent in one piece, too.
+        if not self._flushing:
+            self._flushing = True
+            self.ready.get_loop().call_soon(self._flush)
+
     def _flush(self) -> None:
         # What is said while frames are read is sent after the last of them, in one piece.
+        self._flushing = False
         transport = self._transport
         if self._holding or transport is None or self._lost is not None:
             return

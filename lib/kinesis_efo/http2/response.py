@@ -21,6 +21,8 @@ LEAST_WINDOW: Final = 8 << 10
 LARGEST_WINDOW: Final = 512 << 10
 """Bytes beyond which a larger window brings no more throughput."""
 
+_CRUMBS: Final = 1024
+
 
 class WindowOverflow(Exception):
     """The service sent more than the stream's window allows."""
@@ -171,8 +173,12 @@ class Response:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # A view would keep all of the buffer that it is part of, which other streams write to.
-            self._chunks.append(bytes(piece))
+            # A view would keep all of the buffer that it is part of, which other streams write to. Each chunk has its price in
+            # memory, however small it is: the window would not bound that of many.
+            if self._chunks and len(self._chunks[-1]) + size <= _CRUMBS:
+                self._chunks[-1] += bytes(piece)
+            else:
+                self._chunks.append(bytes(piece))
             self._unread += size
             self._received += size
             self._wake()

@@ -19,11 +19,11 @@ from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
 from kinesis_efo.kinesis.backoff import Backoff, jitter
 from kinesis_efo.kinesis.faults import Fault, Verdict, classify, fatal, replaced
-from kinesis_efo.kinesis.topology import ShardLister
+from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister
 from kinesis_efo.kinesis.transport import Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.positions import Position
+from kinesis_efo.positions import Position, PositionKind
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +137,9 @@ class Recovery:
             case Verdict.NOT_ACTIVE:
                 self._count_refusal(fault)
                 return jitter(self._retry, len(self._refusals), self._random)
+            case Verdict.INVALID if self._may_be_ahead(position):
+                self._count_refusal(fault)
+                return self._limits.between_calls
             case Verdict.TAKEN_OVER:
                 return self._count_takeover(fault)
             case Verdict.MISSING:
@@ -159,6 +162,10 @@ class Recovery:
         if now - self._refusals[0] >= self._limits.patience:
             raise self._fatal(fault) from fault.error
         logger.info("%s: %s; waiting", self._name, fault)
+
+    def _may_be_ahead(self, position: Position) -> bool:
+        """Whether a position is a time that Kinesis' clock may not have reached: `LATEST` is the time of a clock that may be fast."""
+        return position.kind is PositionKind.AT_TIMESTAMP and position.value / 1000 >= self._clock.time() - SKEW_SECONDS
 
     def _count_takeover(self, fault: Fault) -> float:
         now = self._clock.monotonic()

@@ -183,9 +183,21 @@ class BotoTransport:
         """See `Transport`."""
         return await self._open(stream, shard_id, starting_position(position), room)
 
+    async def subscribe_at_latest(self, stream: StreamRef, shard_id: str) -> BotoEventStream:
+        """Subscribe to what comes from now on, by Kinesis' own clock. For tools: nothing that is stored begins there.
+
+        Args:
+            stream: The stream, and the consumer to subscribe.
+            shard_id: The shard.
+
+        Raises:
+            ClientError: Kinesis refused; botocore's exception.
+        """
+        return await self._open(stream, shard_id, {"Type": "LATEST"}, Unlimited())
+
     async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:  # noqa: ARG002
         """See `Transport`."""
-        events = await self._open(stream, shard_id, {"Type": "LATEST"}, Unlimited())
+        events = await self.subscribe_at_latest(stream, shard_id)
         try:
             async for event in events:
                 return event.through

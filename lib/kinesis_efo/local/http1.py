@@ -63,7 +63,7 @@ class Http1:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         incoming = Incoming(request.method, request.raw_path, request.headers, await request.read())
-        if request.headers.get("Upgrade", "").lower() == "h2c" and not request.secure:
+        if _wants_http2(request):
             return await self._upgrade(request, incoming)
         answer = await self._answer(incoming)
         if isinstance(answer.body, Push):
@@ -97,7 +97,7 @@ class Http1:
             raise ConnectionResetError("the client has gone")
         connection = self._http2()
         try:
-            connection.upgrade(request.headers.get("HTTP2-Settings", ""), incoming)
+            connection.upgrade(request.headers["HTTP2-Settings"], incoming)
         except ValueError as wrong:
             connection.connection_lost(wrong)
             raise web.HTTPBadRequest(text=f"HTTP2-Settings: {wrong}") from None
@@ -108,6 +108,12 @@ class Http1:
         connection.connection_made(transport)
         over: asyncio.Future[web.StreamResponse] = asyncio.get_running_loop().create_future()
         return await over
+
+
+def _wants_http2(request: web.Request) -> bool:
+    wanted = request.headers.get("Upgrade", "").lower() == "h2c" and "HTTP2-Settings" in request.headers
+    # Over TLS, ALPN has decided.
+    return wanted and not request.secure
 
 
 class _Response(Wire):

@@ -10,6 +10,7 @@ import base64
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -17,10 +18,10 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, DataReceived, Event, RequestReceived, StreamEnded, StreamReset
-from h2.exceptions import ProtocolError
+from h2.exceptions import ProtocolError, StreamClosedError
 from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
-from hyperframe.frame import GoAwayFrame
+from hyperframe.frame import Frame, GoAwayFrame
 from multidict import CIMultiDict
 
 from .http import MAX_BODY, Answer, Answerer, Incoming, cut
@@ -36,6 +37,7 @@ _STREAM_WINDOW: Final = 1 << 20
 _CONNECTION_WINDOW: Final = 16 << 20
 _SLICE: Final = 256 << 10
 """Most bytes of one response before it is the turn of another."""
+_ANY_STREAM: Final = (1 << 31) - 1
 _NO_CONTENT: Final = frozenset({204, 304})
 
 
@@ -54,7 +56,7 @@ class Http2(asyncio.Protocol):
         self.when_lost: list[Callable[[BaseException | None], None]] = []
         self._answer = answer
         self._max_concurrent_streams = max_concurrent_streams
-        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=False))
+        self._h2 = _Connection(H2Configuration(client_side=False, header_encoding=False))
         self._transport: asyncio.Transport | None = None
         self._streams: dict[int, _Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -64,7 +66,7 @@ class Http2(asyncio.Protocol):
         self._paused = False
         self._frozen = 0
         self._last_stream: int | None = None
-        """The last stream that is processed, once GOAWAY was sent."""
+        """The last stream that is processed, once either side has sent GOAWAY: the connection closes when it has none."""
         self._initiated = False
 
     # -- the connection
@@ -177,6 +179,10 @@ class Http2(asyncio.Protocol):
             case StreamReset():
                 if (stream := self._streams.get(event.stream_id)) is not None:
                     self._forget(stream)
+            case ConnectionTerminated(error_code=ErrorCodes.NO_ERROR):
+                if self._last_stream is None:
+                    self._last_stream = _ANY_STREAM
+                self._close_if_idle()
             case ConnectionTerminated():
                 self.close()
 
@@ -186,16 +192,19 @@ class Http2(asyncio.Protocol):
         if self._last_stream is not None and stream_id > self._last_stream:
             return
         if len(self._streams) >= self._max_concurrent_streams:
-            self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
+            # The client may have given it up in the same breath.
+            with suppress(StreamClosedError):
+                self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         self._streams[stream_id] = _Stream(self, stream_id, _request(headers))
 
     def _receive(self, stream: _Stream, data: bytes, *, more: bool) -> None:
         stream.body += data
         if len(stream.body) > MAX_BODY:
-            self._h2.send_headers(stream.id, [(":status", "413")], end_stream=True)
-            if more:
-                self._h2.reset_stream(stream.id, ErrorCodes.NO_ERROR)
+            with suppress(StreamClosedError):
+                self._h2.send_headers(stream.id, [(":status", "413")], end_stream=True)
+                if more:
+                    self._h2.reset_stream(stream.id, ErrorCodes.NO_ERROR)
             self._forget(stream)
 
     def _serve(self, stream: _Stream) -> None:
@@ -248,6 +257,9 @@ class Http2(asyncio.Protocol):
         self.take_back(stream)
         if stream.task is not None and stream.task is not asyncio.current_task():
             stream.task.cancel()
+        self._close_if_idle()
+
+    def _close_if_idle(self) -> None:
         if self._last_stream is not None and not self._streams:
             self.close()
 
@@ -322,7 +334,9 @@ class Http2(asyncio.Protocol):
 
     def go_away(self, stream: _Stream, error_code: int, *, grace: bool) -> None:
         """Send GOAWAY; without grace, this stream and those above are given up."""
-        self._last_stream = self._h2.highest_inbound_stream_id if grace else max(0, stream.id - 2)
+        last = self._h2.highest_inbound_stream_id if grace else max(0, stream.id - 2)
+        # A later one must not take back what an earlier one said.
+        self._last_stream = last if self._last_stream is None else min(last, self._last_stream)
         self._flush()
         # h2 would end the connection with it.
         frame = GoAwayFrame(0, last_stream_id=self._last_stream, error_code=error_code)
@@ -331,9 +345,10 @@ class Http2(asyncio.Protocol):
         self._give_up(above=self._last_stream, but=stream)
 
     def cut(self, *, reset: bool) -> None:
-        """Cut the connection."""
+        """Cut the connection; ends the other streams, too."""
         if self._transport is not None:
             cut(self._transport, reset=reset)
+        self._give_up()
 
     async def freeze(self, seconds: float) -> None:
         """Neither read nor write for some time."""
@@ -347,6 +362,15 @@ class Http2(asyncio.Protocol):
             if self._transport is not None and not self._frozen:
                 self._transport.resume_reading()
                 self._pump()
+
+
+class _Connection(H2Connection):
+    """h2's, which would end with a client's GOAWAY. The SDK for JavaScript sends one while it still reads a subscription."""
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
+        event = ConnectionTerminated()
+        event.error_code = frame.error_code
+        return [], [event]
 
 
 class _Stream(Wire):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -47,6 +47,15 @@ class Access:
                 context = await self._clients.open(service, _CONFIG)
                 self._opened[service] = await self._stack.enter_async_context(context)
         return self._opened[service]
+
+    async def open(self, service: str, config: AioConfig) -> AbstractAsyncContextManager[Any]:
+        """Make a client of its own, with connections that nobody else uses, as an async context manager.
+
+        Args:
+            service: `kinesis`, `dynamodb`, ...
+            config: Its configuration.
+        """
+        return await self._clients.open(service, config)
 
     async def __aenter__(self) -> Self:
         return self

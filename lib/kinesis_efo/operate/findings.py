@@ -8,7 +8,7 @@ from enum import Enum
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kinesis_efo.aws_errors import Cause, cause_of, describe
+from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe, key_remedy
 from kinesis_efo.errors import ConfigurationError, LeaseTableError, TableUnavailableError
 
 
@@ -85,10 +85,21 @@ async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bo
     except ConfigurationError as error:
         return Finding(subject, Status.FAILED, str(error), "correct the command line or the SDK's configuration")
     except (ClientError, BotoCoreError, OSError) as error:
-        return _of_client_error(subject, error, action, needed)
+        return failed_call(subject, error, action, needed=needed)
 
 
-def _of_client_error(subject: str, error: Exception, action: str, needed: bool) -> Finding:
+def failed_call(subject: str, error: Exception, action: str, *, needed: bool = True) -> Finding:
+    """The finding of a check whose call to AWS failed.
+
+    Args:
+        subject: What is checked.
+        error: Why the call failed.
+        action: The permission it needs, such as `kinesis:ListShards`.
+        needed: Whether a query needs that permission, too.
+
+    >>> failed_call("clock", TimeoutError("no answer"), "kinesis:ListStreams").status.name
+    'UNKNOWN'
+    """
     cause = cause_of(error)
     if cause.refused and needed:
         fix = f"allow {action} to the role, or check as the job itself with --role-arn"
@@ -100,6 +111,8 @@ def _of_client_error(subject: str, error: Exception, action: str, needed: bool) 
         return Finding(subject, Status.FAILED, describe(error), "deploy it, to this account and region")
     if cause is Cause.EXPIRED:
         return Finding(subject, Status.FAILED, describe(error), "renew the credentials: log in again")
+    if cause is Cause.KEY:
+        return Finding(subject, Status.FAILED, describe(error), key_remedy(code_of(error), "Decrypt"))
     if cause in (Cause.INVALID, Cause.UNSENT):
         return Finding(subject, Status.FAILED, describe(error), f"correct the request to {action}")
     return Finding(subject, Status.UNKNOWN, describe(error), "try again; if it stays so, look at the network path")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from botocore.exceptions import ClientError
 
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
-from kinesis_efo.leases.row import LeaseKeys
+from kinesis_efo.clock import Clock
+from kinesis_efo.leases.row import Lease, LeaseKeys
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import CheckFailed, Finding, finding
+from kinesis_efo.operate.lease_watch import watch
 
 PROBE_KEY: Final = "kinesis-efo-doctor"
 """Lease key of the writes that are tried. No shard has it, and every write requires that it exists."""
@@ -39,6 +42,39 @@ async def owners(clients: Clients, manifest: Manifest) -> dict[str, set[str]]:
         if stream in found and lease.owner is not None:
             found[stream].add(lease.owner)
     return found
+
+
+async def live_readers(
+    clients: Clients,
+    manifest: Manifest,
+    stream: str,
+    lease_timeout: float,
+    clock: Clock,
+    waiting: Callable[[], None] = lambda: None,
+) -> dict[str, list[str]]:
+    """The workers that are alive and hold leases of a stream, each with the keys of these leases.
+
+    Args:
+        clients: Gives the clients.
+        manifest: The application.
+        stream: Logical name of the stream.
+        lease_timeout: Seconds after which a silent owner is dead.
+        clock: Time.
+        waiting: Called once, if a look at the table is not enough.
+
+    Raises:
+        LeaseError: The table cannot be read.
+    """
+    keys = LeaseKeys(manifest.stream_names)
+
+    def of_stream(lease: Lease) -> bool:
+        return keys.stream(lease.key) == stream
+
+    table = await open_table(clients, manifest)
+    await table.check()
+    seen = await watch(table, clock, lease_timeout, of_stream, waiting)
+    held = {owner: [key for key in rows if keys.stream(key) == stream] for owner, rows in seen.live_owners.items()}
+    return {owner: rows for owner, rows in held.items() if rows}
 
 
 async def lease_table(clients: Clients, manifest: Manifest) -> Finding:

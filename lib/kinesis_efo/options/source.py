@@ -39,6 +39,8 @@ class SourceOptions:
     polling_interval: float = 1.0
     transport: str = "auto"
     start: Start = field(default_factory=Start)
+    new_stream_start: Start = field(default_factory=lambda: Start(TRIM_HORIZON))
+    drop_removed_streams: bool = False
     max_bytes_per_trigger: int | None = None
     max_records_per_trigger: int | None = None
     buffer_bytes: int = 256 << 20
@@ -103,6 +105,10 @@ def _registration(text: str) -> str:
     raise ValueError(text)
 
 
+def _removed(text: str) -> bool:
+    return read.one_of("fail", "drop")(text) == "drop"
+
+
 def _fetchers(text: str) -> int | None:
     if text.strip().lower() == "driver":
         return None
@@ -127,6 +133,11 @@ SOURCE_OPTIONS: Final = (
     Option("startingPosition", _start,
            "LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>", "`LATEST`",
            "where a new query starts; a restarted one continues from its checkpoint", "start"),
+    Option("newStreamPosition", _start,
+           "TRIM_HORIZON, LATEST, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>", "`TRIM_HORIZON`",
+           "where a stream starts that the query's checkpoint does not know yet", "new_stream_start"),
+    Option("removedStreams", _removed, "fail or drop", "`fail`",
+           "what to do where the checkpoint has a stream that is not read any more: fail, or go on without it", "drop_removed_streams"),
     Option("registration", _registration, "none", "`none`", "consumers are declared, never registered at run time"),
     Option("maxBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
            "most bytes in one micro-batch; whole events, at least one", "max_bytes_per_trigger"),

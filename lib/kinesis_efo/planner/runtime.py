@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AsyncExitStack
 from random import Random
@@ -45,7 +45,7 @@ from kinesis_efo.planner.local import LocalFetching
 from kinesis_efo.planner.planner import Fetching, Planner
 from kinesis_efo.planner.probe import nobody_listens
 from kinesis_efo.planner.service import PlannerService
-from kinesis_efo.planner.start import start_offset
+from kinesis_efo.planner.start import added_offset, start_offset
 from kinesis_efo.positions import Offset, ShardRange
 
 logger = logging.getLogger(__name__)
@@ -133,6 +133,20 @@ class PlannerRuntime:
         """
         assert self._table is not None
         return self._run(start_offset(start, self._streams, self._table, self._lease_keys, self._clock))
+
+    def added_offset(self, start: Start, names: Collection[str]) -> Offset:
+        """The position of each shard from which streams begin that an older query reads now, too.
+
+        Args:
+            start: Where they begin.
+            names: Their logical names.
+
+        Raises:
+            KinesisEfoError: The streams cannot be listed, or their leases are of other streams.
+        """
+        assert self._table is not None
+        streams = {name: self._streams[name] for name in names}
+        return self._run(added_offset(start, streams, self._table, self._lease_keys, self._clock))
 
     @property
     def address(self) -> FetcherAddress:

@@ -1,4 +1,4 @@
-"""Turns the option `startingPosition` into a position per shard, once, when a new query begins."""
+"""Turns the options `startingPosition` and `newStreamPosition` into a position per shard, once, when a query or a stream begins."""
 
 from __future__ import annotations
 
@@ -33,21 +33,68 @@ async def start_offset(
         StreamReplacedError: The leases are of another stream.
         KinesisEfoError: A stream cannot be listed, or has no leases to start from.
     """
-    now = Position.at_timestamp(round(clock.time() * 1000))
+    now = _now(clock)
     if start.from_leases:
-        return await _from_leases(streams, table, lease_keys, now)
+        positions, scan = await _from_leases(streams, table, lease_keys, now)
+        for name in streams:
+            if not any(key.stream == name for key in positions):
+                raise LeaseTableError(
+                    f"kinesis-efo option 'startingPosition' is LEASES, but {table.label} has no readable rows for stream {name!r}"
+                    f"{_unreadable(scan.unreadable)}. Copy them from the KCL application's table with `kinesis-efo leases "
+                    "import-kcl`, or start at TRIM_HORIZON or LATEST"
+                )
+        return Offset(positions)
     position = start.position or now
-    positions: dict[ShardKey, Position] = {}
-    for name, stream in streams.items():
-        for shard, begin in (await stream.starting_positions(position)).items():
-            positions[ShardKey(name, shard)] = begin
+    positions = await _from_position(streams, position)
     logger.info("new query: %d shards from %s", len(positions), position)
     return Offset(positions)
 
 
+async def added_offset(
+    start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
+) -> Offset:
+    """The first offset of streams that are new to a query. With `LEASES`, one without rows begins at its trim horizon.
+
+    Args:
+        start: The option.
+        streams: The new ones, by logical name.
+        table: Read for `LEASES` only.
+        lease_keys: Which lease belongs to which shard.
+        clock: `LATEST` means its present time.
+
+    Raises:
+        StreamReplacedError: The leases are of another stream.
+        KinesisEfoError: A stream cannot be listed.
+    """
+    now = _now(clock)
+    positions: dict[ShardKey, Position] = {}
+    if start.from_leases:
+        positions, _ = await _from_leases(streams, table, lease_keys, now)
+    position = TRIM_HORIZON if start.from_leases else start.position or now
+    known = {key.stream for key in positions}
+    positions |= await _from_position({name: streams[name] for name in streams if name not in known}, position)
+    for name in streams:
+        shards = sum(key.stream == name for key in positions)
+        where = "the checkpoints in the lease table" if name in known else position
+        logger.warning("stream %s is new to this query: its %d shards begin at %s", name, shards, where)
+    return Offset(positions)
+
+
+def _now(clock: Clock) -> Position:
+    return Position.at_timestamp(round(clock.time() * 1000))
+
+
+async def _from_position(streams: Mapping[str, Stream], position: Position) -> dict[ShardKey, Position]:
+    positions: dict[ShardKey, Position] = {}
+    for name, stream in streams.items():
+        for shard, begin in (await stream.starting_positions(position)).items():
+            positions[ShardKey(name, shard)] = begin
+    return positions
+
+
 async def _from_leases(
     streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, now: Position
-) -> Offset:
+) -> tuple[dict[ShardKey, Position], Scan]:
     scan = await table.scan()
     _refuse_foreign(scan, table, streams, lease_keys)
     _refuse_strays(scan, table, streams, lease_keys)
@@ -61,14 +108,7 @@ async def _from_leases(
         parents[shard] = lease.parents
     for shard in _held_back(positions, streams, parents):
         del positions[shard]
-    for name in streams:
-        if not any(key.stream == name for key in positions):
-            raise LeaseTableError(
-                f"kinesis-efo option 'startingPosition' is LEASES, but {table.label} has no readable rows for stream {name!r}"
-                f"{_unreadable(scan.unreadable)}. Copy them from the KCL application's table with `kinesis-efo leases import-kcl`, "
-                "or start at TRIM_HORIZON or LATEST"
-            )
-    return Offset(positions)
+    return positions, scan
 
 
 def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:

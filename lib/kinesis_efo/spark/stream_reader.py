@@ -31,6 +31,7 @@ from kinesis_efo.spark.host import where_to_listen
 from kinesis_efo.spark.lag import LagNotes, notes_directory, to_report
 from kinesis_efo.spark.lifecycle import Asked, end_with_spark
 from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
+from kinesis_efo.spark.stream_set import StreamSet
 
 if TYPE_CHECKING:
     from kinesis_efo.fetcher.address import FetcherAddress
@@ -60,6 +61,9 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _reset(self) -> None:
         self._runtime: PlannerRuntime | None = None
+        self._streams = StreamSet(self._manifest, drop=self._options.drop_removed_streams)
+        self._added: Offset | None = None
+        self._knows_all = False
         self._asked_to_end = Asked()
         self._initial: Offset | None = None
         self._planned: Offset | None = None
@@ -91,7 +95,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def initialOffset(self) -> dict[str, Any]:
         """The offset that a new query starts from. Chosen once: Spark asks twice, or after the latest offset."""
-        return self._initial_offset().to_dict()
+        return self._data(self._initial_offset())
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """The end of the next micro-batch; `start` itself where there is nothing to read.
@@ -105,11 +109,16 @@ class KinesisStreamReader(StreamReaderBase):
         position = self._offset(start) if start else self._planned or self._initial_offset()
         if position == self._running:
             self._done(position)
+        added = self._added_streams(position)
+        if added and not (self._wants_targets and not self._available_now):
+            # They begin in a micro-batch that reads nothing of them: from then on, Spark's log knows where they began.
+            return self._data(Offset({**position, **added}))
         if self._wants_targets:
             self._wants_targets = False
             self._targets = self._tips(position)
             if not self._available_now:
-                return self._data(self._up_to_targets(position))
+                # Its one micro-batch cannot do both. The next run reads the new streams.
+                return self._data(Offset({**self._up_to_targets(position), **added}))
         while not self._asked_to_end.is_set():
             reply = self._poll(position, unlimited=isinstance(limit, ReadAllAvailable))
             end = self._advance(position, reply)
@@ -260,7 +269,7 @@ class KinesisStreamReader(StreamReaderBase):
         for known, offset in self._offsets:
             if known == data:
                 return offset
-        offset = Offset.from_dict(data)
+        offset = self._streams.read(data)
         self._offsets.appendleft((data, offset))
         return offset
 
@@ -269,7 +278,7 @@ class KinesisStreamReader(StreamReaderBase):
         for data, known in self._offsets:
             if known is offset:
                 return data
-        data = offset.to_dict()
+        data = self._streams.to_dict(offset)
         self._offsets.appendleft((data, offset))
         return data
 
@@ -277,6 +286,16 @@ class KinesisStreamReader(StreamReaderBase):
         if self._initial is None:
             self._initial = self._started().initial_offset(self._options.start)
         return self._initial
+
+    def _added_streams(self, position: Offset) -> Offset | dict[ShardKey, Position]:
+        """Where the streams begin that the query does not know yet; nothing where it knows all. Chosen once."""
+        if self._knows_all or not (names := self._streams.added(position)):
+            # No offset after this one knows less.
+            self._knows_all = True
+            return {}
+        if self._added is None:
+            self._added = self._started().added_offset(self._options.new_stream_start, names)
+        return self._added
 
     def _poll(self, position: Offset, *, unlimited: bool) -> PollReply:
         max_bytes = None if unlimited else self._options.max_bytes_per_trigger

@@ -5,13 +5,16 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from kinesis_efo.leases import Lease, run_key
 from kinesis_efo.local import NoFaults
 from tests.integration.cli.conftest import Result, Switch
+from tests.integration.cli.test_leases import QUICKLY, renewing
 from tests.integration.cli.test_manifest import Refusing
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.world import World
 
 Run = Callable[..., Result]
@@ -168,3 +171,166 @@ def test_an_endpoint_without_dry_runs_is_told_and_left_at_once(
     line = _lines(run("doctor", "--manifest", here.manifest, "--json"))["subscribing to orders"]
     assert line["status"] == "unknown"
     assert "the endpoint knows no dry run" in line["detail"]
+
+
+SUBSCRIBE = ("--subscribe", "--for", "500ms", "--json")
+
+
+def _subscriptions(here: World, before: int) -> list[dict[str, Any]]:
+    """The parameters of the subscriptions since then."""
+    calls = list(here.aws.kinesis.trace)[before:]
+    return [dict(call.params) for call in calls if call.operation == "SubscribeToShard"]
+
+
+@pytest.mark.slow
+def test_one_shard_is_read_over_each_transport(run: Run, world: Callable[..., World]) -> None:
+    here = world({"orders": 2, "clicks": 1})
+    here.kinesis.split_shard(
+        StreamName=here.streams["orders"], ShardToSplit=here.shards()[0]["ShardId"], NewStartingHashKey="1"
+    )
+    here.wait_active()
+    open_shards = [shard for shard in here.shards() if "EndingSequenceNumber" not in shard["SequenceNumberRange"]]
+    before = len(here.aws.kinesis.trace)
+    found = run("doctor", "--manifest", here.manifest, "--stream", "orders", *SUBSCRIBE)
+    shown = found.data["subscription"]
+    lines = _lines(found)
+    assert found.code == 0
+    assert (shown["stream"], shown["shardId"]) == ("orders", open_shards[0]["ShardId"])
+    assert (shown["consumerArn"], shown["endpoint"]) == (here.consumers["orders"], here.aws.endpoint_url)
+    assert [(each["transport"], each["httpVersion"]) for each in shown["transports"]] == [
+        ("http2", "HTTP/2"),
+        ("http1", "HTTP/1.1"),
+    ]
+    over_http2, over_http1 = shown["transports"]
+    assert over_http2["streamsPerConnection"] == here.aws.settings.max_concurrent_streams
+    assert min(over_http2["initialWindowBytes"], over_http2["largestFrameBytes"]) >= 16_384
+    assert over_http1["streamsPerConnection"] is over_http1["initialWindowBytes"] is None
+    for each in (over_http2, over_http1):
+        assert (each["error"], each["tls"]) == (None, None)
+        assert 0 < each["answeredAfterMs"] <= each["firstEventAfterMs"]
+        assert each["readForMs"] >= 500
+        assert each["events"] >= 1
+        assert each["bytes"] >= each["largestEventBytes"] > 0
+    assert lines["orders over HTTP/2"]["status"] == lines["orders over HTTP/1.1"]["status"] == "passed"
+    assert "subscribing to orders" not in lines  # no dry run of what is done in earnest
+    subscribed = {
+        "ConsumerARN": here.consumers["orders"],
+        "ShardId": shown["shardId"],
+        "StartingPosition": {"Type": "LATEST"},
+    }
+    assert _subscriptions(here, before) == [subscribed] * 2
+    assert here.leases() == {}
+
+
+class OnlyHttp1(CuttingProxy):
+    """Stands before a server, and answers HTTP/2 as one that does not know it."""
+
+    def _forward(self, source: socket.socket, sink: socket.socket, limit: int | None, client: socket.socket) -> None:
+        if source is client and source.recv(3, socket.MSG_PEEK) == b"PRI":
+            client.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+            client.shutdown(socket.SHUT_RDWR)
+            sink.shutdown(socket.SHUT_RDWR)
+        else:
+            super()._forward(source, sink, limit, client)
+
+
+def test_an_endpoint_without_http2_is_told(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    with OnlyHttp1(urlsplit(here.aws.endpoint_url).port or 0, lambda _number: None) as proxy:
+        url = f"http://127.0.0.1:{proxy.port}"
+        found = run("doctor", "--manifest", here.manifest, "--endpoint-url", url, *SUBSCRIBE)
+    over_http2, over_http1 = found.data["subscription"]["transports"]
+    assert found.code == 0
+    assert (over_http2["httpVersion"], over_http2["events"]) == (None, 0)
+    assert "does not answer HTTP/2" in over_http2["error"]
+    assert (over_http1["httpVersion"], over_http1["error"]) == ("HTTP/1.1", None)
+    line = _lines(found)["orders over HTTP/2"]
+    assert (line["status"], line["fix"][:38]) == ("unknown", "none where queries may use HTTP/1.1, w")
+
+
+def test_the_measurement_is_a_table_below_the_findings(run: Run, world: Callable[..., World], switch: Switch) -> None:
+    here = world({"orders": 1, "clicks": 1})
+    switch.faults = Refusing("SubscribeToShard")
+    found = run("doctor", "--manifest", here.manifest, "--subscribe")
+    assert found.code == 1
+    # Of several streams, the first one of the manifest.
+    assert f"{here.shards('clicks')[0]['ShardId']} of clicks, at {here.aws.endpoint_url}" in found.out
+    rows = {" ".join(line.split()) for line in found.out.splitlines()}
+    assert rows >= {"HTTP/2 HTTP/1.1", "events 0 0", "first event after, ms - -"}
+    fixes = [row for row in rows if row.startswith("fix: allow kinesis:SubscribeToShard to the role")]
+    assert len(fixes) == 1  # the same line for each
+
+
+def test_a_run_that_is_alive_keeps_its_subscriptions(run: Run, world: Callable[..., World], switch: Switch) -> None:
+    here = world()
+    lease = Lease(run_key("orders"), checkpoint=None).taken("host:1:a", "", 1)
+    here.dynamodb.put_item(TableName=here.lease_table, Item=lease.to_item())
+    before = len(here.aws.kinesis.trace)
+    with renewing(here, lease.key):
+        found = run("doctor", "--manifest", here.manifest, *SUBSCRIBE, *QUICKLY)
+        assert (found.code, found.out) == (3, "")
+        assert "orders is being read: host:1:a renews #run:orders" in found.err
+        assert "Nothing was subscribed; --take-over does it all the same" in found.err
+        assert _subscriptions(here, before) == []
+        switch.faults = Refusing("SubscribeToShard")
+        forced = run("doctor", "--manifest", here.manifest, *SUBSCRIBE, *QUICKLY, "--take-over")
+        assert "is cut off for some seconds" in forced.err
+    assert {each["error"] is None for each in forced.data["subscription"]["transports"]} == {False}
+    assert _lines(forced)["orders over HTTP/1.1"]["fix"].startswith("allow kinesis:SubscribeToShard to the role")
+
+
+def test_neither_a_dead_run_nor_one_of_another_stream_is_a_reason(
+    run: Run, world: Callable[..., World], switch: Switch
+) -> None:
+    here = world({"orders": 1, "clicks": 1})
+    for stream in ("orders", "clicks"):
+        lease = Lease(run_key(stream), checkpoint=None).taken("host:1:a", "", 1)
+        here.dynamodb.put_item(TableName=here.lease_table, Item=lease.to_item())
+    switch.faults = Refusing("SubscribeToShard")
+    with renewing(here, run_key("clicks")):
+        found = run("doctor", "--manifest", here.manifest, "--stream", "orders", *SUBSCRIBE, *QUICKLY)
+        assert found.data["subscription"]["stream"] == "orders"
+        assert run("doctor", "--manifest", here.manifest, "--stream", "clicks", *SUBSCRIBE, *QUICKLY).code == 3
+    assert "is an owner alive?" in found.err
+
+
+def test_who_cannot_see_the_leases_is_refused(run: Run, world: Callable[..., World], switch: Switch) -> None:
+    here = world()
+    before = len(here.aws.kinesis.trace)
+    switch.faults = Refusing("Scan")
+    denied = run("doctor", "--manifest", here.manifest, *SUBSCRIBE)
+    assert (denied.code, denied.out) == (3, "")
+    assert "whether a run reads orders is not known" in denied.err
+    switch.faults = NoFaults()
+    here.dynamodb.delete_table(TableName=here.lease_table)
+    assert run("doctor", "--manifest", here.manifest, *SUBSCRIBE).code == 3
+    assert _subscriptions(here, before) == []
+
+
+def test_a_consumer_that_is_gone(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    here.kinesis.deregister_stream_consumer(ConsumerARN=here.consumers["orders"])
+    found = run("doctor", "--manifest", here.manifest, *SUBSCRIBE)
+    assert found.code == 1
+    assert _lines(found)["orders over HTTP/1.1"]["fix"].startswith("deploy again")
+
+
+def test_shards_that_may_not_be_listed(run: Run, world: Callable[..., World], switch: Switch) -> None:
+    here = world()
+    switch.faults = Refusing("ListShards")
+    found = run("doctor", "--manifest", here.manifest, *SUBSCRIBE)
+    assert (found.code, "subscription" in found.data) == (1, False)
+    assert _lines(found)["subscribing to orders"]["fix"].startswith("allow kinesis:ListShards")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--subscribe", "--polling"), "--subscribe goes without --polling"),
+        (("--take-over",), "--take-over goes with --subscribe"),
+    ],
+)
+def test_what_does_not_go_together(run: Run, world: Callable[..., World], options: tuple[str, ...], said: str) -> None:
+    found = run("doctor", "--manifest", world().manifest, *options)
+    assert (found.code, found.out) == (1, "")
+    assert said in found.err

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kinesis_efo.leases import Lease
-from tests.support.world import World
+from tests.support.world import World, wait_until
 
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "kinesis-efo")
 
@@ -57,3 +57,20 @@ def test_ctrl_c_while_owners_are_watched_changes_nothing(world: Callable[..., Wo
         finally:
             process.kill()
     assert here.leases()[lease.key]["leaseOwner"] == {"S": "host:1:abc"}
+
+
+def test_ctrl_c_while_a_shard_is_read_ends_quietly(world: Callable[..., World]) -> None:
+    here = world()
+    before = len(here.aws.kinesis.trace)
+    command = [PROGRAM, "doctor", "--manifest", str(here.manifest), "--subscribe", "--for", "60s"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    ) as process:
+        try:
+            wait_until(lambda: any(each.operation == "SubscribeToShard" for each in here.aws.kinesis.trace[before:]))
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+            assert process.stderr is not None
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
+from hyperframe.frame import GoAwayFrame, HeadersFrame, RstStreamFrame
 
 from kinesis_efo.local import (
     AwsError,
@@ -36,6 +37,7 @@ from .conftest import Bench, until
 
 Run = Callable[..., Bench]
 SHARD = "shardId-{:012d}"
+REQUEST = [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "localhost")]
 
 
 def subscribe(client: H2Client, consumer: str, shard: int = 0, kind: str = "TRIM_HORIZON") -> int:
@@ -268,7 +270,12 @@ def test_a_stream_too_many_is_refused_and_the_connection_survives(run: Run) -> N
         again = subscribe(client, consumer, 3)
         client.until(lambda: keys(client.bodies[again]) == ["3"])
         assert bench.aws.kinesis.calls("SubscribeToShard") == 4
-        assert client.closed is None
+        # One more, and given up before the server has read either.
+        headers = HeadersFrame(21, client.h2.encoder.encode(REQUEST), flags=["END_HEADERS", "END_STREAM"])
+        client.socket.sendall(headers.serialize() + RstStreamFrame(21, error_code=8).serialize())
+        client.ping()
+        assert client.goaways == []
+        assert open_shards(bench) == [1, 2, 3]
 
 
 def test_a_stream_that_the_client_resets_ends_its_subscription_alone(run: Run) -> None:
@@ -291,6 +298,27 @@ def test_a_lost_connection_ends_its_subscriptions(run: Run, tls: bool) -> None:
         streams = [subscribe(client, consumer, shard) for shard in range(2)]
         client.until(lambda: all(keys(client.bodies[stream]) for stream in streams))
     until(lambda: open_shards(bench) == [])
+
+
+def test_a_goaway_of_the_client_s_lets_its_open_streams_go_on(run: Run) -> None:
+    bench = run(resubscribe_seconds=0)
+    consumer = spread(bench, 1)
+    with bench.http2() as client:
+        stream = subscribe(client, consumer)
+        client.until(lambda: keys(client.bodies[stream]) == ["0"])
+        # Not by h2, which would take no more.
+        client.socket.sendall(GoAwayFrame(0, last_stream_id=0).serialize())
+        fill(bench, 1)
+        client.until(lambda: keys(client.bodies[stream]) == ["0", "big"])
+        client.reset(stream)
+        client.to_end()
+        assert (client.closed, client.goaways) == ("end", [])
+    with bench.http2() as client:
+        subscribe(client, consumer)
+        client.until(lambda: keys(client.bodies[stream]))
+        client.socket.sendall(GoAwayFrame(0, last_stream_id=0, error_code=ErrorCodes.PROTOCOL_ERROR).serialize())
+        client.to_end()
+    assert open_shards(bench) == []
 
 
 def test_a_subscription_that_ends_by_itself_ends_its_stream_well(run: Run) -> None:
@@ -492,7 +520,7 @@ def test_a_cut_connection_takes_all_its_streams_with_it(run: Run, step: Any, clo
 
 
 def test_a_frozen_connection_answers_no_ping_until_it_thaws(run: Run) -> None:
-    bench, client, streams = faulty(run, Freeze(1.0), "frame")
+    bench, client, streams = faulty(run, Freeze(3.0), "frame")
     with client:
         put(bench, 0, "struck")
         put(bench, 1, "more")
@@ -626,6 +654,13 @@ def test_stopping_ends_every_connection_and_leaves_nothing_behind(run: Run) -> N
         client.h2.increment_flow_control_window((1 << 31) - 1 - 65_535)
         subscribe(client, consumer, shard)
     until(lambda: open_shards(bench) == [0, 1, 2, 3])
+    clients.append(
+        bench.http2(
+            upgrade=b"POST / HTTP/1.1\r\nHost: local\r\nX-Amz-Target: Kinesis_20131202.ListStreams\r\n"
+            b"Content-Length: 2\r\n\r\n{}"
+        )
+    )
+    assert clients[-1].answer(1)[0] == 200
     silent = [socket.create_connection(("127.0.0.1", each), timeout=20) for each in (bench.aws.port, port)]
     assert folder.exists()
     bench.aws.stop()

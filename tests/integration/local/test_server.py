@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
+import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -12,13 +14,16 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiobotocore.session import get_session
 from botocore.exceptions import ClientError
+from h2.settings import SettingCodes
 
 from kinesis_efo.local import LocalAws, NoFaults, Request, Settings
+from tests.support.h2_client import H2Client
 
 from .conftest import Bench, until
 
@@ -352,12 +357,37 @@ def test_the_command_serves_until_it_is_terminated() -> None:
         process.communicate()
 
 
+def test_the_command_offers_tls_and_a_limit_of_streams_and_prints_what_clients_need() -> None:
+    process = cli("--port", "0", "--tls-port", "0", "--max-concurrent-streams", "7")
+    try:
+        assert process.stdout is not None
+        # A shell understands all of it.
+        lines = [shlex.split(process.stdout.readline()) for _ in range(8)]
+        assert {line[0] for line in lines} == {"export"}
+        shown = dict(line[1].split("=", 1) for line in lines)
+        assert shown["AWS_ENDPOINT_URL"].startswith("http://127.0.0.1:")
+        port = int(shown["KINESIS_EFO_LOCAL_TLS_URL"].removeprefix("https://127.0.0.1:"))
+        with H2Client(port, ca_path=shown["AWS_CA_BUNDLE"]) as client:
+            assert client.answer(client.call("ListStreams", {}))[0] == 200
+            assert client.settings[SettingCodes.MAX_CONCURRENT_STREAMS] == 7
+        # The second one comes while the first is handled, or soon after.
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=10)
+        assert (process.returncode, errors) == (0, "")
+        assert not Path(shown["AWS_CA_BUNDLE"]).exists()
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [
         (("--set", "nonsense=1"), "'nonsense=1' is not a setting"),
         (("--set", "read_limit=maybe"), "read_limit must be true or false; got 'maybe'"),
         (("--set", "max_event_records=1.5"), "max_event_records must be a whole number; got '1.5'"),
+        (("--max-concurrent-streams", "0"), "--max-concurrent-streams'"),
         (("--set", "subscription_seconds=-1"), "subscription_seconds must be more than 0; got -1"),
     ],
 )

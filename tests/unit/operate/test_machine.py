@@ -37,8 +37,9 @@ class Answering:
 @pytest.mark.parametrize(
     ("ahead", "status", "said"),
     [
-        (0.0, Status.PASSED, "within 5 s"),
-        (-4.0, Status.PASSED, "within 5 s"),
+        (0.0, Status.PASSED, "within 1 s"),
+        (-3.5, Status.FAILED, "ahead of AWS"),
+        (3.5, Status.FAILED, "behind AWS"),
         (60.0, Status.FAILED, "behind AWS"),
         (-60.0, Status.FAILED, "ahead of AWS"),
     ],

@@ -15,7 +15,7 @@ import pytest
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.messages import PollReply, ShardProgress
-from kinesis_efo.manifest import Manifest
+from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable
@@ -28,7 +28,9 @@ pytestmark = pytest.mark.spark
 
 HERE, THERE, PLANNER = (FetcherAddress("here", port) for port in (1, 2, 3))
 START = Position.at_timestamp(1_700_000_000_000)
-MANIFEST = Manifest("lake", "dev", "us-east-1", "leases", {}, "manifest.json", {})
+ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
+ORDERS = StreamRef("orders", "orders", ARN, f"{ARN}/consumer/lake:1")
+MANIFEST = Manifest("lake", "dev", "us-east-1", "leases", {"orders": ORDERS}, "manifest.json", {"orders": "orders"})
 
 
 class Fetcher:
@@ -93,7 +95,8 @@ class Reader(KinesisStreamReader):
 
 def offset(**positions: Position) -> dict[str, Any]:
     """`offset(s0=..., s1=...)` as Spark hands it over."""
-    return Offset({key(int(name[1:])): position for name, position in positions.items()}).to_dict()
+    read = {key(int(name[1:])): position for name, position in positions.items()}
+    return Offset(read).to_dict({"orders": f"{ARN}/consumer/lake:1"})
 
 
 def ranges(partitions: Any) -> list[ShardRange]:

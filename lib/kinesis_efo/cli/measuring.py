@@ -1,0 +1,220 @@
+"""``kinesis-efo doctor --subscribe``: its options, the guard of whoever reads with the consumer, and what it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+from botocore.exceptions import BotoCoreError, ClientError
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kinesis_efo.aws_errors import describe
+from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.findings import Details
+from kinesis_efo.cli.lease_access import TimeoutOption
+from kinesis_efo.cli.status_line import StatusLine
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import ConfigurationError, LeaseError
+from kinesis_efo.http2.facts import HttpFacts
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.operate.access import Access
+from kinesis_efo.operate.findings import CheckFailed, Finding, failed_call
+from kinesis_efo.operate.lease_checkup import live_readers
+from kinesis_efo.operate.measurement import TRANSPORTS, Measurement, Subscribed
+from kinesis_efo.operate.subscribing import measured, over_aws
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How to measure, as the command line says.
+
+    Attributes:
+        seconds: How long to read over each transport.
+        take_over: Subscribe even if a run reads with the consumer: it is cut off.
+        lease_timeout: Seconds after which a silent owner of a lease is dead.
+    """
+
+    seconds: float
+    take_over: bool
+    lease_timeout: float
+
+
+def measuring(
+    *,
+    subscribe: Annotated[
+        bool,
+        typer.Option(
+            "--subscribe", help="Read one shard over HTTP/2 and over HTTP/1.1, with the application's consumer."
+        ),
+    ] = False,
+    duration: Annotated[
+        str, typer.Option("--for", metavar="DURATION", help="With --subscribe: how long to read over each.")
+    ] = "10s",
+    take_over: Annotated[
+        bool,
+        typer.Option("--take-over", help="With --subscribe: do it even while a run reads the stream: it is cut off."),
+    ] = False,
+    lease_timeout: TimeoutOption = "10s",
+) -> Measuring | None:
+    """What the command line says of measuring; None where it does not ask for it.
+
+    Raises:
+        ConfigurationError: An option is not a duration, or does nothing without `--subscribe`.
+    """
+    wanted = Measuring(
+        arguments.seconds("--for", duration), take_over, arguments.seconds("--lease-timeout", lease_timeout)
+    )
+    if take_over and not subscribe:
+        raise ConfigurationError("--take-over goes with --subscribe: give both")
+    return wanted if subscribe else None
+
+
+async def refuse_live_readers(
+    access: Access, manifest: Manifest, ref: StreamRef, wanted: Measuring, clock: Clock
+) -> None:
+    """Refuse to subscribe while somebody reads with the consumer, who would be cut off.
+
+    Args:
+        access: Clients.
+        manifest: The application.
+        ref: The stream.
+        wanted: How to measure.
+        clock: Time.
+
+    Raises:
+        ConfigurationError: The stream has no consumer.
+        typer.Exit: A run is alive, or nobody can tell; with `ExitCode.REFUSED`.
+    """
+    if ref.polled:
+        raise ConfigurationError(f"stream {ref.name} has no consumer to subscribe: --subscribe goes without it")
+    if wanted.take_over:
+        output.remark(f"whoever reads {ref.name} with {ref.consumer_arn} is cut off for some seconds: --take-over")
+        return
+
+    def waiting() -> None:
+        output.remark(f"watching {manifest.lease_table} for up to {wanted.lease_timeout:g} s: is an owner alive?")
+
+    try:
+        readers = await live_readers(access, manifest, ref.name, wanted.lease_timeout, clock, waiting)
+    except LeaseError as error:
+        raise _refused(f"whether a run reads {ref.name} is not known: {error}") from error
+    if readers:
+        who = "; ".join(f"{readable(owner)} renews {', '.join(keys[:3])}" for owner, keys in readers.items())
+        raise _refused(
+            f"{ref.name} is being read: {who}. A subscription with its consumer would cut it off. Stop that query first"
+        )
+
+
+def _refused(why: str) -> typer.Exit:
+    output.remark(f"kinesis-efo: {why}. Nothing was subscribed; --take-over does it all the same")
+    return output.stop(output.ExitCode.REFUSED)
+
+
+async def measure(
+    access: Access, ref: StreamRef, wanted: Measuring, clock: Clock
+) -> tuple[list[Finding], Details | None]:
+    """Subscribe over each transport, and say what came.
+
+    Args:
+        access: Clients.
+        ref: The stream, and the consumer to subscribe.
+        wanted: How to measure.
+        clock: Time.
+
+    Returns:
+        The findings, and what is printed below them; None where no shard could be found.
+    """
+    status = StatusLine()
+    subject = f"subscribing to {ref.name}"
+    try:
+        found = await measured(access, ref, over_aws(access), wanted.seconds, clock, tell=status.show)
+    except CheckFailed as outcome:
+        return [Finding(subject, outcome.status, outcome.detail, outcome.fix)], None
+    except (ClientError, BotoCoreError, OSError) as error:
+        return [failed_call(subject, error, "kinesis:ListShards")], None
+    finally:
+        status.clear()
+    return found.findings(), Details({"subscription": data(found)}, view(found))
+
+
+def data(found: Measurement) -> dict[str, Any]:
+    """A measurement as plain data, for JSON."""
+    return {
+        "stream": found.stream.name,
+        "consumerArn": found.stream.consumer_arn,
+        "shardId": found.shard,
+        "endpoint": found.endpoint,
+        "transports": [_transport(each) for each in found.subscriptions],
+    }
+
+
+def _transport(found: Subscribed) -> dict[str, Any]:
+    http = found.http
+    return {
+        "transport": found.transport,
+        "httpVersion": http and http.version,
+        "tls": http and http.tls,
+        "streamsPerConnection": http and http.most_streams,
+        "initialWindowBytes": http and http.initial_window,
+        "largestFrameBytes": http and http.largest_frame,
+        "headerListBytes": http and http.header_list,
+        "answeredAfterMs": _milliseconds(found.answered_after),
+        "firstEventAfterMs": _milliseconds(found.first_event_after),
+        "readForMs": _milliseconds(found.read_for),
+        "events": found.events,
+        "records": found.records,
+        "bytes": found.bytes,
+        "largestEventBytes": found.largest_event,
+        "error": None if found.error is None else describe(found.error),
+    }
+
+
+def view(found: Measurement) -> RenderableType:
+    """A measurement as a table: a column for each transport."""
+    table = output.table(
+        ("", *(f">{TRANSPORTS[each.transport]}" for each in found.subscriptions)),
+        [(title, *map(cell, found.subscriptions)) for title, cell in _ROWS],
+    )
+    # The table's own title would be folded to its width.
+    return Group(Text(f"{found.shard} of {found.stream.name}, at {found.endpoint}", "bold"), table)
+
+
+def _offered(take: Callable[[HttpFacts], int | None]) -> Callable[[Subscribed], str | None]:
+    """A row of what only HTTP/2 has."""
+
+    def cell(found: Subscribed) -> str | None:
+        if found.http is None or found.http.version != "HTTP/2":
+            return None
+        value = take(found.http)
+        return "not said" if value is None else f"{value:,}"
+
+    return cell
+
+
+_ROWS: Final[tuple[tuple[str, Callable[[Subscribed], str | None]], ...]] = (
+    ("HTTP version", lambda found: None if found.http is None else found.http.version),
+    ("TLS version", lambda found: None if found.http is None else found.http.tls or "none"),
+    ("streams per connection", _offered(lambda http: http.most_streams)),
+    ("initial window for requests, bytes", _offered(lambda http: http.initial_window)),
+    ("largest frame of requests, bytes", _offered(lambda http: http.largest_frame)),
+    ("most headers of requests, bytes", _offered(lambda http: http.header_list)),
+    ("answered after, ms", lambda found: _shown(found.answered_after)),
+    ("first event after, ms", lambda found: _shown(found.first_event_after)),
+    ("read for, ms", lambda found: None if found.http is None else _shown(found.read_for)),
+    ("events", lambda found: f"{found.events:,}"),
+    ("records", lambda found: f"{found.records:,}"),
+    ("bytes of events", lambda found: f"{found.bytes:,}"),
+    ("bytes of the largest event", lambda found: f"{found.largest_event:,}"),
+)
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)
+
+
+def _shown(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{seconds * 1000:,.0f}"

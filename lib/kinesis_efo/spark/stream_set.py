@@ -1,0 +1,115 @@
+"""Compares the streams that a query reads with those of its checkpoint: some may be new, some may be gone, some may be others.
+
+Pure but for the log. A checkpoint knows streams by their logical names, and since version 0.2 what they were read from.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kinesis_efo.errors import ConfigurationError, StreamReplacedError
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.positions import Offset, Position, ShardKey, sources_of
+
+logger = logging.getLogger(__name__)
+
+_SHOWN: Final = 10
+
+
+class StreamSet:
+    """The streams that a query reads.
+
+    Args:
+        manifest: Reduced to these streams.
+        drop: Whether to go on without a stream of the checkpoint that is not among them.
+    """
+
+    def __init__(self, manifest: Manifest, *, drop: bool) -> None:
+        self._streams = manifest.streams
+        self._source = manifest.source
+        self._drop = drop
+        self._said: set[str] = set()
+
+    def to_dict(self, offset: Offset) -> dict[str, Any]:
+        """An offset as plain data, which also says what its streams are read from."""
+        return offset.to_dict({name: _read_from(ref) for name, ref in self._streams.items()})
+
+    def read(self, data: Mapping[str, Any]) -> Offset:
+        """The offset in plain data, without the streams that are gone.
+
+        Raises:
+            ConfigurationError: A stream is gone and must not be, or has another logical name now.
+            StreamReplacedError: A logical name stands for another stream now.
+            ValueError: The data is not an offset.
+        """
+        offset = Offset.from_dict(data)
+        sources = sources_of(data)
+        known = {key.stream for key in offset}
+        for name in sorted(known & sources.keys()):
+            self._compare(name, sources[name], known)
+        gone = known - self._streams.keys()
+        if not gone:
+            return offset
+        left = {name: {key: at for key, at in offset.items() if key.stream == name} for name in sorted(gone)}
+        if not self._drop:
+            raise ConfigurationError(self._removed(left))
+        for name, positions in left.items():
+            self._say(
+                "stream %s is not read any more, as kinesis-efo option 'removedStreams' asks; it was left at %s",
+                name,
+                _shown(positions),
+            )
+        return Offset({key: at for key, at in offset.items() if key.stream not in gone})
+
+    def added(self, offset: Offset) -> list[str]:
+        """The streams that an offset does not name."""
+        known = {key.stream for key in offset}
+        return sorted(self._streams.keys() - known)
+
+    def _compare(self, name: str, before: str, known: set[str]) -> None:
+        arn = _stream_arn(before)
+        ref = self._streams.get(name)
+        if ref is None:
+            other = next((each.name for each in self._streams.values() if each.stream_arn == arn), None)
+            if other is not None and other not in known:
+                raise ConfigurationError(
+                    f"stream {arn} is called {other!r} in {self._source}, but {name!r} in the query's checkpoint: under a new name all "
+                    f"of it would be read again. Call it {name!r} again, or start the query with a new checkpoint"
+                )
+        elif ref.stream_arn != arn:
+            raise StreamReplacedError(
+                f"stream {name!r} is {ref.stream_arn} in {self._source}, but the query's checkpoint is of {arn}: positions of one stream mean "
+                "nothing in another. Give the new stream another logical name, so that both are known for what they are, or start "
+                "the query with a new checkpoint"
+            )
+        elif _read_from(ref) != before:
+            self._say("stream %s is read as %s now; the runs before read it as %s", name, _read_from(ref), before)
+
+    def _removed(self, left: Mapping[str, Mapping[ShardKey, Position]]) -> str:
+        names = ", ".join(map(repr, left))
+        return (
+            f"the query's checkpoint names {'stream' if len(left) == 1 else 'streams'} {names}, but the query reads "
+            f"{', '.join(map(repr, sorted(self._streams)))} (from {self._source}). Where a stream was renamed, give it its former name. To go "
+            "on without it, set kinesis-efo option 'removedStreams' to drop: what was not read of it yet is then left in the stream"
+        )
+
+    def _say(self, text: str, name: str, *more: str) -> None:
+        if name not in self._said:
+            self._said.add(name)
+            logger.warning(text, name, *more)
+
+
+def _read_from(ref: StreamRef) -> str:
+    return ref.consumer_arn or ref.stream_arn
+
+
+def _stream_arn(read_from: str) -> str:
+    return read_from.partition("/consumer/")[0]
+
+
+def _shown(positions: Mapping[ShardKey, Position]) -> str:
+    first = [f"{key.shard} {at}" for key, at in sorted(positions.items())[:_SHOWN]]
+    more = len(positions) - len(first)
+    return ", ".join(first) + (f" and {more} more" if more else "")

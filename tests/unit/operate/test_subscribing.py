@@ -1,0 +1,202 @@
+"""Measuring subscriptions, in virtual time: at Kinesis' pace, with a limit for each step, and closed whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import HTTPClientError
+
+from kinesis_efo.http2.facts import HttpFacts
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.operate import subscribing
+from kinesis_efo.operate.findings import CheckFailed
+from kinesis_efo.operate.measurement import TRANSPORTS, Measurement
+from tests.support.transports import (
+    Opening,
+    Script,
+    ScriptedStream,
+    ScriptedTransport,
+    Silence,
+    Wait,
+    broken_off,
+    payload,
+    refused,
+)
+from tests.support.virtual_time import LoopClock, run
+
+ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/prod-orders"
+ORDERS = StreamRef("orders", "prod-orders", ARN, f"{ARN}/consumer/lake:1700000000")
+IDLE: Script = [Wait(4.0), payload(7), Wait(5.0), payload(8), Wait(5.0), payload(9), Wait(5.0)]
+SECONDS = 10.0
+
+
+class Kinesis:
+    """A Kinesis with some open shards; gives itself as the client for everything."""
+
+    def __init__(self, *shards: str) -> None:
+        self.shards = shards
+        self.meta = SimpleNamespace(endpoint_url="https://kinesis.example")
+
+    async def client(self, service: str) -> Any:
+        return self
+
+    async def list_shards(self, **request: Any) -> dict[str, Any]:
+        assert request == {"StreamARN": ARN, "ShardFilter": {"Type": "AT_LATEST"}, "MaxResults": 1}
+        return {"Shards": [{"ShardId": shard} for shard in self.shards[:1]]}
+
+
+class Transports:
+    """Opens subscribers that play one script after the other, whichever transport is asked for.
+
+    Args:
+        scripts: As of `ScriptedTransport`.
+        versions: HTTP versions that carry what is asked for, by transport.
+    """
+
+    def __init__(self, *scripts: Script | Exception | Opening, versions: dict[str, str] = TRANSPORTS) -> None:
+        self.played = ScriptedTransport(LoopClock(), *scripts)
+        self.opened: list[str] = []
+        self._versions = versions
+        self._open = ""
+
+    @asynccontextmanager
+    async def __call__(self, transport: str) -> AsyncIterator[Any]:
+        assert not self._open, "two transports at a time"
+        self._open = transport
+        self.opened.append(transport)
+        try:
+            yield self
+        finally:
+            self._open = ""
+
+    async def subscribe_at_latest(self, stream: StreamRef, shard_id: str) -> ScriptedStream:
+        assert (stream, shard_id) == (ORDERS, "shardId-1")
+        events = await self.played.subscribe(stream, shard_id, "LATEST", None)  # type: ignore[arg-type]
+        events.http = HttpFacts(self._versions[self._open])  # type: ignore[attr-defined]
+        return events
+
+
+def _measure(
+    transports: Transports, seconds: float = SECONDS, tell: Callable[[str], None] = lambda _: None
+) -> Measurement:
+    async def main() -> Measurement:
+        return await subscribing.measured(Kinesis("shardId-1", "shardId-2"), ORDERS, transports, seconds, LoopClock(), tell=tell)  # fmt: skip
+
+    found = run(main())
+    assert transports.opened == list(TRANSPORTS)
+    assert all(stream.closed for stream in transports.played.streams)
+    return found
+
+
+def test_each_transport_is_read_for_some_seconds() -> None:
+    transports = Transports(Opening(0.25, IDLE), IDLE)
+    found = _measure(transports)
+    assert (found.shard, found.endpoint) == ("shardId-1", "https://kinesis.example")
+    first, second = found.subscriptions
+    assert [each.http.version for each in (first, second) if each.http] == ["HTTP/2", "HTTP/1.1"]
+    assert (first.answered_after, first.first_event_after) == (0.25, 4.25)
+    assert (second.answered_after, second.first_event_after) == (0.0, 4.0)
+    assert (first.error, first.events, first.read_for) == (None, 2, SECONDS)
+    # It was read for longer than Kinesis asks to wait.
+    assert transports.played.gaps == [0.25 + SECONDS]
+
+
+def test_between_two_subscriptions_kinesis_has_its_five_seconds() -> None:
+    told: list[str] = []
+    transports = Transports([payload(7), Silence()], [payload(7), Silence()])
+    _measure(transports, seconds=2.0, tell=told.append)
+    assert transports.played.gaps == [5.0]
+    assert "HTTP/1.1: waiting 3.0 s, until Kinesis allows the next subscription to shardId-1" in told
+
+
+def test_a_short_look_waits_for_the_first_event() -> None:
+    found = _measure(Transports(IDLE, IDLE), seconds=1.0)
+    assert [(each.events, each.read_for, each.error) for each in found.subscriptions] == [(1, 4.0, None)] * 2
+
+
+def test_a_busy_shard_does_not_keep_it_longer() -> None:
+    busy: Script = [step for number in range(10_000) for step in (Wait(0.01), payload(number + 1, records=2))]
+    for each in _measure(Transports(busy, busy)).subscriptions:
+        assert each.read_for == pytest.approx(SECONDS)
+        assert each.events == pytest.approx(SECONDS * 100, abs=2)
+        assert each.records == 2 * each.events
+
+
+def test_an_endpoint_without_http2_is_measured_over_the_other() -> None:
+    transports = Transports(HTTPClientError(error="the endpoint speaks HTTP/1.1 only"), IDLE)
+    first, second = _measure(transports).subscriptions
+    assert isinstance(first.error, HTTPClientError)
+    assert (first.http, first.answered_after, first.events) == (None, None, 0)
+    assert (second.error, second.events) == (None, 2)
+    assert transports.played.gaps == [1.0]
+
+
+def test_another_version_than_the_one_asked_for_is_not_measured_as_that() -> None:
+    first, second = _measure(Transports(IDLE, IDLE, versions=dict.fromkeys(TRANSPORTS, "HTTP/1.1"))).subscriptions
+    assert (str(first.error), first.events) == ("the answer came over HTTP/1.1", 0)
+    assert second.error is None
+
+
+def test_no_answer_and_no_event_have_limits() -> None:
+    first, second = _measure(Transports(Opening(1e9), [Silence()])).subscriptions
+    assert str(first.error) == "Kinesis did not answer within 20 s"
+    assert (str(second.error), second.read_for) == ("no event for 12 s", 12.0)
+
+
+def test_a_connection_that_falls_silent_later_is_noticed() -> None:
+    silent, _ = _measure(Transports([payload(7), Silence()], IDLE), seconds=60.0).subscriptions
+    assert (str(silent.error), silent.events, silent.read_for) == ("no event for 12 s", 1, 12.0)
+
+
+def test_a_subscription_that_ends() -> None:
+    first, second = _measure(Transports([], [payload(7)])).subscriptions
+    assert str(first.error) == "Kinesis ended the subscription before its first event"
+    assert (second.error, second.events) == (None, 1)
+
+
+def test_what_came_before_an_error_counts() -> None:
+    taken = broken_off("ResourceInUseException", "taken over")
+    first, _ = _measure(Transports([payload(7), Wait(3.0), taken], IDLE)).subscriptions
+    assert (first.error, first.events, first.read_for) == (taken, 1, 3.0)
+
+
+def test_someone_who_has_just_subscribed_is_waited_for_once() -> None:
+    too_soon = refused("ResourceInUseException", "Another active subscription exists for this consumer: x")
+    transports = Transports(too_soon, IDLE, too_soon, too_soon)
+    first, second = _measure(transports).subscriptions
+    assert (first.error, first.events) == (None, 2)
+    assert second.error is too_soon
+    assert transports.played.gaps == [5.0, SECONDS, 5.0]
+
+
+def test_a_refusal_is_not_repeated() -> None:
+    denied = refused("AccessDeniedException")
+    transports = Transports(denied, denied)
+    assert [each.error for each in _measure(transports).subscriptions] == [denied, denied]
+    assert transports.played.gaps == [1.0]
+
+
+def test_an_interrupt_closes_the_subscription() -> None:
+    transports = Transports(IDLE)
+
+    async def main() -> None:
+        measuring = asyncio.create_task(
+            subscribing.measured(Kinesis("shardId-1"), ORDERS, transports, SECONDS, LoopClock())
+        )
+        await asyncio.sleep(6.0)
+        measuring.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await measuring
+
+    run(main())
+    assert [stream.closed for stream in transports.played.streams] == [True]
+
+
+def test_a_stream_without_open_shards() -> None:
+    with pytest.raises(CheckFailed, match="has no open shard"):
+        run(subscribing.measured(Kinesis(), ORDERS, Transports(), SECONDS, LoopClock()))

@@ -17,21 +17,28 @@ class ConnectProxy:
     Attributes:
         port: Its port.
         asked: The requests that arrived.
+        ways: Connections that are open.
     """
 
     port: int = 0
+    ways: int = 0
     asked: list[str] = field(default_factory=list)
 
 
 @contextlib.asynccontextmanager
 async def connect_proxy(
-    *, login: str | None = None, answer: bytes | None = None, tls: ssl.SSLContext | None = None
+    *,
+    login: str | None = None,
+    answer: bytes | None = None,
+    hangs_up: bool = True,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[ConnectProxy]:
     """Run a proxy.
 
     Args:
         login: Name and password that it asks for, with a colon between them.
-        answer: What it says instead of doing its work; nothing: it hangs up.
+        answer: What it says instead of doing its work.
+        hangs_up: Whether it closes the connection then; if not, it waits for the client to do so.
         tls: For an https proxy.
     """
     proxy = ConnectProxy()
@@ -42,11 +49,14 @@ async def connect_proxy(
         task = asyncio.current_task()
         assert task is not None
         running.add(task)
+        proxy.ways += 1
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             proxy.asked.append(head)
             if answer is not None:
                 writer.write(answer)
+                if not hangs_up:
+                    await reader.read()
             elif wanted not in head.split("\r\n") and wanted:
                 writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic\r\n\r\n")
             else:
@@ -55,6 +65,7 @@ async def connect_proxy(
                 writer.write(b"HTTP/1.1 200 Connection established\r\nVia: test\r\n\r\n")
                 await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
         writer.close()
+        proxy.ways -= 1
         running.discard(task)
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)

@@ -175,7 +175,7 @@ async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:
     try:
         answer = await asking.answer
         status = answer.split(b"\r\n", 1)[0].decode("latin-1")
-        if not re.match(r"HTTP/1\.\d 2\d\d\b", status) or transport.is_closing():
+        if not re.match(r"HTTP/1\.\d 2\d\d\b", status):
             raise ProxyRefused(f"it answers {status[:200]!r}")
     except BaseException:
         transport.abort()

@@ -332,9 +332,19 @@ def test_a_proxy_that_hangs_up_behind_its_answer(authority: Authority) -> None:
         async with connect_proxy(answer=b"HTTP/1.1 200 OK\r\n\r\n") as proxy:
             url = f"http://127.0.0.1:{proxy.port}"
             async with client("https://localhost:9", proxies={"https": url}, connect_timeout=2) as aws:
-                with pytest.raises(Exception, match=r"proxy|[Tt]imeout") as caught:
-                    await aws.subscribe()
-                assert classify(caught.value).verdict is Verdict.RETRY
+                await refused(aws, ProxyConnectionError, "lost|closed|reset|Reset|answers")
+
+    run(main())
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", b"HTTP/1.1 200 OK\r\n", b""])
+def test_a_proxy_that_waits_for_us_to_hang_up(authority: Authority, answer: bytes) -> None:
+    async def main() -> None:
+        async with connect_proxy(answer=answer, hangs_up=False) as proxy:
+            url = f"http://127.0.0.1:{proxy.port}"
+            async with client("https://localhost:9", proxies={"https": url}, connect_timeout=0.3) as aws:
+                await refused(aws, (ProxyConnectionError, ConnectTimeoutError), "407|Connect timeout")  # type: ignore[arg-type]
+                await until(lambda: not proxy.ways)
 
     run(main())
 

@@ -28,12 +28,14 @@ class Request:
         stream_id: Its stream.
         headers: Its headers.
         body: Its body.
+        sent: Bytes of the answer's body that were sent.
     """
 
     peer: Peer
     stream_id: int
     headers: dict[str, str]
     body: bytes
+    sent: int = 0
 
     def begin(self, headers: Mapping[str, str] = EVENT_STREAM) -> None:
         """Send the headers of the response."""
@@ -42,16 +44,17 @@ class Request:
 
     async def send(self, data: bytes, *, last: bool = False) -> None:
         """Send a part of the body, as the windows allow."""
-        while data:
+        left = memoryview(data)
+        while left:
             if self.stream_id in self.peer.resets or self.peer.gone.is_set():
                 raise ConnectionResetError
-            allowed = self.peer.h2.local_flow_control_window(self.stream_id)
-            most = min(allowed, self.peer.h2.max_outbound_frame_size, len(data))
+            most = min(self.window, self.peer.h2.max_outbound_frame_size, len(left))
             if most <= 0:
                 await self.peer.changed()
                 continue
-            self.peer.h2.send_data(self.stream_id, data[:most])
-            data = data[most:]
+            self.peer.h2.send_data(self.stream_id, left[:most].tobytes())
+            self.sent += most
+            left = left[most:]
             self.peer.flush()
         if last:
             self.peer.h2.end_stream(self.stream_id)
@@ -71,6 +74,7 @@ class Peer:
         requests: What arrived.
         resets: Streams that the client reset, with their codes.
         pings: PINGs that arrived.
+        errors: Codes of the GOAWAYs that arrived.
         gone: Set once the client has closed the connection.
         mute: Whether what arrives is ignored, and nothing is answered.
     """
@@ -97,6 +101,13 @@ class Peer:
         """Send any bytes."""
         if not self._writer.is_closing():
             self._writer.write(data)
+
+    async def set(self, code: SettingCodes, value: int) -> None:
+        """Change a setting, and wait until the client goes by it."""
+        self.h2.update_settings({code: value})
+        self.flush()
+        while self.h2.local_settings[code] != value:
+            await self.changed()
 
     def close(self) -> None:
         """Drop the connection."""
@@ -168,10 +179,12 @@ class Http2Peer:
     Attributes:
         port: Its port.
         peers: Its connections, in the order in which they came.
+        listening: asyncio's server.
     """
 
     port: int = 0
     peers: list[Peer] = field(default_factory=list)
+    listening: Any = None
 
     @property
     def requests(self) -> list[Request]:
@@ -183,7 +196,8 @@ class Http2Peer:
 async def http2_peer(
     answer: Callable[[Request], Awaitable[None]],
     *,
-    streams: int = 5,
+    streams: int | None = 5,
+    settings: Mapping[int, int] | None = None,
     tls: ssl.SSLContext | None = None,
     host: str = "127.0.0.1",
 ) -> AsyncIterator[Http2Peer]:
@@ -191,7 +205,8 @@ async def http2_peer(
 
     Args:
         answer: Called with each request.
-        streams: Requests at a time on each connection.
+        streams: Requests at a time on each connection; None: it says nothing of them.
+        settings: What else its SETTINGS say.
         tls: For TLS.
         host: Where it listens.
     """
@@ -202,12 +217,18 @@ async def http2_peer(
         task = asyncio.current_task()
         assert task is not None
         running.add(task)
-        peer = Peer(reader, writer, {SettingCodes.MAX_CONCURRENT_STREAMS: streams})
+        said = (
+            {**(settings or {})}
+            if streams is None
+            else {SettingCodes.MAX_CONCURRENT_STREAMS: streams, **(settings or {})}
+        )
+        peer = Peer(reader, writer, said)
         server.peers.append(peer)
         await peer.run(answer)
         running.discard(task)
 
     listening = await asyncio.start_server(serve, host, 0, ssl=tls, backlog=1024)
+    server.listening = listening
     server.port = listening.sockets[0].getsockname()[1]
     try:
         yield server

@@ -1,7 +1,7 @@
 """One connection of HTTP/2: many requests at a time, each with a stream of its own.
 
 `h2` speaks the protocol. DATA frames go past it, because it spends four times as much on them, and GOAWAY, because it would end
-the streams that may go on.
+the streams that may go on. So windows of responses and their content-length are this package's affair.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from h2.errors import ErrorCodes
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
-from hyperframe.frame import DataFrame, Frame, GoAwayFrame, WindowUpdateFrame
+from hyperframe.frame import Frame, GoAwayFrame, HeadersFrame, WindowUpdateFrame
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.http2.facts import HttpFacts, tls_version
-from kinesis_efo.http2.frames import DATA, GOAWAY, HEADER_BYTES, FrameSplitter, MalformedFrame
+from kinesis_efo.http2.frames import GOAWAY, HEADER_BYTES, FrameSplitter, MalformedFrame
 from kinesis_efo.http2.response import LEAST_WINDOW, Response, WindowOverflow
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,10 @@ _MOST_UNSENT: Final = 1 << 20
 
 class NotHttp2(Exception):
     """The other side does not speak HTTP/2."""
+
+
+class NoAnswer(NotHttp2):
+    """The other side says nothing, or hangs up: services that only know HTTP/1.1 do so, and those that are down."""
 
 
 class NotProcessed(ConnectionError):
@@ -92,13 +96,15 @@ class Connection(asyncio.BufferedProtocol):
         self._h2.increment_flow_control_window(_CONNECTION_WINDOW)
         self._splitter = FrameSplitter(self, _LARGEST_FRAME)
         self._responses: dict[int, Response] = {}
-        self._through_h2: set[int] = set()
         self._unreturned = 0
+        self._ceiling = MOST_STREAMS
         self._draining = False
         self._lost: Exception | None = None
         self._last_byte = self._last_use = clock.monotonic()
         self._room_to_send: asyncio.Event = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
+        self._hanging_up: asyncio.TimerHandle | None = None
+        self._gone = asyncio.Event()
         self._holding = False
         self._flushing = False
         self._unsent = bytearray()
@@ -115,12 +121,17 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def most_streams(self) -> int:
         """Requests at a time: what the service allows, within limits."""
-        return min(MOST_STREAMS, self._h2.remote_settings.max_concurrent_streams)
+        return min(self._ceiling, self._h2.remote_settings.max_concurrent_streams)
 
     @property
     def closed(self) -> bool:
         """Whether no request can begin here any more."""
         return self._draining or self._lost is not None
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing is left of it, not even a socket."""
+        return self._gone.is_set()
 
     @property
     def facts(self) -> HttpFacts:
@@ -164,23 +175,23 @@ class Connection(asyncio.BufferedProtocol):
             ConnectionError: The service reset the stream, or the connection is lost.
             TimeoutError: There was no answer.
         """
-        if self._lost is not None or self._draining:
-            self.give_place()
-            raise NotProcessed("the connection was closed before the request was sent")
+        response: Response | None = None
         try:
-            stream_id = self._h2.get_next_available_stream_id()
-            self._h2.send_headers(stream_id, headers, end_stream=not body)
-        except H2Error as wrong:
-            self.give_place()
-            raise NotProcessed(f"the connection takes no more requests: {wrong!r}") from wrong
-        self._holding = True
-        response = self._responses[stream_id] = Response(self, stream_id, share, silence)
-        self._holding = False
-        try:
+            if self.closed:
+                raise NotProcessed("the connection was closed before the request was sent")
+            try:
+                stream_id = self._h2.get_next_available_stream_id()
+                self._h2.send_headers(stream_id, headers, end_stream=not body)
+                response = self._responses[stream_id] = Response(self, stream_id, share, silence)
+            except H2Error as wrong:
+                raise NotProcessed(f"the connection takes no more requests: {wrong!r}") from wrong
             await self._send(response, body)
             await response.opened()
         except BaseException:
-            response.close()
+            if response is None:
+                self.give_place()
+            else:
+                response.close()
             raise
         return response
 
@@ -199,26 +210,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def open_window(self, stream_id: int, size: int) -> None:
         """See `Carrier`."""
-        response = self._responses.get(stream_id)
-        if response is not None and response.status and stream_id not in self._through_h2:
-            self._say(WindowUpdateFrame(stream_id, window_increment=size))
-        else:
-            self._h2.increment_flow_control_window(size, stream_id)
+        # Behind the headers that open the stream.
+        self._unsent += self._h2.data_to_send()
+        self._unsent += WindowUpdateFrame(stream_id, window_increment=size).serialize()
         self._flush_soon()
 
     def cancel(self, stream_id: int) -> None:
         """See `Carrier`."""
-        self._reset(stream_id, ErrorCodes.CANCEL)
         self._forget(stream_id)
+        self._flush()
+
+    async def wait_gone(self) -> None:
+        """Wait until nothing is left of it."""
+        await self._gone.wait()
 
     def close(self) -> None:
         """Close the connection in peace: the service is told, and whoever still reads fails."""
         if self._lost is None:
             self._h2.close_connection()
-            self._flush()
-            self._lose(ConnectionLost("the connection was closed"))
-            if self._transport is not None:
-                self._transport.close()
+            self._hang_up(ConnectionLost("the connection was closed"))
 
     def abort(self, why: Exception) -> None:
         """Drop the connection at once."""
@@ -231,6 +241,13 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
         self._transport = cast("asyncio.Transport", transport)
+        if self._lost is not None:
+            self._transport.abort()
+            return
+        security = transport.get_extra_info("ssl_object")
+        if security is not None and security.selected_alpn_protocol() != "h2":
+            # Whoever dialled sees this, too. Not a word of HTTP/2 to whom did not agree on it.
+            return
         _receive_into(transport, self._scratch)
         self._flush()
         self._keeping = asyncio.ensure_future(self._keep())
@@ -248,8 +265,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._splitter.feed(self._scratch[:nbytes])
         except (MalformedFrame, WindowOverflow, H2Error, HyperframeError, ValueError) as wrong:
-            self._break(wrong)
-            return
+            self._break(wrong, bytes(self._scratch[: min(nbytes, 60)]))
         finally:
             self._holding = False
         self._flush()
@@ -260,43 +276,41 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
-        self._lose(
-            ConnectionLost(f"the connection was lost: {exc}" if exc else "the connection was closed by the other side")
-        )
+        if self._hanging_up is not None:
+            self._hanging_up.cancel()
+        self._gone.set()
+        why = f"the connection was lost: {exc!r}" if exc else "the connection was closed by the other side"
+        self._lose(ConnectionLost(why))
+        self._changed(self)
 
     # -- frames
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
         """See `FrameSink`."""
         response = self._responses.get(stream_id)
-        if response is not None and stream_id in self._through_h2:
-            # `h2` compares the length of these bodies with their content-length.
-            self._tell_h2(DataFrame(stream_id, data=bytes(piece)).serialize())
-            if piece:
-                self._h2.increment_flow_control_window(len(piece))
-            self._unreturned += padding
+        if response is None:
+            if stream_id > self._h2.highest_outbound_stream_id:
+                raise MalformedFrame(f"data of stream {stream_id}, which was never opened")
+        elif not response.status:
+            raise MalformedFrame(f"data of stream {stream_id} before its headers")
         else:
-            self._unreturned += len(piece) + padding
-        if response is not None:
             response.arrive(piece, padding)
-        elif stream_id > self._h2.highest_outbound_stream_id:
-            raise MalformedFrame(f"data of stream {stream_id}, which was never opened")
+        self._unreturned += len(piece) + padding
         if self._unreturned > _CONNECTION_WINDOW // 4:
-            self._say(WindowUpdateFrame(0, window_increment=self._unreturned))
+            self.open_window(0, self._unreturned)
             self._unreturned = 0
 
     def ended(self, stream_id: int) -> None:
         """See `FrameSink`."""
         if stream_id in self._responses:
-            # The stream ends for `h2`, too: it counts the open ones.
-            self._tell_h2(DataFrame(stream_id, flags=["END_STREAM"]).serialize())
+            # The stream ends for `h2`, too: it counts the open ones. With data, it would compare their length, which it does not
+            # know; empty trailers end it as well.
+            self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
         """See `FrameSink`."""
         if kind == GOAWAY:
             self._go_away(frame)
-        elif kind == DATA:
-            raise MalformedFrame("data of no stream")
         else:
             self._tell_h2(frame)
 
@@ -311,10 +325,13 @@ class Connection(asyncio.BufferedProtocol):
             case h2.events.StreamEnded(stream_id=stream_id):
                 self._end(stream_id, None)
             case h2.events.StreamReset(stream_id=stream_id, error_code=code):
-                name = _name(code)
-                kind = NotProcessed if code == ErrorCodes.REFUSED_STREAM else ConnectionResetError
-                self._end(stream_id, kind(f"the service reset the stream: {name}"))
+                why = f"the service reset the stream: {_name(code)}"
+                if code == ErrorCodes.REFUSED_STREAM:
+                    self._refused(stream_id, NotProcessed(why))
+                else:
+                    self._end(stream_id, ConnectionResetError(why))
             case h2.events.RemoteSettingsChanged():
+                self._ceiling = MOST_STREAMS
                 if not self.ready.done():
                     self.ready.set_result(None)
                 self._room_to_send.set()
@@ -330,9 +347,14 @@ class Connection(asyncio.BufferedProtocol):
         status = found.pop(":status", "")
         if not status.isdecimal() or not 200 <= int(status) <= 599:
             raise MalformedFrame(f"a response with status {status!r}")
-        if "content-length" in found:
-            self._through_h2.add(stream_id)
         response.begin(int(status), found)
+
+    def _refused(self, stream_id: int, why: NotProcessed) -> None:
+        if stream_id in self._responses:
+            # It takes no more than it carries now, whatever its SETTINGS say: the next try goes elsewhere.
+            self._ceiling = len(self._responses) - 1
+            self._draining = self._draining or not self._ceiling
+            self._end(stream_id, why)
 
     def _end(self, stream_id: int, fault: Exception | None) -> None:
         response = self._responses.get(stream_id)
@@ -342,7 +364,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _forget(self, stream_id: int) -> None:
         if self._responses.pop(stream_id, None) is not None:
-            self._through_h2.discard(stream_id)
+            with suppress(H2Error):
+                # Refused where both sides have ended it; a service may answer before it has all of the request.
+                self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._room_to_send.set()
             self.give_place()
 
@@ -361,19 +385,6 @@ class Connection(asyncio.BufferedProtocol):
             self._changed(self)
 
     # -- sending
-
-    def _reset(self, stream_id: int, code: ErrorCodes) -> None:
-        if self._lost is None and stream_id in self._responses:
-            try:
-                self._h2.reset_stream(stream_id, code)
-            except H2Error:
-                return
-            self._flush()
-
-    def _say(self, frame: Frame) -> None:
-        # A stream's window comes after the headers that open it.
-        self._unsent += self._h2.data_to_send()
-        self._unsent += frame.serialize()
 
     def _flush_soon(self) -> None:
         # Readers wake up together: what they say is sent in one piece, too.
@@ -396,18 +407,26 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- the end
 
-    def _break(self, wrong: Exception) -> None:
+    def _break(self, wrong: Exception, bytes_read: bytes) -> None:
         what = f"the other side violates HTTP/2: {str(wrong) or type(wrong).__name__}"
         if not self.ready.done():
-            self.ready.set_exception(NotHttp2(what))
+            self.ready.set_exception(NotHttp2(f"{what}; it says {bytes_read!r}"))
             self.ready.exception()
-        with suppress(H2Error):
-            # `h2` has done so itself where the fault is one that it found.
+        if not isinstance(wrong, H2Error):
+            # Where the fault is one that `h2` found, it has said so already.
             self._h2.close_connection(getattr(wrong, "error_code", ErrorCodes.PROTOCOL_ERROR))
+        self._hang_up(ConnectionLost(what))
+
+    def _hang_up(self, why: ConnectionLost) -> None:
+        """Close the connection once the other side has read why, or has had time to."""
+        self._holding = False
         self._flush()
-        self._lose(ConnectionLost(what))
+        self._lose(why)
         if self._transport is not None:
             self._transport.close()
+            self._hanging_up = self._hanging_up or asyncio.get_running_loop().call_later(
+                PING_SECONDS, self._transport.abort
+            )
 
     def _lose(self, why: Exception) -> None:
         if self._lost is not None:
@@ -418,7 +437,8 @@ class Connection(asyncio.BufferedProtocol):
             # Whoever waits has it; where nobody does, it is no news.
             self.ready.exception()
         for stream_id in list(self._responses):
-            self._end(stream_id, why)
+            # Each its own: whoever raises an exception writes its trace into it.
+            self._end(stream_id, ConnectionLost(str(why)))
         self._room_to_send.set()
         if self._keeping is not None:
             self._keeping.cancel()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from kinesis_efo.http2.connection import Connection, NotHttp2
+from kinesis_efo.http2.connection import Connection, NoAnswer, NotHttp2
 
 ANSWER_SECONDS: Final = 2.0
 """A service in the clear that does not answer HTTP/2 within this time speaks HTTP/1.1."""
@@ -47,6 +48,11 @@ class Origin:
         parts = urlsplit(url)
         return cls(parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme])
 
+    @property
+    def authority(self) -> str:
+        """Host and port as in a `Host` header, which is signed: without the port that goes without saying."""
+        return str(self).removesuffix(f":{_PORTS[self.scheme]}")
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
@@ -58,12 +64,10 @@ class Proxy:
 
     Attributes:
         url: Its URL, with user and password where it asks for them.
-        headers: Headers of the request to it.
         security: For `https` proxies.
     """
 
     url: str
-    headers: Mapping[str, str]
     security: ssl.SSLContext | None
 
 
@@ -79,7 +83,7 @@ async def dial(
         make: Makes the connection, not yet connected.
 
     Raises:
-        NotHttp2: The service speaks HTTP/1.1.
+        NotHttp2: The service speaks HTTP/1.1; `NoAnswer` where it does not say so.
         ProxyRefused: The proxy does not let this through.
         OSError: It cannot be reached, or its certificate is not trusted.
     """
@@ -123,9 +127,11 @@ async def _answered(origin: Origin, connection: Connection) -> Connection:
         async with asyncio.timeout(ANSWER_SECONDS):
             await asyncio.shield(connection.ready)
     except TimeoutError:
-        raise NotHttp2(f"{origin} did not answer HTTP/2 within {ANSWER_SECONDS:g} s") from None
-    except (NotHttp2, ConnectionError) as wrong:
+        raise NoAnswer(f"{origin} did not answer HTTP/2 within {ANSWER_SECONDS:g} s") from None
+    except NotHttp2 as wrong:
         raise NotHttp2(f"{origin} does not answer HTTP/2: {wrong}") from wrong
+    except ConnectionError as wrong:
+        raise NoAnswer(f"{origin} does not answer HTTP/2: {wrong}") from wrong
     return connection
 
 
@@ -158,11 +164,6 @@ async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:
     if parts.username is not None:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         lines.append(f"Proxy-Authorization: Basic {b64encode(login.encode()).decode()}")
-    lines += [
-        f"{name}: {value}"
-        for name, value in proxy.headers.items()
-        if name.lower() != "proxy-authorization" or parts.username is None
-    ]
     asking = _Asking(("\r\n".join(lines) + "\r\n\r\n").encode())
     transport, _ = await asyncio.get_running_loop().create_connection(
         lambda: asking,
@@ -174,7 +175,7 @@ async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:
     try:
         answer = await asking.answer
         status = answer.split(b"\r\n", 1)[0].decode("latin-1")
-        if not status.startswith("HTTP/1.") or status.split(" ")[1:2] != ["200"]:
+        if not re.match(r"HTTP/1\.\d 2\d\d\b", status):
             raise ProxyRefused(f"it answers {status[:200]!r}")
     except BaseException:
         transport.abort()

@@ -38,7 +38,7 @@ class FrameSink(Protocol):
         ...
 
     def frame(self, kind: int, frame: bytes) -> None:
-        """Another frame.
+        """Another frame than DATA.
 
         Args:
             kind: Its type.
@@ -71,7 +71,7 @@ class FrameSplitter:
             view: The bytes. They are not kept.
 
         Raises:
-            MalformedFrame: A frame is larger than allowed, or its padding is.
+            MalformedFrame: A frame is larger than allowed, or its padding is, or it is data of no stream.
         """
         at, end = 0, len(view)
         while at < end:
@@ -103,7 +103,7 @@ class FrameSplitter:
                 self._sink.ended(stream)
             return at + HEADER_BYTES
         if not length:
-            self._sink.frame(kind, bytes(view[at : at + HEADER_BYTES]))
+            self._whole_frame(bytes(view[at : at + HEADER_BYTES]))
             return at + HEADER_BYTES
         self._wanted = HEADER_BYTES + length
         return self._collect(view, at)
@@ -123,14 +123,21 @@ class FrameSplitter:
             self._begin(memoryview(whole), 0)
             return
         self._wanted = HEADER_BYTES
+        self._whole_frame(whole)
+
+    def _whole_frame(self, whole: bytes) -> None:
         kind, flags = whole[3], whole[4]
         stream = int.from_bytes(whole[5:9], "big") & 0x7FFFFFFF
-        if kind == DATA and stream:
-            self._padded(stream, whole, ends=bool(flags & _END_STREAM))
-        else:
+        if kind != DATA:
             self._sink.frame(kind, whole)
+        elif not stream:
+            raise MalformedFrame("data of stream 0, which is the connection itself")
+        else:
+            self._padded(stream, whole, ends=bool(flags & _END_STREAM))
 
     def _padded(self, stream: int, whole: bytes, *, ends: bool) -> None:
+        if len(whole) == HEADER_BYTES:
+            raise MalformedFrame("a frame with padding that has no room for the length of it")
         padding = whole[HEADER_BYTES] + 1
         if HEADER_BYTES + padding > len(whole):
             raise MalformedFrame(f"a frame of {len(whole) - HEADER_BYTES} bytes with {padding} of padding")

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from kinesis_efo.http2.connection import Connection
+from kinesis_efo.http2.connection import Connection, ConnectionLost
 
 _MOST_OPENING: Final = 16
 """Connections that are opened at a time: each takes several round trips, and some CPU for TLS."""
+_PARTING_SECONDS: Final = 1.0
+"""So long may the other side take to part in peace when everything is closed."""
 
 Changed = Callable[[Connection], None]
 
@@ -17,7 +19,8 @@ Changed = Callable[[Connection], None]
 class Pool:
     """Gives requests a place on a connection.
 
-    Until the first connection is up, only one is opened: how many requests it takes is the service's to say.
+    While no connection is up, only one is opened: how many requests it takes is the service's to say. Where it fails, all requests
+    that wait fail with it; they come again by themselves, each when it likes.
 
     Args:
         dial: Opens a connection that is ready for requests, given whom it tells about its places.
@@ -28,11 +31,13 @@ class Pool:
         self._dial = dial
         self._most = most
         self._open: set[Connection] = set()
+        self._sockets: set[Connection] = set()
         # Sets that keep their order.
         self._free: dict[Connection, None] = {}
         self._waiting: dict[asyncio.Future[Connection], None] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._places: int | None = None
+        self._closed = False
 
     @property
     def connections(self) -> frozenset[Connection]:
@@ -44,7 +49,10 @@ class Pool:
 
         Raises:
             Exception: What `dial` raised.
+            ConnectionError: The pool was closed, or the service takes no requests.
         """
+        if self._closed:
+            raise ConnectionLost("the client was closed")
         place: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
         self._waiting[place] = None
         self._serve()
@@ -57,17 +65,27 @@ class Pool:
             raise
 
     async def close(self) -> None:
-        """Close all connections. Requests that wait for a place are cancelled."""
-        for place in tuple(self._waiting):
-            place.cancel()
+        """Close all connections, and wait until nothing is left of them. Requests that wait for a place fail."""
+        self._closed = True
+        while self._waiting:
+            if not (place := self._next()).done():
+                place.set_exception(ConnectionLost("the client was closed"))
         for task in self._opening:
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
         for connection in self.connections:
             connection.close()
+        if self._sockets:
+            parting = [asyncio.ensure_future(connection.wait_gone()) for connection in self._sockets]
+            await asyncio.wait(parting, timeout=_PARTING_SECONDS)
+            for connection in tuple(self._sockets):
+                connection.abort(ConnectionLost("the client was closed"))
+            await asyncio.gather(*parting)
 
     def _serve(self) -> None:
         """Give away the free places, and open what is missing."""
+        if self._closed:
+            return
         while self._waiting and (connection := self._with_place()) is not None:
             place = self._next()
             if not place.done():
@@ -96,22 +114,41 @@ class Pool:
         try:
             connection = await self._dial(self._changed)
         except Exception as error:
-            # As many requests fail as the connection would have taken: the others may have more luck with the next one.
-            for _ in range(min(len(self._waiting), self._places or len(self._waiting))):
-                if not (place := self._next()).done():
-                    place.set_exception(error)
+            self._fail(error)
             return
-        self._places = max(1, connection.most_streams)
         self._open.add(connection)
+        self._sockets.add(connection)
+        # Another one would be no better than these, and one after the other would be a storm.
+        if connection.closed:
+            self._fail(ConnectionLost("the service closed the connection before it took a request"))
+        elif not connection.most_streams:
+            connection.close()
+            self._fail(ConnectionLost("the service takes no requests: its SETTINGS_MAX_CONCURRENT_STREAMS is 0"))
+        else:
+            self._places = connection.most_streams
         self._changed(connection)
+
+    def _fail(self, error: Exception) -> None:
+        # As many requests fail as the connection would have taken: the others may have more luck with the next one.
+        for _ in range(min(len(self._waiting), self._places or len(self._waiting))):
+            if not (place := self._next()).done():
+                place.set_exception(error)
 
     def _opened(self, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)
         self._serve()
 
     def _changed(self, connection: Connection) -> None:
+        if connection.gone:
+            self._sockets.discard(connection)
+        if connection not in self._open:
+            # Still being opened, or closed long ago.
+            return
         if connection.closed:
             self._open.discard(connection)
+            self._free.pop(connection, None)
+            if not self._open:
+                self._places = None
         elif connection.places:
             self._free[connection] = None
         self._serve()

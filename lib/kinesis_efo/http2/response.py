@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from h2.errors import ErrorCodes
+
 from kinesis_efo.http2.facts import HttpFacts
 
 LEAST_WINDOW: Final = 8 << 10
@@ -24,6 +26,8 @@ _CRUMBS: Final = 1024
 
 class WindowOverflow(Exception):
     """The service sent more than the stream's window allows."""
+
+    error_code = ErrorCodes.FLOW_CONTROL_ERROR
 
 
 class Carrier(Protocol):
@@ -69,6 +73,8 @@ class Response:
         self._window = LEAST_WINDOW
         self._chunks: deque[bytes] = deque()
         self._unread = 0
+        self._received = 0
+        self._length: int | None = None
         self._ended = False
         self._fault: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -99,6 +105,7 @@ class Response:
         Raises:
             ConnectionError: The service reset the stream, or the connection is lost.
             TimeoutError: Nothing arrived for too long.
+            RuntimeError: Another task reads already.
         """
         while not self._chunks and not self._ended:
             await self._more()
@@ -111,10 +118,18 @@ class Response:
         return read
 
     async def read(self) -> bytes:
-        """All bytes up to the end."""
+        """All bytes up to the end. Whoever is cancelled meanwhile leaves a response behind that is closed, as with aiohttp's.
+
+        Raises:
+            Exception: As `readany`.
+        """
         parts = []
-        while part := await self.readany():
-            parts.append(part)
+        try:
+            while part := await self.readany():
+                parts.append(part)
+        except BaseException:
+            self.close()
+            raise
         return b"".join(parts)
 
     def expect(self, size: int) -> None:
@@ -127,9 +142,10 @@ class Response:
 
     def close(self) -> None:
         """Read no more: the service is told to stop. May be called any number of times."""
-        if not self._ended and self._fault is None:
+        if not self.over:
+            self._ended = True
             self._carrier.cancel(self.stream_id)
-        self.end(None)
+            self._wake()
         self._chunks.clear()
         self._unread = 0
 
@@ -138,6 +154,8 @@ class Response:
     def begin(self, status: int, headers: dict[str, str]) -> None:
         """Take the headers."""
         self.status, self.headers = status, headers
+        if "content-length" in headers:
+            self._length = int(headers["content-length"])
         self._wake()
 
     def arrive(self, piece: memoryview | bytes, padding: int = 0) -> None:
@@ -154,23 +172,28 @@ class Response:
         if size + padding > self._window:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
-        if not size:
-            # Nobody reads padding, and an empty chunk would be the end.
+        if size:
+            # A view would keep all of the buffer that it is part of, which other streams write to. Each chunk has its price in
+            # memory, however small it is: the window would not bound that of many.
+            if self._chunks and len(self._chunks[-1]) + size <= _CRUMBS:
+                self._chunks[-1] += bytes(piece)
+            else:
+                self._chunks.append(bytes(piece))
+            self._unread += size
+            self._received += size
+            self._wake()
+        if padding:
+            # Nobody reads it: the window would stay shut.
             self.widen()
-            return
-        # A view would keep all of the buffer that it is part of, which other streams write to. Each chunk has its price
-        # in memory, however small it is: the window would not bound that of many.
-        if self._chunks and len(self._chunks[-1]) + size <= _CRUMBS:
-            self._chunks[-1] += bytes(piece)
-        else:
-            self._chunks.append(bytes(piece))
-        self._unread += size
-        self._wake()
 
     def end(self, fault: BaseException | None) -> None:
         """Take the end: there are no more bytes, or an error. What arrived before an error is read before it."""
-        if self._ended or self._fault is not None:
+        if self.over:
             return
+        if fault is None and self._length not in (None, self._received):
+            fault = ConnectionError(
+                f"the answer ended after {self._received} bytes, but its content-length is {self._length}"
+            )
         if fault is None:
             self._ended = True
         else:
@@ -199,6 +222,8 @@ class Response:
     async def _more(self) -> None:
         if self._fault is not None:
             raise self._fault
+        if self._waiter is not None:
+            raise RuntimeError("two tasks read one response of HTTP/2; this is a bug")
         loop = asyncio.get_running_loop()
         waiter = self._waiter = loop.create_future()
         alarm = loop.call_later(self._silence, self._fall_silent) if self._silence else None
@@ -210,10 +235,10 @@ class Response:
                 alarm.cancel()
 
     def _fall_silent(self) -> None:
-        fault = TimeoutError(f"nothing arrived for {self._silence:g} s")
-        if not self.over:
+        # Where this process stood still, what arrived meanwhile is read just before the alarm goes off.
+        if self._waiter is not None and not self._waiter.done():
+            self.end(TimeoutError(f"nothing arrived for {self._silence:g} s"))
             self._carrier.cancel(self.stream_id)
-        self.end(fault)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -26,7 +26,7 @@ from hpack import HeaderTuple, NeverIndexedHeaderTuple
 
 from kinesis_efo.aws import HttpSession
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection, NotHttp2, NotProcessed
+from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection, NoAnswer, NotHttp2, NotProcessed
 from kinesis_efo.http2.dialing import Origin, Proxy, ProxyRefused, dial
 from kinesis_efo.http2.pool import Changed, Pool
 from kinesis_efo.http2.response import LARGEST_WINDOW, Response
@@ -38,9 +38,9 @@ TRANSPORTS: Final = ("auto", "http2", "http1")
 
 _TRIES: Final = 3
 _DECIDED_SECONDS: Final = 300.0
-# Headers of one connection of HTTP/1.1, which HTTP/2 forbids.
+# What is said in another way, and headers of one connection of HTTP/1.1, which HTTP/2 forbids.
 _NOT_SENT: Final = frozenset(
-    ("host", "connection", "transfer-encoding", "keep-alive", "upgrade", "te", "proxy-connection")
+    ("host", "accept-encoding", "connection", "transfer-encoding", "keep-alive", "upgrade", "te", "proxy-connection")
 )
 _SECRET: Final = frozenset(("authorization", "x-amz-security-token"))
 
@@ -81,17 +81,24 @@ class Http2Session(HttpSession):
         self._scratch = bytearray(RECEIVE_BYTES)
         self._http1_until: dict[Origin, float] = {}
         self._said: set[tuple[Origin, str]] = set()
+        self._spoken: set[Origin] = set()
         self._contexts: dict[str | None, asyncio.Future[tuple[ssl.SSLContext, ssl.SSLContext | None]]] = {}
+        self._closed = False
 
     async def __aexit__(self, *raised: Any) -> None:
-        pools = list(self._pools.values())
-        self._pools.clear()
-        for pool in pools:
-            await pool.close()
+        self._closed = True
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+        await asyncio.gather(*self._contexts.values(), return_exceptions=True)
         await super().__aexit__(*raised)
 
     async def send(self, request: Any) -> AioAWSResponse:
-        """Send a request; see aiobotocore's session. Where it cannot be sent over HTTP/2, `auto` sends it over HTTP/1.1."""
+        """Send a request; see aiobotocore's session. Where it cannot be sent over HTTP/2, `auto` sends it over HTTP/1.1.
+
+        Raises:
+            HTTPClientError: There was no answer, or botocore's `ConnectionError`; with the reason in its message.
+        """
+        if self._closed:
+            raise HTTPClientError(error="the client was closed")
         origin = Origin.of(request.url)
         if self._clock.monotonic() >= self._http1_until.get(origin, 0.0):
             try:
@@ -109,14 +116,12 @@ class Http2Session(HttpSession):
         proxy_url = self._proxy_config.proxy_url_for(url)
         try:
             response = await self._ask(request, origin, proxy_url)
-        except ProxyRefused as error:
-            raise ProxyConnectionError(proxy_url=mask_proxy_url(proxy_url), error=error) from error
         except _Unconnected as unconnected:
             raise _unconnected(unconnected.cause, url, proxy_url) from unconnected.cause
         except TimeoutError as error:
-            raise ReadTimeoutError(endpoint_url=url, error=error) from error
+            raise _because(ReadTimeoutError(endpoint_url=url, error=error), error) from error
         except ConnectionError as error:
-            raise ConnectionClosedError(endpoint_url=url, request=request, error=error) from error
+            raise _because(ConnectionClosedError(endpoint_url=url, request=request, error=error), error) from error
         return AioAWSResponse(url, response.status, response.headers, response)
 
     async def _ask(self, request: Any, origin: Origin, proxy_url: str | None) -> Response:
@@ -146,29 +151,48 @@ class Http2Session(HttpSession):
 
     async def _dial(self, origin: Origin, proxy_url: str | None, changed: Changed) -> Connection:
         if proxy_url is not None and origin.scheme != "https":
-            raise NotHttp2(f"a proxy stands before {origin}, which is reached in the clear")
+            raise NotHttp2(
+                f"a proxy stands before {origin}, which is reached in the clear: only TLS gets through as it is"
+            )
         try:
             async with asyncio.timeout(self._timeout.sock_connect):
                 security = proxy = None
                 if origin.scheme == "https":
                     security, for_proxy = await self._security(proxy_url)
-                    if proxy_url is not None:
-                        headers = self._proxy_config.proxy_headers_for(f"https://{origin}")
-                        proxy = Proxy(proxy_url, headers, for_proxy)
-                return await dial(origin, security, proxy, lambda: Connection(self._clock, changed, self._scratch))
-        except OSError as error:
+                    proxy = Proxy(proxy_url, for_proxy) if proxy_url is not None else None
+                connection = await dial(
+                    origin, security, proxy, lambda: Connection(self._clock, changed, self._scratch)
+                )
+        except NoAnswer as error:
+            if origin in self._spoken:
+                # It is down, or restarts: nothing says that it has forgotten HTTP/2.
+                raise _Unconnected(ConnectionError(str(error))) from error
+            raise
+        except (OSError, ProxyRefused) as error:
             raise _Unconnected(error) from error
+        self._spoken.add(origin)
+        return connection
 
     async def _security(self, proxy_url: str | None) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:
         if proxy_url not in self._contexts:
             # It reads files.
             self._contexts[proxy_url] = asyncio.ensure_future(asyncio.to_thread(self._build_alpn_contexts, proxy_url))
-        return await asyncio.shield(self._contexts[proxy_url])
+        try:
+            return await asyncio.shield(self._contexts[proxy_url])
+        except Exception as error:
+            # The next try may find the file.
+            self._contexts.pop(proxy_url, None)
+            error_text = (
+                f"TLS cannot be set up with authorities {self._verify!r} and client certificate {self._cert_file!r}: {error}; "
+                "check the files that 'verify', AWS_CA_BUNDLE and 'client_cert' name"
+            )
+            raise HTTPClientError(error=error_text) from error
 
     def _build_alpn_contexts(self, proxy_url: str | None) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:
         # Not the shared one of HTTP/1.1: a context offers the same protocols to everyone.
         contexts: tuple[ssl.SSLContext, ssl.SSLContext | None] = super(HttpSession, self)._build_ssl_contexts(proxy_url)
         security, for_proxy = contexts
+        security.minimum_version = max(security.minimum_version, ssl.TLSVersion.TLSv1_2)
         security.set_alpn_protocols(["h2"] if self._only else ["h2", "http/1.1"])
         return security, for_proxy
 
@@ -181,38 +205,51 @@ class Http2Session(HttpSession):
 class _Unconnected(Exception):
     """There is no connection: what asyncio raised when it should be made."""
 
-    def __init__(self, cause: OSError) -> None:
+    def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
         self.cause = cause
 
 
-def _unconnected(cause: OSError, url: str, proxy_url: str | None) -> BotoCoreError:
+def _unconnected(cause: Exception, url: str, proxy_url: str | None) -> BotoCoreError:
+    error: BotoCoreError
     if isinstance(cause, TimeoutError):
-        return ConnectTimeoutError(endpoint_url=url, error=cause)
-    if isinstance(cause, ssl.SSLError):
+        error = ConnectTimeoutError(endpoint_url=url, error=cause)
+    elif isinstance(cause, ssl.SSLError):
         return SSLError(endpoint_url=url, error=cause)
-    if proxy_url is not None:
-        return ProxyConnectionError(proxy_url=mask_proxy_url(proxy_url), error=cause)
-    return EndpointConnectionError(endpoint_url=url, error=cause)
+    elif proxy_url is not None:
+        error = ProxyConnectionError(proxy_url=mask_proxy_url(proxy_url), error=cause)
+    else:
+        error = EndpointConnectionError(endpoint_url=url, error=cause)
+    return _because(error, cause)
+
+
+def _because(error: BotoCoreError, cause: Exception) -> BotoCoreError:
+    """botocore's messages say what failed, but not why."""
+    error.args = (f"{error}: {str(cause) or type(cause).__name__}",)
+    return error
 
 
 def _head(request: Any) -> list[tuple[str, str]]:
     """The headers of a prepared request, as HTTP/2 has them."""
     parts = urlsplit(request.url)
     target = parts.path or "/"
+    host = request.headers.get("Host") or Origin.of(request.url).authority
     head: list[tuple[str, str]] = [
         (":method", request.method),
         (":scheme", parts.scheme),
-        (":authority", parts.netloc.rpartition("@")[2]),
+        (":authority", _text(host)),
         (":path", f"{target}?{parts.query}" if parts.query else target),
     ]
     for given, value in request.headers.items():
         if (name := given.lower()) not in _NOT_SENT:
             kind = NeverIndexedHeaderTuple if name in _SECRET else HeaderTuple
-            text = value.decode() if isinstance(value, bytes) else str(value)
-            head.append(cast("tuple[str, str]", kind(name, text)))
+            head.append(cast("tuple[str, str]", kind(name, _text(value))))
     head.append(("accept-encoding", "identity"))
     return head
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _body(request: Any) -> bytes:

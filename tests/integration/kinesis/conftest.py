@@ -28,10 +28,15 @@ QUICK: dict[str, Any] = {
 
 
 class Bench:
-    """One local AWS, and what tests do with it."""
+    """One local AWS, and what tests do with it.
 
-    def __init__(self, aws: LocalAws) -> None:
+    Attributes:
+        transport: How subscriptions are carried.
+    """
+
+    def __init__(self, aws: LocalAws, transport: str) -> None:
         self.aws = aws
+        self.transport = transport
         self.kinesis = aws.client("kinesis")
 
     def stream(self, shards: int = 1, name: str = "dev-orders") -> StreamRef:
@@ -58,7 +63,7 @@ class Bench:
     @asynccontextmanager
     async def client(self, **config: Any) -> AsyncIterator[Any]:
         """A client as subscriptions have it."""
-        settings = AioConfig(**{**subscription_config(), "max_pool_connections": 50, **config})
+        settings = AioConfig(**{**subscription_config(self.transport), "max_pool_connections": 50, **config})
         async with with_shared_loader(AioSession()).create_client(
             "kinesis",
             region_name=self.aws.settings.region,
@@ -70,15 +75,21 @@ class Bench:
             yield client
 
 
+@pytest.fixture(params=["http2", "http1"])
+def carried_by(request: pytest.FixtureRequest) -> str:
+    """How subscriptions are carried: each scenario runs over both. Modules without subscriptions override this."""
+    return str(request.param)
+
+
 @pytest.fixture
-def local() -> Iterator[Callable[..., Bench]]:
+def local(carried_by: str) -> Iterator[Callable[..., Bench]]:
     """Starts a local AWS; arguments are settings, and `faults` and `clock`."""
     running: list[LocalAws] = []
 
     def start(faults: Any = None, clock: Any = time, **settings: Any) -> Bench:
         aws = LocalAws(settings=Settings(**{**QUICK, **settings}), faults=faults, clock=clock)
         running.append(aws.start())
-        return Bench(aws)
+        return Bench(aws, carried_by)
 
     yield start
     for aws in running:

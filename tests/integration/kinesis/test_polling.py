@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
@@ -26,6 +28,11 @@ from .test_subscription import Sink
 
 SHARD = "shardId-000000000000"
 Local = Callable[..., Bench]
+
+
+@pytest.fixture
+def carried_by() -> str:
+    return "http1"  # Nothing is subscribed to.
 
 
 def polled(bench: Bench, shards: int = 1) -> StreamRef:

@@ -18,7 +18,7 @@ from kinesis_efo.kinesis.recovery import Limits, ReadContext
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport
-from kinesis_efo.local import Close, Finish, NoFaults, Reset
+from kinesis_efo.local import Close, Finish, GoAway, NoFaults, Reset, ResetStream
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
@@ -106,7 +106,20 @@ class Havoc(NoFaults):
         flipped = bytearray(frame)
         flipped[self.random.randrange(len(frame))] ^= 4
         return self.random.choice(
-            [[Reset()], [Close()], [Finish()], [half, Reset()], [half, Close()], [half, Finish()], [bytes(flipped)]]
+            [
+                [Reset()],
+                [Close()],
+                [Finish()],
+                [ResetStream()],
+                [ResetStream(7)],
+                [GoAway(grace=False)],
+                [bytes(flipped)],
+                [half, Reset()],
+                [half, Close()],
+                [half, Finish()],
+                [half, ResetStream()],
+                [GoAway(), frame],
+            ]
         )
 
 

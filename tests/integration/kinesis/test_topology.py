@@ -21,6 +21,11 @@ SHARD = "shardId-000000000000"
 Local = Callable[..., Bench]
 
 
+@pytest.fixture
+def carried_by() -> str:
+    return "http1"  # Nothing is subscribed to.
+
+
 def split(bench: Bench, shard_id: str, at: int) -> None:
     bench.kinesis.split_shard(StreamName="dev-orders", ShardToSplit=shard_id, NewStartingHashKey=str(at))
 

@@ -1,0 +1,177 @@
+"""Real clients against a server of HTTP/2 that does what a test tells it to. When a test ends, nothing of the client is left."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+
+from kinesis_efo.aws import with_shared_loader
+from kinesis_efo.clock import Clock
+from kinesis_efo.http2.session import session_class
+from kinesis_efo.kinesis.events import Event
+from kinesis_efo.kinesis.faults import Verdict, classify
+from kinesis_efo.kinesis.frames import encode_frame
+from kinesis_efo.kinesis.transport import BotoEventStream, BotoTransport, Room, Unlimited, subscription_config
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.positions import TRIM_HORIZON
+from tests.support.http2_peer import Http2Peer, Request
+
+ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/dev-orders"
+STREAM = StreamRef("orders", "dev-orders", ARN, f"{ARN}/consumer/lake:1")
+SHARD = "shardId-000000000000"
+HEADERS = {":message-type": "event", ":event-type": "SubscribeToShardEvent"}
+
+
+def event(number: int = 1, filler: int = 0) -> bytes:
+    """A frame with an event, of some size."""
+    body = f'{{"ContinuationSequenceNumber":"{number}","MillisBehindLatest":0,"Records":[],"Filler":"{"x" * filler}"}}'
+    return encode_frame(HEADERS, body.encode())
+
+
+def number(found: Event) -> int | None:
+    """The number of an event."""
+    return found.head.continuation
+
+
+async def hold(request: Request) -> None:
+    """Answer with one event, and then with nothing more."""
+    request.begin()
+    await request.send(event())
+
+
+class HandClock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self._now = 1000.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._count = 0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def time(self) -> float:
+        return 1_700_000_000 + self._now
+
+    async def sleep(self, seconds: float) -> None:
+        self._count += 1
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._now + seconds, self._count, sleeper))
+        await sleeper
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, and let all that was due by then happen."""
+        end = self._now + seconds
+        while self._sleepers and self._sleepers[0][0] <= end:
+            self._now, _, sleeper = heapq.heappop(self._sleepers)
+            if not sleeper.done():
+                sleeper.set_result(None)
+            await self.settle()
+        self._now = end
+        await self.settle()
+
+    def stand_still(self, seconds: float) -> None:
+        """Let time pass for everyone but this process, which wakes up behind it."""
+        self._now += seconds
+        while self._sleepers and self._sleepers[0][0] <= self._now:
+            _, _, sleeper = heapq.heappop(self._sleepers)
+            if not sleeper.done():
+                sleeper.set_result(None)
+
+    async def settle(self) -> None:
+        # Bytes on loopback are there at once, but each has to be read and answered.
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+class Client:
+    """Subscribes like a fetcher."""
+
+    def __init__(self, boto: Any) -> None:
+        self.boto = boto
+        self.transport = BotoTransport(boto)
+
+    async def subscribe(self, room: Room | None = None, shard: int = 0) -> BotoEventStream:
+        found = await self.transport.subscribe(STREAM, f"shardId-{shard:012}", TRIM_HORIZON, room or Unlimited())
+        assert isinstance(found, BotoEventStream)
+        return found
+
+    async def subscribe_all(self, count: int) -> list[BotoEventStream]:
+        return list(await asyncio.gather(*(self.subscribe(shard=shard) for shard in range(count))))
+
+
+@asynccontextmanager
+async def client(
+    server: Http2Peer | str,
+    transport: str = "http2",
+    *,
+    share: int = 1 << 62,
+    silence: float = 20,
+    clock: Clock | None = None,
+    verify: bool | str | None = None,
+    **config: Any,
+) -> AsyncIterator[Client]:
+    """A client of its own for each test; once it is closed, nothing of it is left."""
+    url = server if isinstance(server, str) else f"http://127.0.0.1:{server.port}"
+    settings = {**subscription_config(transport, lambda: share, silence=silence), "max_pool_connections": 50, **config}
+    if clock is not None:
+        settings["http_session_cls"] = session_class(transport, lambda: share, clock)
+    async with with_shared_loader(AioSession()).create_client(
+        "kinesis",
+        region_name="us-east-1",
+        endpoint_url=url,
+        verify=verify,
+        aws_access_key_id="AKIATEST",
+        aws_secret_access_key="secret",
+        aws_session_token="token-of-a-role",
+        config=AioConfig(**settings),
+    ) as boto:
+        yield Client(boto)
+    await asyncio.sleep(0)
+    left = [task for task in asyncio.all_tasks() if "/kinesis_efo/" in task.get_coro().cr_code.co_filename]  # type: ignore[union-attr]
+    assert not left, "the client left tasks behind"
+
+
+async def read(stream: BotoEventStream, count: int) -> list[int | None]:
+    """The numbers of the next events."""
+    return [number(await anext(stream)) for _ in range(count)]
+
+
+async def fault_of(stream: BotoEventStream, text: str = "") -> Exception:
+    """The error that ends a stream, which must be one that the subscription tries again after."""
+    with pytest.raises(Exception, match=text or ".") as caught:
+        await anext(stream)
+    assert classify(caught.value).verdict is Verdict.RETRY
+    return caught.value
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10) -> None:
+    """Wait until a condition is true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        await asyncio.sleep(0.002)
+
+
+def run(main: Coroutine[Any, Any, None], seconds: float = 20) -> None:
+    """Run a scenario with a deadline. At its end there are no tasks, timers and sockets."""
+
+    async def bounded() -> None:
+        loop: Any = asyncio.get_running_loop()
+        async with asyncio.timeout(seconds):
+            await main
+        me = asyncio.current_task()
+        await until(lambda: asyncio.all_tasks() == {me})
+        # Left are the loop's own, and the timer of this very wait.
+        await until(lambda: len(loop._selector.get_map()) == 1)
+        assert [timer for timer in loop._scheduled if not timer.cancelled()] == []
+
+    asyncio.run(bounded(), debug=True)

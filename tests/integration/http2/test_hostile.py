@@ -1,0 +1,357 @@
+"""Services that break the rules, or keep to them too much: each ends as an error to try again after, and costs nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+
+import pytest
+from botocore.exceptions import ClientError, ConnectionClosedError
+from h2.errors import ErrorCodes
+from h2.settings import SettingCodes
+from hpack import Encoder
+
+from kinesis_efo.http2.connection import ConnectionLost
+from kinesis_efo.kinesis.faults import Verdict, classify
+from tests.support.http2_peer import EVENT_STREAM, Peer, Request, http2_peer
+
+from .conftest import client, event, fault_of, hold, read, run, until
+
+
+def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
+    return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
+
+
+DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
+END_STREAM, END_HEADERS = 1, 4
+
+
+# -- answers that are errors
+
+
+@pytest.mark.parametrize("with_length", [True, False])
+def test_an_error_that_is_larger_than_the_first_window_is_read_whole(with_length: bool) -> None:
+    body = json.dumps({"__type": "InvalidArgumentException", "message": "x" * 100_000}).encode()
+
+    async def answer(request: Request) -> None:
+        headers = {":status": "400", "content-type": "application/x-amz-json-1.1"}
+        request.begin({**headers, "content-length": str(len(body))} if with_length else headers)
+        await request.send(body, last=True)
+
+    async def main() -> None:
+        async with http2_peer(answer) as server, client(server, share=0) as aws:
+            with pytest.raises(ClientError) as caught:
+                await aws.subscribe()
+            assert caught.value.response["Error"] == {"Code": "InvalidArgumentException", "Message": "x" * 100_000}
+            assert classify(caught.value).verdict is Verdict.INVALID
+            assert server.peers[0].resets == {}
+
+    run(main())
+
+
+def test_an_error_of_something_before_kinesis() -> None:
+    async def answer(request: Request) -> None:
+        request.begin({":status": "503", "content-type": "text/html"})
+        await request.send(b"<html>later</html>", last=True)
+
+    async def main() -> None:
+        async with http2_peer(answer) as server, client(server) as aws:
+            with pytest.raises(ClientError) as caught:
+                await aws.subscribe()
+            assert classify(caught.value).verdict is Verdict.RETRY
+
+    run(main())
+
+
+def test_an_error_without_a_body() -> None:
+    async def answer(request: Request) -> None:
+        request.peer.h2.send_headers(request.stream_id, [(":status", "500")], end_stream=True)
+        request.peer.flush()
+
+    async def main() -> None:
+        async with http2_peer(answer) as server, client(server) as aws:
+            with pytest.raises(ClientError) as caught:
+                await aws.subscribe()
+            assert classify(caught.value).verdict is Verdict.RETRY
+
+    run(main())
+
+
+def test_a_call_that_is_cancelled_while_an_errors_body_is_read_frees_its_place() -> None:
+    async def answer(request: Request) -> None:
+        request.begin({":status": "500", "content-type": "application/x-amz-json-1.1"})
+        await request.send(b" " * 6000)
+
+    async def main() -> None:
+        async with http2_peer(answer, streams=1) as server, client(server, share=0) as aws:
+            for count in range(1, 4):
+                asking = asyncio.ensure_future(aws.subscribe())
+                # What was read of it has opened the window again.
+                await until(lambda count=count: len(server.requests) == count and server.requests[-1].sent)
+                await until(lambda: server.requests[-1].window == 8192)
+                asking.cancel()
+                await asyncio.wait([asking])
+                await until(lambda count=count: len(server.peers[0].resets) == count)
+            assert len(server.peers) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(("said", "sent"), [(100, 50), (100, 150), (0, 10), (100, 0)])
+def test_a_body_of_another_length_than_announced_ends_its_stream_alone(said: int, sent: int) -> None:
+    async def answer(request: Request) -> None:
+        if request.stream_id == 1:
+            await hold(request)
+            return
+        request.begin({":status": "400", "content-length": str(said)})
+        request.peer.write(frame(DATA, END_STREAM, request.stream_id, b" " * sent))
+
+    async def main() -> None:
+        async with http2_peer(answer) as server, client(server) as aws:
+            other = await aws.subscribe()
+            with pytest.raises(
+                ConnectionError, match=f"after {sent} bytes, but its content-length is {said}"
+            ) as caught:
+                await aws.subscribe()
+            assert classify(caught.value).verdict is Verdict.RETRY
+            await server.requests[0].send(event(2))
+            assert await read(other, 2) == [1, 2]
+
+    run(main())
+
+
+# -- unusual, but allowed
+
+
+def test_informational_answers_and_trailers_and_no_events_at_all() -> None:
+    async def answer(request: Request) -> None:
+        h2, stream_id = request.peer.h2, request.stream_id
+        h2.send_headers(stream_id, [(":status", "103"), ("link", "x")])
+        request.begin({**EVENT_STREAM, "content-length": str(len(event()))})
+        await request.send(event())
+        h2.send_headers(stream_id, [("x-checksum", "abc")], end_stream=True)
+        request.peer.flush()
+
+    async def main() -> None:
+        async with http2_peer(answer, streams=1) as server, client(server) as aws:
+            for _ in range(3):
+                stream = await aws.subscribe()
+                assert await read(stream, 1) == [1]
+                assert await anext(stream, None) is None
+            assert len(server.peers) == 1
+            assert server.peers[0].resets == {}
+
+    run(main())
+
+
+def test_an_answer_without_events() -> None:
+    async def answer(request: Request) -> None:
+        request.peer.h2.send_headers(request.stream_id, list(EVENT_STREAM.items()), end_stream=True)
+        request.peer.flush()
+
+    async def main() -> None:
+        async with http2_peer(answer) as server, client(server) as aws:
+            assert await anext(await aws.subscribe(), None) is None
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        frame(PING, 0, 0, b"are you?") * 3000,
+        frame(SETTINGS, 0, 0) * 3000,
+        frame(RST, 0, 1999, bytes(4)) * 3000,
+        frame(RST, 0, 3, bytes(4)) * 3000,
+        frame(WINDOW, 0, 1, (1).to_bytes(4, "big")) * 3000,
+        frame(DATA, 0, 1) * 3000,
+        frame(PRIORITY, 0, 1, bytes(5)) * 3000,
+        frame(0xB7, 0, 0, b"unknown") * 3000,
+    ],
+    ids=["PING", "SETTINGS", "RST of no stream", "RST of a stream", "WINDOW_UPDATE", "DATA", "PRIORITY", "unknown"],
+)
+def test_thousands_of_frames_that_say_nothing_are_borne(flood: bytes) -> None:
+    async def main() -> None:
+        async with http2_peer(hold) as server, client(server) as aws:
+            stream = await aws.subscribe()
+            (peer,) = server.peers
+            peer.write(flood)
+            await server.requests[0].send(event(2))
+            assert await read(stream, 2) == [1, 2]
+            assert await read(await aws.subscribe(), 1) == [1]
+            assert len(server.peers) == 1
+
+    run(main())
+
+
+# -- against the rules
+
+
+def block(*headers: tuple[str, str]) -> bytes:
+    return bytes(Encoder().encode(headers, huffman=False))
+
+
+def answered(*headers: tuple[str, str]) -> bytes:
+    """The headers of an answer on stream 3, in as many frames as they need."""
+    whole = block(*headers)
+    pieces = [whole[at : at + 16_000] for at in range(0, len(whole), 16_000)]
+    return b"".join(
+        frame(CONTINUATION if at else HEADERS, END_HEADERS if at == len(pieces) - 1 else 0, 3, piece)
+        for at, piece in enumerate(pieces)
+    )
+
+
+OK = block((":status", "200"))
+LONG = answered((":status", "200"), *((f"x-{count}", "y" * 1000) for count in range(100)))
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        pytest.param(b"HTTP/1.1 500 Oops\r\n\r\n", "a frame of 4740180 bytes", id="HTTP/1.1"),
+        pytest.param(b"\xff" * 300, "a frame of 16777215 bytes", id="garbage"),
+        pytest.param(frame(DATA, 0, 0, b"abc"), "data of stream 0", id="data of stream 0"),
+        pytest.param(
+            frame(DATA, 0, 1999, b"abc"), "data of stream 1999, which was never opened", id="data of no stream"
+        ),
+        pytest.param(frame(DATA, 0, 3, b"abc"), "data of stream 3 before its headers", id="data before headers"),
+        pytest.param(frame(DATA, END_STREAM, 3), "violates HTTP/2", id="end before headers"),
+        pytest.param(frame(DATA, 8, 1), "no room for the length", id="padding without length"),
+        pytest.param(frame(DATA, 8, 1, b"\x09abc"), "with 10 of padding", id="padding too long"),
+        pytest.param(frame(PUSH, END_HEADERS, 1, (2).to_bytes(4, "big") + OK), "pushed", id="push"),
+        pytest.param(frame(HEADERS, 0, 3, OK) + frame(CONTINUATION, 0, 3) * 1000, "continuation", id="continuations"),
+        pytest.param(frame(HEADERS, 0, 3, OK) + frame(PING, 0, 0, bytes(8)), "header block", id="PING in headers"),
+        pytest.param(frame(HEADERS, 0, 3, OK) + frame(DATA, END_STREAM, 1), "header block", id="data in headers"),
+        pytest.param(frame(CONTINUATION, END_HEADERS, 3, OK), "violates HTTP/2", id="continuation of nothing"),
+        pytest.param(LONG, "header list", id="100 KB of headers"),
+        pytest.param(frame(HEADERS, END_HEADERS, 3, b"\xff" * 6), "decoding", id="bad compression"),
+        pytest.param(answered((":status", "299"), (":status", "200")), "violates HTTP/2", id="two statuses"),
+        pytest.param(answered((":status", "777")), "a response with status '777'", id="status 777"),
+        pytest.param(answered((":status", "fine")), "a response with status 'fine'", id="status fine"),
+        pytest.param(answered(("server", "x")), ":status", id="no status"),
+        pytest.param(answered((":status", "200"), ("content-length", "-1")), "content-length", id="bad length"),
+        pytest.param(frame(HEADERS, END_HEADERS, 1999, OK), "violates HTTP/2", id="headers of no stream"),
+        pytest.param(frame(SETTINGS, 0, 0, b"\0\4\xff\xff\xff\xff"), "violates HTTP/2", id="too large a window"),
+        pytest.param(frame(SETTINGS, 0, 0, b"odd"), "violates HTTP/2", id="half a setting"),
+        pytest.param(frame(WINDOW, 0, 0, b"\x7f\xff\xff\xff") * 2, "window", id="window overflow"),
+        pytest.param(frame(WINDOW, 0, 0, bytes(4)), "violates HTTP/2", id="window of 0"),
+        pytest.param(frame(PING, 0, 0, b"short"), "violates HTTP/2", id="short PING"),
+        pytest.param(frame(PING, 0, 1, bytes(8)), "violates HTTP/2", id="PING of a stream"),
+        pytest.param(frame(GOAWAY, 0, 0, b"short"), "violates HTTP/2", id="short GOAWAY"),
+        pytest.param(frame(GOAWAY, 0, 1, bytes(8)), "violates HTTP/2", id="GOAWAY of a stream"),
+        pytest.param(frame(RST, 0, 1), "violates HTTP/2", id="empty RST"),
+        pytest.param(frame(RST, 0, 0, bytes(4)), "violates HTTP/2", id="RST of stream 0"),
+    ],
+)
+def test_what_breaks_the_rules_ends_the_connection_with_what_was_wrong(sent: bytes, text: str) -> None:
+    async def answer(request: Request) -> None:
+        if request.stream_id == 1:
+            await hold(request)
+
+    async def main() -> None:
+        async with http2_peer(answer) as server, client(server) as aws:
+            stream = await aws.subscribe()
+            assert await read(stream, 1) == [1]
+            waiting = asyncio.ensure_future(aws.subscribe())
+            await until(lambda: len(server.requests) == 2)
+            (peer,) = server.peers
+            peer.write(sent)
+            assert isinstance(await fault_of(stream, text), ConnectionLost)
+            with pytest.raises(ConnectionClosedError, match=text) as caught:
+                await waiting
+            assert classify(caught.value).verdict is Verdict.RETRY
+            await until(peer.gone.is_set)
+            (code,) = peer.errors
+            assert code != ErrorCodes.NO_ERROR, "the service is told once, with a code"
+            assert await read(await aws.subscribe(), 1) == [1]
+
+    run(main())
+
+
+def test_data_behind_the_end_of_a_stream_is_swallowed() -> None:
+    async def answer(request: Request) -> None:
+        request.begin()
+        await request.send(event(), last=True)
+        request.peer.write(
+            frame(DATA, 0, request.stream_id, b"more") + frame(DATA, END_STREAM, request.stream_id, b"!")
+        )
+
+    async def main() -> None:
+        async with http2_peer(answer) as server, client(server) as aws:
+            for _ in range(2):
+                stream = await aws.subscribe()
+                assert await read(stream, 1) == [1]
+                assert await anext(stream, None) is None
+            assert len(server.peers) == 1
+
+    run(main())
+
+
+def test_a_window_of_one_stream_that_is_opened_too_far_ends_that_stream() -> None:
+    async def main() -> None:
+        async with http2_peer(hold) as server, client(server) as aws:
+            spoilt, whole = await aws.subscribe(), await aws.subscribe()
+            server.peers[0].write(frame(WINDOW, 0, 1, b"\x7f\xff\xff\xff"))
+            assert await read(spoilt, 1) == [1]
+            await fault_of(spoilt, "FLOW_CONTROL_ERROR")
+            await server.requests[1].send(event(2))
+            assert await read(whole, 2) == [1, 2]
+
+    run(main())
+
+
+def test_a_service_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kinesis_efo.http2.connection._MOST_UNSENT", 64 << 10)
+
+    async def main() -> None:
+        pings = frame(PING, 0, 0, b"are you?") * 5000
+
+        async def deaf(peer: Peer) -> None:
+            peer._reader._transport.pause_reading()  # type: ignore[attr-defined]
+            while not peer._writer.is_closing():
+                peer.write(pings)
+                await peer._writer.drain()
+
+        async with http2_peer(hold) as server, client(server) as aws:
+            stream = await aws.subscribe()
+            assert await read(stream, 1) == [1]
+            # Small buffers are soon full.
+            server.peers[0]._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            mine = stream._body._carrier._transport.get_extra_info("socket")
+            mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            flooding = asyncio.ensure_future(deaf(server.peers[0]))
+            await fault_of(stream, "the service does not read what it is sent")
+            server.peers[0].close()
+            await asyncio.wait([flooding])
+            assert isinstance(flooding.exception(), ConnectionError | None)
+
+    run(main())
+
+
+@pytest.mark.parametrize("greeting", ["settings of garbage", "a bad setting", "no settings"])
+def test_a_service_that_agreed_on_http2_and_cannot_speak_it(greeting: str) -> None:
+    begins = {
+        "settings of garbage": b"\xff" * 200,
+        "a bad setting": frame(SETTINGS, 0, 0, bytes([0, SettingCodes.MAX_FRAME_SIZE, 0, 0, 0, 1])),
+        "no settings": frame(GOAWAY, 0, 0, bytes(8)),
+    }
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(begins[greeting])
+        await reader.read()
+        writer.close()
+
+    async def main() -> None:
+        listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        async with client(f"http://127.0.0.1:{port}") as aws:
+            with pytest.raises(
+                Exception, match=f"'transport' is 'http2', but 127.0.0.1:{port} does not answer"
+            ) as caught:
+                await aws.subscribe()
+            assert classify(caught.value).verdict is Verdict.RETRY
+        listening.close()
+        await listening.wait_closed()
+
+    run(main())

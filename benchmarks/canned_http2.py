@@ -9,7 +9,6 @@ import asyncio
 import json
 import struct
 from collections.abc import Callable
-from functools import partial
 from typing import Final, cast
 
 import h2.events
@@ -63,6 +62,7 @@ class _Connection(asyncio.Protocol):
         )
         self._requests: dict[int, tuple[dict[str, str], bytearray]] = {}
         self._left: dict[int, memoryview] = {}
+        self._lasting: set[int] = set()
         self._writable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -72,6 +72,7 @@ class _Connection(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._lasting.clear()
         self._left.clear()
         self._writable = False
 
@@ -102,20 +103,20 @@ class _Connection(asyncio.Protocol):
                 self._answer(number, *self._requests.pop(number))
             case h2.events.StreamReset(stream_id=number):
                 self._left.pop(number, None)
+                self._lasting.discard(number)
 
     def _answer(self, number: int, headers: dict[str, str], body: bytearray) -> None:
         match headers["x-amz-target"].rpartition(".")[2]:
             case "ListShards":
                 self._h2.send_headers(number, [(":status", "200"), ("content-type", "application/x-amz-json-1.1")])
-                self._h2.send_data(number, self._listed[:_FRAME_BYTES])
-                for start in range(_FRAME_BYTES, len(self._listed), _FRAME_BYTES):
-                    self._h2.send_data(number, self._listed[start : start + _FRAME_BYTES])
-                self._h2.end_stream(number)
+                self._left[number] = memoryview(self._listed)
             case "SubscribeToShard":
                 start = int(json.loads(body)["StartingPosition"].get("SequenceNumber", 0))
                 kind = [(":status", "200"), ("content-type", "application/vnd.amazon.eventstream")]
                 self._h2.send_headers(number, kind)
                 self._h2.send_data(number, INITIAL_RESPONSE)
+                self._lasting.add(number)
+                self._idle_soon(number, self._stream.last + 1)
                 self._left[number] = self._stream.view[self._stream.offset_after(start) :]
 
     def _flush(self) -> None:
@@ -146,14 +147,20 @@ class _Connection(asyncio.Protocol):
         self._h2.outbound_flow_control_window -= len(part)
         self._h2.streams[number].outbound_flow_control_window -= len(part)
         self._left[number] = left = left[len(part) :]
-        if not left:
-            asyncio.get_running_loop().call_later(IDLE_SECONDS, partial(self._idle, number, self._stream.last + 1))
+        if not left and number not in self._lasting:
+            self._h2.end_stream(number)
+            self._flush()
         return True
 
+    def _idle_soon(self, number: int, last: int) -> None:
+        asyncio.get_running_loop().call_later(IDLE_SECONDS, self._idle, number, last)
+
     def _idle(self, number: int, last: int) -> None:
-        if number in self._left:
+        if number not in self._lasting:
+            return
+        if not self._left[number]:
             event = idle_event(last)
             if self._h2.local_flow_control_window(number) >= len(event):
                 self._h2.send_data(number, event)
                 self._flush()
-            asyncio.get_running_loop().call_later(IDLE_SECONDS, partial(self._idle, number, last + 1))
+        self._idle_soon(number, last + 1)

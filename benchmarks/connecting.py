@@ -17,7 +17,7 @@ from benchmarks.canned import canned_kinesis, last_number
 from benchmarks.certificate import trusted_certificate
 from benchmarks.fetching import REF, REGION
 from benchmarks.figures import Figure, Goal
-from benchmarks.processes import process_of
+from benchmarks.machine import process_of
 from benchmarks.relay import delayed
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.kinesis.transport import BotoTransport, Unlimited, subscription_config

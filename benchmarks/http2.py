@@ -1,6 +1,7 @@
 """HTTP/2 against HTTP/1.1: the CPU time and the memory of a process that reads, with TLS and in the clear.
 
-The reading processes run in turns, and each is measured once all of its subscriptions are open. Servers have processes of their own.
+The reading processes run in turns, and each is measured once all of its subscriptions are open. Servers have processes
+of their own.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ from benchmarks.certificate import trusted_certificate
 from benchmarks.connecting import NAMES
 from benchmarks.fetching import REF, REGION
 from benchmarks.figures import Figure, Goal
-from benchmarks.machine import anonymous_memory
+from benchmarks.machine import anonymous_memory, process_of
 from benchmarks.memory import CARRIED
-from benchmarks.processes import process_of
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import KinesisEfoError

@@ -1,4 +1,4 @@
-"""What benchmarks run on: the local AWS in a separate process, and a Spark session as a user would start it."""
+"""What benchmarks run on: processes of their own, the local AWS in one, and a Spark session as a user would start it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import contextlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import psutil
 from pyspark.sql import SparkSession
@@ -85,3 +86,43 @@ def spark_session(cores: int = 2) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+
+
+class Pipe:
+    """The way to a process.
+
+    Attributes:
+        pid: Its id.
+    """
+
+    def __init__(self, pipe: Connection, pid: int) -> None:
+        self._pipe = pipe
+        self.pid = pid
+
+    def send(self, message: Any) -> None:
+        """Send something."""
+        self._pipe.send(message)
+
+    def recv(self, seconds: float = 300.0) -> Any:
+        """What it sends next."""
+        if not self._pipe.poll(seconds):
+            raise RuntimeError(
+                f"a process of the benchmark said nothing for {seconds:.0f} s; run it on an idle machine"
+            )
+        return self._pipe.recv()
+
+
+@contextlib.contextmanager
+def process_of(work: Callable[..., None], *arguments: Any) -> Iterator[Pipe]:
+    """Run a function in a process of its own; its first argument is a pipe."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
+    process.start()
+    theirs.close()
+    assert process.pid is not None
+    try:
+        yield Pipe(ours, process.pid)
+    finally:
+        process.kill()
+        process.join()

@@ -22,8 +22,7 @@ from benchmarks.certificate import trusted_certificate
 from benchmarks.connecting import NAMES
 from benchmarks.fetching import REF, REGION
 from benchmarks.figures import Figure, Goal
-from benchmarks.machine import anonymous_memory
-from benchmarks.processes import process_of
+from benchmarks.machine import anonymous_memory, process_of
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import KinesisEfoError

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import time
-from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import psutil
 
 from benchmarks.figures import Figure, Goal
-from benchmarks.machine import anonymous_memory
+from benchmarks.machine import anonymous_memory, process_of
 from benchmarks.simulated import BUSY_EVENTS, SimulatedKinesis, fetcher_of, lease_of, planner_of, reader_of, streams_of
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.fetcher.address import FetcherAddress
@@ -113,46 +111,6 @@ def cpu_seconds(process: psutil.Process) -> float:
     """CPU seconds that a process has used."""
     times = process.cpu_times()
     return float(times.user + times.system)
-
-
-class Pipe:
-    """The way to a process.
-
-    Attributes:
-        pid: Its id.
-    """
-
-    def __init__(self, pipe: Connection, pid: int) -> None:
-        self._pipe = pipe
-        self.pid = pid
-
-    def send(self, message: Any) -> None:
-        """Send something."""
-        self._pipe.send(message)
-
-    def recv(self, seconds: float = 300.0) -> Any:
-        """What it sends next."""
-        if not self._pipe.poll(seconds):
-            raise RuntimeError(
-                f"a process of the benchmark said nothing for {seconds:.0f} s; run it on an idle machine"
-            )
-        return self._pipe.recv()
-
-
-@contextlib.contextmanager
-def process_of(work: Callable[..., None], *arguments: Any) -> Iterator[Pipe]:
-    """Run a function in a process of its own; its first argument is a pipe."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=work, args=(theirs, *arguments), daemon=True)
-    process.start()
-    theirs.close()
-    assert process.pid is not None
-    try:
-        yield Pipe(ours, process.pid)
-    finally:
-        process.kill()
-        process.join()
 
 
 # -- the planner's process

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Final, cast
 from urllib.parse import urlsplit
 
-from benchmarks.processes import process_of
+from benchmarks.machine import process_of
 
 _CONNECTIONS: Final = 4096
 

@@ -77,6 +77,9 @@ class SimulatedKinesis:
             for number, shard in enumerate(self.ids)
         ]
 
+    async def consumer_exists(self, consumer_arn: str) -> bool:
+        return True
+
     async def created(self, stream_arn: str) -> int:
         """See `ShardLister`."""
         return 1_700_000_000

@@ -18,8 +18,8 @@ from typing import Any, Final
 import psutil
 
 from benchmarks.figures import Figure
-from benchmarks.machine import AwsProcess, anonymous_memory
-from benchmarks.processes import cpu_seconds, percent_of_a_core, process_of
+from benchmarks.machine import AwsProcess, anonymous_memory, process_of
+from benchmarks.processes import cpu_seconds, percent_of_a_core
 from benchmarks.simulated import reader_of
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.fetcher.listening import Listening

@@ -14,7 +14,8 @@ KinesisEfoError
 │   │   ├── InvalidRequestError     Kinesis calls our request invalid
 │   │   ├── ConsumerNotFoundError   the consumer does not exist (any more)
 │   │   ├── StreamReplacedError     the stream was created again: the checkpoint belongs to a former one
-│   │   └── ConsumerTakenOverError  someone else reads with this consumer
+│   │   ├── ConsumerTakenOverError  someone else reads with this consumer
+│   │   └── SequenceNumberError     the server writes sequence numbers in a form that cannot go back to it
 │   └── WriteError              only writing: something that was put was not written; never raised for what was acknowledged
 │       ├── RecordRefusedError      a record cannot be written: too large, key out of bounds, refused by Kinesis
 │       └── ProducerClosedError     put or flush after close
@@ -110,6 +111,10 @@ class StreamReplacedError(SubscriptionError):
 
 class ConsumerTakenOverError(SubscriptionError):
     """Someone else keeps subscribing with the same consumer."""
+
+
+class SequenceNumberError(SubscriptionError):
+    """The server's sequence numbers have leading zeros, which Kinesis' do not: they could not go back to it as they came."""
 
 
 class WriteError(StreamError):

@@ -139,6 +139,29 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 200
 
 
+class LastRecord(NamedTuple):
+    """The last record up to a position, as the KCL's checkpoints name one.
+
+    Attributes:
+        number: Its sequence number.
+        sub: The index of its last user record, where it is a KPL aggregate; else 0.
+
+    >>> str(LastRecord(42, 7)), str(LastRecord(42)), LastRecord.parse("42:7")
+    ('42:7', '42', LastRecord(number=42, sub=7))
+    """
+
+    number: int
+    sub: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> LastRecord:
+        """Parse the text that `str` makes."""
+        return cls(*map(int, text.split(":")))
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.sub}" if self.sub else str(self.number)
+
+
 class ShardRange(NamedTuple):
     """The records of one shard in `(after, through]`.
 

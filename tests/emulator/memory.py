@@ -83,6 +83,9 @@ class MemoryClient:
         created = datetime.fromtimestamp(summary["StreamCreationTimestamp"], UTC)
         return {"StreamDescriptionSummary": {**summary, "StreamCreationTimestamp": created}}
 
+    async def describe_stream_consumer(self, **params: Any) -> Any:
+        return await self._call("DescribeStreamConsumer", params)
+
     async def get_shard_iterator(self, **params: Any) -> Any:
         return await self._call("GetShardIterator", params)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,7 +69,8 @@ class Oracle:
     Args:
         clock: Virtual time.
         max_retries: The fetcher's `subscribe.maxRetries`.
-        polled: Whether the query reads with GetRecords: then five calls per second are allowed, and no consumer can be missing.
+        consumer_exists: Whether the consumer exists now: only a missing one is fatal.
+        polled: Whether the query reads with GetRecords: then five calls per second are allowed.
 
     Attributes:
         verdicts: The failures that the query must end with. The first one counts; if there is none, it must not fail.
@@ -78,8 +79,11 @@ class Oracle:
         calls: Number of calls that open a subscription.
     """
 
-    def __init__(self, clock: Clock, max_retries: int, *, polled: bool = False) -> None:
+    def __init__(
+        self, clock: Clock, max_retries: int, consumer_exists: Callable[[], bool], *, polled: bool = False
+    ) -> None:
         self._clock = clock
+        self._consumer_exists = consumer_exists
         self._polled = polled
         self._max_retries = max_retries
         self._shards: dict[str, _Shard] = {}
@@ -131,7 +135,7 @@ class Oracle:
             self._fatal(shard_id, code, errors.AccessRefusedError)
         elif code == "InvalidArgumentException":
             self._fatal(shard_id, code, errors.InvalidRequestError)
-        elif code == "ResourceNotFoundException" and not self._polled:
+        elif code == "ResourceNotFoundException" and not self._consumer_exists():
             self._fatal(shard_id, code, errors.ConsumerNotFoundError)
         elif code == "ExpiredTokenException":
             if shard.expired:

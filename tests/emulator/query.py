@@ -24,6 +24,7 @@ from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport
 from kinesis_efo.leases import LeaseKeys, RunLease, Timing
 from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.local.errors import AwsError
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings, Start
 from kinesis_efo.planner.local import LocalFetching
@@ -120,7 +121,7 @@ class Query:
         name = f"host:{application.runs}:w"
         self.client = MemoryClient(application.kinesis)
         assert retry.max_retries is not None, "the oracle counts"
-        self.oracle = Oracle(application.clock, retry.max_retries, polled=application.polls)
+        self.oracle = Oracle(application.clock, retry.max_retries, self._consumer_exists, polled=application.polls)
         self.network = Network(application.table, Random(f"{application.random.random()}"))
         ref, limits = application.ref, KINESIS_LIMITS
         inner: Transport = BotoTransport(self.client)
@@ -148,6 +149,14 @@ class Query:
         )
         self.planner.oracle, self.planner.fetcher = self.oracle, self.fetcher
         self.most_used = 0
+
+    def _consumer_exists(self) -> bool:
+        application = self.application
+        try:
+            found = application.kinesis.call("DescribeStreamConsumer", ConsumerARN=application.ref.consumer_arn)
+        except AwsError:
+            return application.polls
+        return bool(found["ConsumerDescription"]["ConsumerStatus"] != "DELETING")
 
     async def __aenter__(self) -> Query:
         try:

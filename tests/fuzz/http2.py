@@ -1,7 +1,8 @@
-"""The target for the client of HTTP/2: what a service may send on a connection that carries some requests, cut anywhere.
+"""The target for the client of HTTP/2: what a service may send on a connection that carries requests, cut anywhere.
 
-The promises: nothing is raised while bytes arrive, readers and requests get documented errors only, a response holds no more than
-its window allows, readers get what was sent to them and nothing else, and nothing is left once the connection is gone.
+The promises: nothing is raised while bytes arrive, readers and requests get documented errors only, a response holds no
+more than its window allows, readers get what was sent to them and nothing else, and nothing is left once the connection
+is gone.
 """
 
 from __future__ import annotations
@@ -53,8 +54,11 @@ RESPONSES: Final = (
 
 
 def http2(data: bytes) -> None:
-    """What a service sends. The first byte says how it begins, and whether the rest is sent as it is or is a script of frames; the
-    second, how it is cut."""
+    """What a service sends.
+
+    The first byte says how it begins, and whether the rest is sent as it is or is a script of frames; the second, how it is
+    cut.
+    """
     how, cut, rest = data[:1] or b"\0", data[1:2] or b"\0", data[2:]
     start = b"" if how[0] & 1 else _frame(SETTINGS, 0, 0, b"\0\3\0\0\0\5")
     said = rest if how[0] & 2 else b"".join(_limited(_script(Bytes(rest))))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases import Behind, Lag, Lease, LeaseInfo, LeaseStore, Lost, Written, run_key
 from kinesis_efo.leases.row import Item
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position
 
 KEY = "shardId-000000000000"
 BIG = int("9" * 129)
@@ -140,7 +140,9 @@ class LeaseStoreContract(ABC):
     def test_a_checkpoint_is_stored_as_kcl_stores_it_and_leaves_no_owner(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             lease = written(await store.take(await owned(store), "b", "", 2))
-            after = written(await store.apply(lease, lambda row: row.checkpointed(Position.after(BIG), record=BIG)))
+            after = written(
+                await store.apply(lease, lambda row: row.checkpointed(Position.after(BIG), record=LastRecord(BIG)))
+            )
             assert (after.checkpoint, after.continuation, after.owner_switches) == (Position.after(BIG), BIG, 0)
             assert (after.counter, after.owner) == (lease.counter + 1, None)
             item = await self.get_item(store, KEY)
@@ -156,7 +158,7 @@ class LeaseStoreContract(ABC):
             lease = written(await store.create_if_absent(Lease.new(KEY, info).taken("a", "", 1)))
             item = await self.get_item(store, KEY)
             assert (item["checkpoint"], item["checkpointTimestamp"]) == ({"S": "AT_TIMESTAMP"}, {"N": "1700000000123"})
-            await store.apply(lease, lambda row: row.checkpointed(Position.after(1), record=1))
+            await store.apply(lease, lambda row: row.checkpointed(Position.after(1), record=LastRecord(1)))
             assert "checkpointTimestamp" not in await self.get_item(store, KEY)
 
         self.run(scenario)

@@ -200,13 +200,19 @@ class ScriptedTopology:
     """A topology that plays answers; implements `kinesis_efo.kinesis.topology.ShardLister`.
 
     Args:
-        answers: One per call of `shards`: shard ids, or an exception. The last one is repeated for ever.
+        answers: One per call of `shards`: shards or their ids, or an exception. The last one is repeated for ever.
         retention: One per call of `retention`: seconds, or an exception. The last one is repeated for ever.
+        consumer: One per call of `consumer_exists`: whether it does, or an exception. The last one is repeated for ever.
     """
 
     def __init__(
-        self, *answers: Sequence[str] | Exception, retention: Sequence[float | Exception] = (24 * 3600,)
+        self,
+        *answers: Sequence[str | Shard] | Exception,
+        retention: Sequence[float | Exception] = (24 * 3600,),
+        consumer: Sequence[bool | Exception] = (False,),
     ) -> None:
+        self._consumer = list(consumer)
+        self.described = 0
         self._answers = list(answers)
         self._retention = list(retention)
         self.calls = 0
@@ -216,13 +222,21 @@ class ScriptedTopology:
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, Exception):
             raise answer
-        return [Shard(shard_id, (), (0, 9), first=1) for shard_id in answer]
+        return [shard if isinstance(shard, Shard) else Shard(shard, (), (0, 9), first=1) for shard in answer]
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
         raise NotImplementedError
 
     async def created(self, stream_arn: str) -> int:
         raise NotImplementedError
+
+    async def consumer_exists(self, consumer_arn: str) -> bool:
+        self.described += 1
+        await asyncio.sleep(0.01)
+        answer = self._consumer.pop(0) if len(self._consumer) > 1 else self._consumer[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     async def retention(self, stream_arn: str) -> float:
         answer = self._retention.pop(0) if len(self._retention) > 1 else self._retention[0]

@@ -9,7 +9,7 @@ import pytest
 
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.metrics import MetricsSettings
-from kinesis_efo.options import SOURCE_OPTIONS, AwsSettings, RetrySettings, SourceOptions, Start
+from kinesis_efo.options import SOURCE_OPTIONS, AwsSettings, Deaggregation, RetrySettings, SourceOptions, Start
 from kinesis_efo.options.table import Option
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.producer import ProducerSettings
@@ -34,7 +34,7 @@ WRONG = {
     "maxRecordsPerTrigger": ["0", "-1", "1k", "1.0", "٣"],
     "bufferBytes": ["lots", "1023k", "0", "1mib/s"],
     "failOnDataLoss": ["yes", "1", "", "nein"],
-    "deaggregate": ["on", "TRUE!"],
+    "deaggregate": ["on", "TRUE!", "every"],
     "fetchers": ["1001", "executors", "0", "-1", "2.5"],
     "fetcherHost": [" ", "0.0.0.0", "::", "10.0.0.7:40000", "grpc://driver", "10.0.0.256", "10.0.0", "fe80::1%eth0", "a b", "x" * 64],
     "fetcherBindHost": ["", "*", "0.0.0.0:40000", "[::", "driver/"],
@@ -91,6 +91,13 @@ def test_the_defaults() -> None:
     assert SourceOptions.parse({"manifest": "m.json"}) == SourceOptions(manifest="m.json")
 
 
+@pytest.mark.parametrize(
+    ("text", "meaning"), [("false", Deaggregation.OFF), ("True", Deaggregation.OWN), ("ALL", Deaggregation.ALL)]
+)
+def test_what_becomes_of_aggregates(text: str, meaning: Deaggregation) -> None:
+    assert SourceOptions.parse({"manifest": "m.json", "deaggregate": text}).deaggregate is meaning
+
+
 def test_everything_at_once() -> None:
     options = SourceOptions.parse(
         {
@@ -108,7 +115,7 @@ def test_everything_at_once() -> None:
     assert options == SourceOptions(
         manifest="ssm:///kinesis-efo/dev/lake", streams=("orders", "clicks"), start=Start(TRIM_HORIZON),
         max_bytes_per_trigger=64 << 20, max_records_per_trigger=5, buffer_bytes=1 << 30, fail_on_data_loss=False,
-        deaggregate=False, fetcher_host="10.0.0.1", fetcher_bind_host="::", fetcher_ports=range(40_000, 40_101),
+        deaggregate=Deaggregation.OFF, fetcher_host="10.0.0.1", fetcher_bind_host="::", fetcher_ports=range(40_000, 40_101),
         fetcher_tls=False, catch_up=True, latency_hooks=False, lease_timeout=20.0,
         poll_timeout=1.0, polling_interval=0.5, idle_checkpoint_interval=300.0, retry=RetrySettings(3, 10, 20, 2.0, 120.0),
         aws=AwsSettings("eu-west-1", "http://127.0.0.1:4566", ROLE, "x", "n"),

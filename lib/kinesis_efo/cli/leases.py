@@ -206,7 +206,7 @@ def _checkpoint(lease: Lease) -> str:
     if lease.reached.kind is PositionKind.AT_TIMESTAMP:
         moment = datetime.fromtimestamp(lease.reached.value / 1000, UTC)
         text = f"AT_TIMESTAMP:{moment.isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
-    return f"{text} (user record {lease.sub})" if lease.sub else text
+    return f"{text} (user record {lease.sub})" if lease.sub and lease.continuation is None else text
 
 
 def _owner(lease: Lease, run: Lease | None) -> str | None:

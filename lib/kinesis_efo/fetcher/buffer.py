@@ -14,7 +14,7 @@ from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.event_index import EventIndex, Portion
 from kinesis_efo.kinesis.events import Event, last_record
-from kinesis_efo.positions import Position, PositionKind, ShardKey
+from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
 
 EVENT_OVERHEAD: Final = 512
 """Bytes charged for an event besides its payload: the objects that hold it."""
@@ -33,12 +33,12 @@ class ShardBuffer:
         arrived: Called whenever the buffer grew or was closed.
 
     Attributes:
-        last_record: Sequence number of the last record before `start` that this buffer has held; None where there was none.
+        last_record: The last record before `start` that this buffer has held; None where there was none.
     """
 
     def __init__(self, key: ShardKey, start: Position, budget: Budget, arrived: Callable[[], None]) -> None:
         self.key = key
-        self.last_record: int | None = None
+        self.last_record: LastRecord | None = None
         self._budget = budget
         self._account = budget.join(key)
         self._reserved = 0
@@ -175,14 +175,14 @@ class ShardBuffer:
         """As many whole events behind a position as stay within both limits; see `EventIndex.portion`."""
         return self._index.portion(after, max_bytes, max_records, some=some)
 
-    def entries_since(self, told: int) -> tuple[list[tuple[Position, int, int, int | None]], int]:
+    def entries_since(self, told: int) -> tuple[list[tuple[Position, int, int, LastRecord | None]], int]:
         """The events after the first so many of this buffer, and its last one where that is idle: it may have moved.
 
         Args:
             told: The number that the last call returned; 0 at first.
 
         Returns:
-            Per event: the position behind it, bytes, records, and the sequence number of its last record, where it has one and the
+            Per event: the position behind it, bytes, records, and its last record, where it has one and the
             payload is still here. And the number of events so far.
         """
         index = self._index
@@ -213,8 +213,8 @@ class ShardBuffer:
         if self.covers(position):
             self._evict(self._index.index_after(position))
 
-    def last_record_up_to(self, position: Position) -> int | None:
-        """Number of the last record up to a position that was committed; None where none came, or it is not known.
+    def last_record_up_to(self, position: Position) -> LastRecord | None:
+        """The last record up to a position that was committed; None where none came, or it is not known.
 
         Args:
             position: A position at which an event ends, or one in the middle, as the end of a stream at some time may be.

@@ -8,29 +8,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.coordinator import Attention, Coordinator
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.lag import summed_up
 from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.fetcher.vigil import Vigil
 from kinesis_efo.fetcher.watch import ShardWatch
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
 from kinesis_efo.leases.lag import Lag
-from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
 READ_CHUNK_BYTES: Final = 1 << 20
 """About how much a `get` sends at a time. Each chunk is copied a few times on its way out, on top of the budget."""
+
+_LOOK_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Fetcher:
         self._reading: Counter[ShardKey] = Counter()
         self._allowed = Signal()
         self._failure: KinesisEfoError | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
 
     def start(self, coordinator: Coordinator, attention: Attention) -> None:
         """Begin to watch the streams, and to read what is asked for and allowed.
@@ -80,16 +84,17 @@ class Fetcher:
             attention: Learns in which shards something happens.
         """
         self._coordinator, self._attention = coordinator, attention
-        self._spawn(self._watch.run)
+        self._watching = in_background(self._watch.run(), "watching the shards", self.failed)
 
     async def stop(self) -> None:
         """Stop fetching and close all connections. Waiting calls fail."""
         self._failure = self._failure or FetcherUnreachableError("the fetcher has stopped: its query has ended")
         self._wake_all()
         closing = [task for feed in self._feeds.values() if (task := feed.close())]
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*closing, *self._tasks, return_exceptions=True)
+        if self._watching is not None:
+            self._watching.cancel()
+            closing.append(self._watching)
+        await asyncio.gather(*closing, return_exceptions=True)
         self._feeds.clear()
 
     @property
@@ -115,17 +120,17 @@ class Fetcher:
         feed = self._feed(key)
         return feed.from_position(position) if feed is not None else None
 
-    async def commit(self, offset: Offset) -> dict[ShardKey, int]:
+    async def commit(self, offset: Offset) -> dict[ShardKey, LastRecord]:
         """Drop what Spark will not ask for again.
 
         Args:
             offset: Positions up to which everything is processed.
 
         Returns:
-            For shards whose position has changed since the last call: the number of the last record up to there, where it is known.
+            For shards whose position has changed since the last call: the last record up to there, where it is known.
         """
         self.check()
-        records: dict[ShardKey, int] = {}
+        records: dict[ShardKey, LastRecord] = {}
         for key, position in offset.items():
             feed = self._feeds.get(key)
             if feed is None:
@@ -185,10 +190,11 @@ class Fetcher:
     async def read(self, wanted: ShardRange) -> AsyncIterator[list[bytes]]:
         """The payloads that cover a range, some at a time. What is not in the buffer is read from Kinesis again."""
         key, position, through = wanted
+        vigil = Vigil(wanted, self._clock.monotonic(), partial(self._waits_for, key))
         self._reading[key] += 1
         try:
             while not position.reaches(through):
-                feed = await self._allowed_feed(key)
+                feed = await self._allowed_feed(key, partial(vigil.look, position))
                 buffer = feed.from_position(position)
                 with buffer.reading(position, through) as cursor:
                     while buffer.covers(cursor.position) and self._feed(key) is feed:
@@ -201,6 +207,7 @@ class Fetcher:
                         if not payloads:
                             await self._wait(feed.news, self._clock.monotonic() + 1)
                             self.check()
+                            vigil.look(position, self._clock.monotonic())
         finally:
             self._reading[key] -= 1
             self._close_unneeded(key)
@@ -215,13 +222,23 @@ class Fetcher:
             if feed is not None:
                 feed.close()
 
-    async def _allowed_feed(self, key: ShardKey) -> ShardFeed:
+    def _waits_for(self, key: ShardKey) -> str:
+        if not self._coordinator.may_read(key):
+            return (
+                "the shard may not be read here for now: the run's lease is not held, or another fetcher has the shard"
+            )
+        return self._streams.stream(key.stream).describe(key.shard)
+
+    async def _allowed_feed(self, key: ShardKey, look: Callable[[float], None]) -> ShardFeed:
         """The feed of a shard, once it may be read. After a crash, the old lease has to expire first."""
         give_up_at = self._clock.monotonic() + self._settings.patience
         while (feed := self._feed(key)) is None:
             self.check()
-            if not await self._wait(self._allowed, give_up_at):
+            now = self._clock.monotonic()
+            look(now)
+            if now >= give_up_at:
                 raise self._coordinator.refusal(key, self._settings.patience)
+            await self._wait(self._allowed, min(give_up_at, now + _LOOK_SECONDS))
         return feed
 
     def _feed(self, key: ShardKey) -> ShardFeed | None:
@@ -281,17 +298,6 @@ class Fetcher:
         for signal in (self._allowed, *(feed.news for feed in self._feeds.values())):
             signal.notify()
 
-    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async def guarded() -> None:
-            try:
-                await work()
-            except KinesisEfoError as error:
-                self.failed(error)
-
-        task = asyncio.create_task(guarded())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def check(self) -> None:
         """Raise the error that keeps it from reading, if there is one."""
         if self._failure is not None:
@@ -309,7 +315,7 @@ class Fetcher:
         return True
 
 
-def _last_record(feed: ShardFeed | None, position: Position) -> int | None:
-    """Number of the last record before a position, where the feed knows it: it may have begun behind that position."""
+def _last_record(feed: ShardFeed | None, position: Position) -> LastRecord | None:
+    """The last record before a position, where the feed knows it: it may have begun behind that position."""
     buffer = feed.buffer if feed is not None else None
     return buffer.last_record_up_to(position) if buffer is not None else None

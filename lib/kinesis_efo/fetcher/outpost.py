@@ -93,17 +93,21 @@ class Outpost:
 
         Raises:
             FetcherUnreachableError: Nothing was heard of the planner for too long.
+            Exception: Whatever else ends one of its tasks.
             StreamError: The streams cannot be listed.
         """
         await self._streams.refresh()
         self._fetcher.start(self._duty, self._reporter)
-        beside = [asyncio.create_task(self._report()), asyncio.create_task(self._expire())]
+        tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire())]
         try:
-            await self._work()
+            # Whichever ends first ends the fetcher: one that works and does not report would hold its shards for nothing.
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            for task in beside:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._fetcher.stop()
         # The run's lease is released once nobody reads any more.
         await self._planner.work(self._request(revision=0, done=0, wait=0.0))

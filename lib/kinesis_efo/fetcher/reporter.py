@@ -12,7 +12,7 @@ from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Child, Entry, ShardNews
-from kinesis_efo.positions import Position, PositionKind, ShardKey
+from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
 
 MOST_ENTRIES: Final = 5_000
 """Events in one report, about: it is half a megabyte."""
@@ -99,8 +99,8 @@ class Reporter:
         )
 
 
-def _last(through: Position, record: int | None) -> str | None:
-    """The number of an event's last record as reports have it: most events end with it."""
+def _last(through: Position, record: LastRecord | None) -> str | None:
+    """An event's last record as reports have it: most events end with it."""
     if record is None:
         return None
-    return "" if through.kind is PositionKind.AFTER and through.value == record else str(record)
+    return "" if through.kind is PositionKind.AFTER and record == LastRecord(through.value) else str(record)

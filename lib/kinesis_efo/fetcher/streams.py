@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.errors import AccessRefusedError, DataLossError, FetcherError, StreamError, StreamNotFoundError
+from kinesis_efo.errors import (
+    AccessRefusedError,
+    DataLossError,
+    FetcherError,
+    StreamError,
+    StreamNotFoundError,
+    StreamReplacedError,
+)
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseInfo
 from kinesis_efo.positions import SHARD_END, Position, ShardKey
@@ -24,12 +31,16 @@ class Streams:
 
     Attributes:
         streams: The same.
+        appeared: Shards that begin although none has ended for them, by the last `check_loss`: they have no parents, and are younger
+            than all shards of its offset.
     """
 
     def __init__(self, streams: Mapping[str, Stream]) -> None:
         self.streams: Final = streams
         self._checked: frozenset[ShardKey] = frozenset()
         self._checked_offset: Mapping[ShardKey, Position] | None = None
+        self._checked_listings = 0
+        self.appeared: list[tuple[str, str]] = []
 
     def stream(self, name: str) -> Stream:
         """A stream by its logical name.
@@ -91,34 +102,50 @@ class Streams:
         }
 
     def lease_info(self, key: ShardKey, position: Position) -> LeaseInfo:
-        """What a shard's lease holds when it is created."""
-        shard = self.stream(key.stream).shard(key.shard)
-        return LeaseInfo(
-            start=position,
-            parents=frozenset(shard.parents) if shard else frozenset(),
-            starting_hash_key=str(shard.hash_range[0]) if shard else None,
-            ending_hash_key=str(shard.hash_range[1]) if shard else None,
-        )
+        """What a shard's row holds when it is created."""
+        # The lineage also knows the children that a last event announced, before ListShards does.
+        lineage = self.stream(key.stream).lineage
+        if key.shard not in lineage:
+            return LeaseInfo(position)
+        shard = lineage[key.shard]
+        return LeaseInfo(position, frozenset(shard.parents), *map(str, shard.hash_range))
+
+    @property
+    def _listings(self) -> int:
+        return sum(stream.listings for stream in self.streams.values())
 
     async def check_loss(self, offset: Mapping[ShardKey, Position]) -> None:
-        """Look for shards that are lost, whenever the offset names other shards than before.
+        """Look for shards that are lost or have appeared, whenever the offset names other shards than before, and after every listing.
 
         Raises:
             DataLossError: A shard is lost, and losses fail the query.
+            StreamReplacedError: A stream was deleted and created again.
             AccessRefusedError, StreamNotFoundError: It cannot be told, and waiting does not help. Passing errors are logged.
         """
-        if offset is self._checked_offset or offset.keys() == self._checked:
+        known = offset is self._checked_offset or offset.keys() == self._checked
+        if known and self._listings == self._checked_listings:
             self._checked_offset = offset
             return
+        self._note_appeared(offset)
         for name, positions in _by_stream(offset).items():
             try:
                 await self.stream(name).check_loss(positions, resumed=not self._checked)
-            except (DataLossError, AccessRefusedError, StreamNotFoundError):
+            except (DataLossError, AccessRefusedError, StreamNotFoundError, StreamReplacedError):
                 raise
             except StreamError as error:
                 logger.warning("stream %s: cannot tell whether shards were lost, trying again: %s", name, error)
                 return
-        self._checked, self._checked_offset = frozenset(offset), offset
+        self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, self._listings
+
+    def _note_appeared(self, offset: Mapping[ShardKey, Position]) -> None:
+        appeared = [
+            (name, shard)
+            for name, positions in _by_stream(offset).items()
+            for shard in self.stream(name).lineage.appeared(positions)
+        ]
+        for name, shard in set(appeared).difference(self.appeared):
+            logger.warning("stream %s has a new shard, %s, without parents: it is read from its beginning", name, shard)
+        self.appeared = appeared
 
     def _with_ends(self, reached: Mapping[ShardKey, Position]) -> list[tuple[str, dict[str, Position]]]:
         return [

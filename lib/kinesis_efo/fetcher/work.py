@@ -93,7 +93,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         through: The position behind it.
         size: Bytes that it occupies; 0 where it has no records.
         records: Kinesis records in it.
-        last: Sequence number of its last record; empty where that is `through`, None where it is not known, or there is none.
+        last: Its last record, the text of a `LastRecord`; empty where its number is that of `through`, None where it is not known, or there is none.
     """
 
     through: str

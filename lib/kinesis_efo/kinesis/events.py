@@ -6,12 +6,14 @@ An event is what SubscribeToShard sends or GetRecords answers: both hold records
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from kinesis_efo.errors import FrameError
-from kinesis_efo.positions import SHARD_END, Position
+from kinesis_efo.errors import FrameError, SequenceNumberError
+from kinesis_efo.kinesis.aggregation import MAGIC, deaggregate
+from kinesis_efo.positions import SHARD_END, LastRecord, Position
 
 T = TypeVar("T")
 
@@ -105,6 +107,15 @@ class _Answer(msgspec.Struct, rename="pascal"):
     child_shards: list[_Child] | None = None
 
 
+class _StoredRecord(msgspec.Struct, rename="pascal", gc=False):
+    sequence_number: str
+    data: bytes
+
+
+class _Stored(msgspec.Struct, rename="pascal"):
+    records: list[_StoredRecord]
+
+
 class Answer(NamedTuple):
     """An answer of GetRecords.
 
@@ -125,30 +136,80 @@ class Answer(NamedTuple):
 
 _DECODER: Final = msgspec.json.Decoder(_Payload)
 _ANSWER: Final = msgspec.json.Decoder(_Answer)
+_STORED: Final = msgspec.json.Decoder(_Stored)
 _STILL: Final = 0
+_DATA_NAME: Final = b'"Data"'
+_DATA: Final = re.compile(rb'"Data"\s*:\s*"')
+_AGGREGATED: Final = b64encode(MAGIC)[:5]
 _NUMBER_NAME: Final = b'"SequenceNumber"'
-_NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d+)"')
+_NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d{1,%d})"' % _MOST_DIGITS)
 
 
-def last_record(payload: bytes, through: int | None = None) -> int | None:
-    """The sequence number of an event's last record; None where it has none.
+def last_record(payload: bytes, through: int | None = None) -> LastRecord | None:
+    """An event's last record; None where it has none.
 
     Numbers are found in the text, so that the records need not be decoded: quotes within keys and data are escaped. The last record's
-    stands last.
+    stands last. Only where it seems to be a KPL aggregate, it is decoded.
 
     Args:
         payload: JSON as it came in the frame.
         through: Only records up to this number count; None for all.
 
     >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
+    LastRecord(number=42, sub=0)
+    """
+    if through is None:
+        found = _NUMBER.match(payload, max(payload.rfind(_NUMBER_NAME), 0))
+    else:
+        numbers = (each for each in _NUMBER.finditer(payload) if int(each[1]) <= through)
+        found = max(numbers, key=lambda each: int(each[1]), default=None)
+    if found is None:
+        return None
+    number = int(found[1])
+    aggregated = _AGGREGATED in payload if through is not None else _is_begun_as_aggregate(payload, found)
+    return LastRecord(number, _last_index(payload, number) if aggregated else 0)
+
+
+def _is_begun_as_aggregate(payload: bytes, number: re.Match[bytes]) -> bool:
+    """Whether the data of the last record, which has that number, may begin like an aggregate. Looks at no more than it must."""
+    at = payload.find(_DATA_NAME, number.end())
+    if at < 0:
+        at = max(payload.rfind(_DATA_NAME, 0, number.start()), 0)  # it stands before the number
+    data = _DATA.match(payload, at)
+    return _AGGREGATED in payload if data is None else payload.startswith(_AGGREGATED, data.end())
+
+
+def _last_index(payload: bytes, number: int) -> int:
+    try:
+        records = _STORED.decode(payload).records
+    except (msgspec.MsgspecError, RecursionError):
+        return 0  # it is refused elsewhere
+    data = next((record.data for record in reversed(records) if record.sequence_number == str(number)), b"")
+    users = deaggregate(data, None)
+    return len(users) - 1 if users else 0
+
+
+def sequence_number(name: str, text: str) -> int:
+    """A sequence number as it came from Kinesis.
+
+    Args:
+        name: The name of its field, for messages.
+        text: The number.
+
+    Raises:
+        SequenceNumberError: It has leading zeros: as a number, it would go back without them.
+        FrameError: It is no number.
+
+    >>> sequence_number("SequenceNumber", "42")
     42
     """
-    if through is not None:
-        return max(
-            (number for found in _NUMBER.finditer(payload) if (number := int(found[1])) <= through), default=None
+    if text.startswith("0") and len(text) > 1 and text.isdigit():
+        raise SequenceNumberError(
+            f"{name} {text[:80]!r} has leading zeros, which Kinesis' numbers never have. They would be asked for without the zeros, and a "
+            "server that compares texts finds nothing behind them: records would be skipped in silence. Read from a server that writes "
+            "sequence numbers as Kinesis does"
         )
-    found = _NUMBER.match(payload, max(payload.rfind(_NUMBER_NAME), 0))
-    return int(found[1]) if found else None
+    return _number(name, text)
 
 
 def read_head(payload: bytes) -> EventHead:
@@ -159,7 +220,9 @@ def read_head(payload: bytes) -> EventHead:
 
     Raises:
         FrameError: It is not JSON or not an event, or it is one that can neither continue nor end: with neither a
-            continuation nor children, or with both.
+            continuation nor children, or with both. Or its continuation lies before its last record, which would come twice,
+            or never.
+        SequenceNumberError: A sequence number has leading zeros.
 
     >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"Data":""}]}')
     EventHead(continuation=42, millis_behind=7, records=1, children=(), still=False)
@@ -169,12 +232,15 @@ def read_head(payload: bytes) -> EventHead:
     if (continuation is None) != bool(event.child_shards):
         found = "neither a continuation nor child shards" if continuation is None else "a continuation and child shards"
         raise FrameError(f"an event of {len(payload)} bytes has {found}; {_sketch(payload)}")
-    return EventHead(
-        None if continuation is None else _number("ContinuationSequenceNumber", continuation),
-        event.millis_behind_latest,
-        len(event.records),
-        _children(event.child_shards),
-    )
+    number = None if continuation is None else sequence_number("ContinuationSequenceNumber", continuation)
+    if event.records and (digits := _last_number(payload)) is not None:
+        last = sequence_number("SequenceNumber", digits.decode())
+        if number is not None and last > number:
+            raise FrameError(
+                f"an event of {len(payload)} bytes with {len(event.records)} records goes on at {number}, before its last record, "
+                f"{last}; {_sketch(payload)}"
+            )
+    return EventHead(number, event.millis_behind_latest, len(event.records), _children(event.child_shards))
 
 
 def read_answer(body: bytes) -> Answer:
@@ -186,6 +252,7 @@ def read_answer(body: bytes) -> Answer:
     Raises:
         FrameError: It is not JSON or not an answer, or one that can neither go on nor end: with neither an iterator nor
             children, or with both.
+        SequenceNumberError: A sequence number has leading zeros.
 
     >>> answer = read_answer(b'{"Records":[{"Data":"eA==","SequenceNumber":"42"}],"NextShardIterator":"i"}')
     >>> str(answer.events[0].through)
@@ -199,13 +266,18 @@ def read_answer(body: bytes) -> Answer:
     events = []
     if records:
         last = bytes(records[-1].sequence_number).strip(b'"').decode(errors="replace")
-        events.append(Event(body, EventHead(_number("SequenceNumber", last), behind, len(records))))
+        events.append(Event(body, EventHead(sequence_number("SequenceNumber", last), behind, len(records))))
     if answer.next_shard_iterator is None:
         events.append(Event(b"", EventHead(None, behind, 0, _children(answer.child_shards))))
     elif not records:
         events.append(Event(b"", EventHead(_STILL, behind, 0, still=True)))
     size = sum(len(bytes(record.data)) * 3 // 4 + len(bytes(record.partition_key)) - 2 for record in records)
     return Answer(tuple(events), answer.next_shard_iterator, behind, size, len(records))
+
+
+def _last_number(payload: bytes) -> bytes | None:
+    found = _NUMBER.match(payload, max(payload.rfind(_NUMBER_NAME), 0))
+    return found[1] if found else None
 
 
 def _children(children: list[_Child] | None) -> tuple[ChildShard, ...]:

@@ -15,6 +15,7 @@ from kinesis_efo.errors import (
     InvalidRequestError,
     KeyUnusableError,
     RetriesExhaustedError,
+    SequenceNumberError,
     StreamError,
     StreamReplacedError,
     SubscriptionError,
@@ -45,6 +46,8 @@ class Verdict(Enum):
     """Credentials or policy: fatal."""
     INVALID = auto()
     """Kinesis, or the SDK, calls the request invalid: fatal."""
+    FOREIGN = auto()
+    """The server is not Kinesis, and writes what would be misread: fatal."""
     UNEXPECTED = auto()
     """An error that this library does not know: fatal, so that it is seen."""
 
@@ -91,6 +94,8 @@ def classify(error: Exception) -> Fault:
 
 
 def _verdict(error: Exception) -> Verdict:
+    if isinstance(error, SequenceNumberError):
+        return Verdict.FOREIGN
     cause = cause_of(error)
     if cause is Cause.IN_USE:
         if isinstance(error, EventStreamError):
@@ -138,6 +143,8 @@ def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, row: Back
                 f"{where} cannot be read: the consumer has not become ACTIVE within 5 minutes: {describe(error)}. "
                 "Look at it with `aws kinesis describe-stream-consumer`"
             )
+        case Verdict.FOREIGN:
+            return SequenceNumberError(f"{where} cannot be read: {error}")
         case Verdict.UNEXPECTED:
             return SubscriptionError(
                 f"{where}: unexpected {describe(error)}. This is a bug: report it with the stack trace"

@@ -33,6 +33,11 @@ class Shard:
     last: int | None = None
 
 
+def announced(children: Iterable[Shard]) -> tuple[ChildShard, ...]:
+    """Children in the form in which their parent's last event announces them."""
+    return tuple(ChildShard(shard.shard_id, shard.parents, *shard.hash_range) for shard in children)
+
+
 class Lineage:
     """The shards of one stream and how they descend from each other.
 
@@ -111,6 +116,33 @@ class Lineage:
             and all(self._is_done(parent, shard, positions, passed) for parent in shard.parents)
         )
 
+    def appeared(self, positions: Mapping[str, Position]) -> list[str]:
+        """Shards without parents that are younger than all of the offset: of a server that reshards without telling descent.
+
+        Args:
+            positions: The offset of this stream, by shard id.
+        """
+        newest = max(positions, default=None)
+        if newest is None:
+            return []
+        return sorted(
+            shard.shard_id for shard in self._shards.values() if not shard.parents and shard.shard_id > newest
+        )
+
+    def vanished(self, positions: Mapping[str, Position]) -> list[str]:
+        """Shards of the offset that were not read to their end, and are not listed any more.
+
+        Args:
+            positions: The offset of this stream, by shard id.
+        """
+        # Shard ids grow, and are never reused. One above all listed ids is so new that ListShards does not know it yet.
+        newest = max(self._shards, default="")
+        return sorted(
+            shard_id
+            for shard_id, position in positions.items()
+            if not position.is_end and shard_id < newest and shard_id not in self._shards
+        )
+
     def droppable(self, positions: Mapping[str, Position]) -> list[str]:
         """Ended shards that can leave the offset: all their children are in it, or were.
 
@@ -135,9 +167,7 @@ class Lineage:
         Args:
             positions: The offset of this stream, by shard id.
         """
-        # Shard ids grow, and are never reused. One above all listed ids is so new that ListShards does not know it yet.
-        newest = max(self._shards, default="")
-        cut_off = {shard_id for shard_id, position in positions.items() if not position.is_end and shard_id < newest}
+        cut_off = set(self.vanished(positions))
         if positions:
             for shard_id in self.startable(positions):
                 parents = self._shards[shard_id].parents

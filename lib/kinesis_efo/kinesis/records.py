@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate, islice
 from operator import lt
 from typing import Any, Final, Generic, TypeVar
@@ -80,6 +80,7 @@ def decode(
     *,
     deaggregate: bool,
     hash_range: tuple[int, int] | None = None,
+    left_out: Callable[[ShardKey, int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Decode the rows of one shard's range.
 
@@ -90,7 +91,8 @@ def decode(
             drops nothing. `INSIDE` drops the part of an aggregate that was done.
         through: Where it ends, inclusive. `SHARD_END` drops nothing. Reading stops at the first record behind it.
         deaggregate: Take KPL aggregates apart.
-        hash_range: First and last hash key of the shard, to drop aggregates that belong to another one.
+        hash_range: First and last hash key of the shard, to leave out aggregates with records that belong to another one.
+        left_out: Called after a range with the number of those, where there were some; None: they are only logged.
 
     Yields:
         Batches of `SCHEMA` with 1 to `MAX_ROWS` rows. Rows ascend by sequence number; where an event was delivered twice,
@@ -116,7 +118,7 @@ def decode(
         if cutter.done:
             break
     yield from builder.flush()
-    builder.report()
+    builder.report(left_out or _log_left_out)
 
 
 class _Cutter:
@@ -236,16 +238,14 @@ class _BatchBuilder:
         else:
             yield from self._build([record], [body], [0])
 
-    def report(self) -> None:
-        """Log what was met in the range."""
+    def report(self, left_out: Callable[[ShardKey, int], None]) -> None:
+        """Say what was met in the range."""
         if self._corrupt:
             logger.warning(
                 "%s: %d records begin like KPL aggregates but are none; passed on as they are", self._key, self._corrupt
             )
         if self._foreign:
-            logger.info(
-                "%s: %d KPL aggregates left out: after a reshard they belong to other shards", self._key, self._foreign
-            )
+            left_out(self._key, self._foreign)
 
     def _take_apart(
         self, records: list[_Record[Any]], data: list[bytes]
@@ -293,6 +293,10 @@ class _BatchBuilder:
             except (pa.ArrowException, ValueError) as error:
                 raise _undecodable(self._key, error) from None
             yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _log_left_out(key: ShardKey, aggregates: int) -> None:
+    logger.warning("%s: %d KPL aggregates left out: hash keys of their records belong to other shards", key, aggregates)
 
 
 def _undecodable(key: ShardKey, error: Exception) -> FrameError:

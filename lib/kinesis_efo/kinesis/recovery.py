@@ -19,6 +19,7 @@ from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
 from kinesis_efo.kinesis.backoff import Backoff, jitter
 from kinesis_efo.kinesis.faults import Fault, Verdict, classify, fatal, replaced
+from kinesis_efo.kinesis.presence import Presence
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister
 from kinesis_efo.kinesis.transport import Transport
 from kinesis_efo.manifest import StreamRef
@@ -66,11 +67,12 @@ class ReadContext:
         stream: The stream and the consumer that reads it.
         source: Where the consumer's ARN came from, for messages: the manifest's location.
         transport: How Kinesis is reached.
-        topology: Lists shards when something does not exist.
+        topology: Tells what exists when something does not.
         retry: How often a failure is retried, and how long apart.
         limits: Kinesis' times.
         clock: Time.
         random: Numbers in `[0, 1)`, for jitter.
+        presence: Tells all these subscriptions what exists.
     """
 
     stream: StreamRef
@@ -81,6 +83,10 @@ class ReadContext:
     limits: Limits = KINESIS_LIMITS
     clock: Clock = field(default_factory=SystemClock)
     random: Callable[[], float] = standard_random.random
+    presence: Presence = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "presence", Presence(self.stream, self.topology, self.clock))
 
 
 class Recovery:
@@ -95,7 +101,7 @@ class Recovery:
         self._stream = context.stream
         self._shard_id = shard_id
         self._source = context.source
-        self._topology = context.topology
+        self._presence = context.presence
         self._retry = context.retry
         self._limits = context.limits
         self._clock = context.clock
@@ -178,10 +184,13 @@ class Recovery:
         return jitter(self._retry, len(self._takeovers), self._random)
 
     async def _find_missing(self, fault: Fault, position: Position) -> float:
-        """Find out by ListShards whether stream, shard or consumer is missing: Kinesis reports all three alike."""
+        """Find out whether stream, shard or consumer is missing, or none of them: Kinesis reports all three alike.
+
+        Right after a reshard, or where a part of Kinesis lags behind, it reports so although all of them exist.
+        """
         where = f"stream {self._stream.name!r}, shard {self._shard_id}"
         try:
-            shards = await self._topology.shards(self._stream.stream_arn)
+            listed = {shard.shard_id for shard in await self._presence.shards()}
         except Exception as error:
             found = classify(error)
             if found.verdict is Verdict.MISSING:
@@ -195,7 +204,6 @@ class Recovery:
                     f"cannot be told, because kinesis:ListShards was refused: {describe(error)}. Allow it to the job's role"
                 ) from fault.error
             return self._count(found)
-        listed = {shard.shard_id for shard in shards}
         if self._shard_id not in listed:
             # Shard ids grow, and a stream never reuses one.
             if self._shard_id > max(listed, default=""):
@@ -209,10 +217,27 @@ class Recovery:
         if self._stream.polled:
             # Stream and shard exist after all.
             return self._count(fault)
+        return await self._find_consumer(fault, where)
+
+    async def _find_consumer(self, fault: Fault, where: str) -> float:
+        unsure = ""
+        try:
+            exists = await self._presence.consumer()
+        except Exception as error:
+            exists = False
+            found = classify(error)
+            if found.verdict is not Verdict.REFUSED or not isinstance(error, ClientError):
+                return self._count(found)
+            unsure = (
+                ". Stream and shard exist, so it must be the consumer; to make sure of that, allow kinesis:DescribeStreamConsumer "
+                f"to the job's role: {describe(error)}"
+            )
+        if exists:
+            return self._count(fault)
         raise ConsumerNotFoundError(
             f"{where}: consumer {self._stream.consumer_arn} does not exist (any more); its ARN came from {self._source}. "
             "A consumer that is registered again has another ARN: deploy (`cdktf deploy`) so that the manifest names it, "
-            "and restart the query"
+            f"and restart the query{unsure}"
         ) from fault.error
 
     def _fatal(self, fault: Fault, row: Backoff | None = None) -> Exception:

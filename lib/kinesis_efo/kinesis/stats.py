@@ -57,6 +57,22 @@ class SubscriptionStats:
             return None
         return 0.0 if self.state is State.ENDED else max(0.0, now - self.last_event)
 
+    def describe(self, now: float) -> str:
+        """What the subscription does, for messages.
+
+        Args:
+            now: Monotonic time, seconds.
+
+        >>> SubscriptionStats(State.STREAMING, last_event=10.0, failures=Counter(TimeoutError=2)).describe(52.0)
+        'its subscription is streaming; the last event came 42 s ago; failures so far: TimeoutError 2'
+        """
+        silence = self.silence(now)
+        heard = "no event has come" if silence is None else f"the last event came {silence:.0f} s ago"
+        failures = ", ".join(f"{code} {number}" for code, number in sorted(self.failures.items()))
+        return f"its subscription is {self.state.value}; {heard}" + (
+            f"; failures so far: {failures}" if failures else ""
+        )
+
     def lag(self, now: float) -> int | None:
         """How far behind the tip the shard is, in milliseconds, a longer silence included; None before the first event.
 

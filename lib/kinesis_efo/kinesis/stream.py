@@ -15,7 +15,7 @@ from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.backoff import Backoff
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal, replaced
-from kinesis_efo.kinesis.lineage import Lineage, Shard
+from kinesis_efo.kinesis.lineage import Lineage, Shard, announced
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention, predates
 from kinesis_efo.kinesis.stats import SubscriptionStats
@@ -44,6 +44,7 @@ class Stream:
         fail_on_data_loss: Whether records that are gone fail the query.
 
     Attributes:
+        listings: How often its shards were listed.
         stats: What happened to the subscriptions of each shard, by shard id.
         identity: Which stream it is; see `identify`.
     """
@@ -61,6 +62,7 @@ class Stream:
         fail_on_data_loss: bool = True,
     ) -> None:
         self.lineage = Lineage(())
+        self.listings = 0
         self.stats: dict[str, SubscriptionStats] = {}
         self.identity = StreamIdentity(ref.stream_arn)
         self._shards: dict[str, Shard] = {}
@@ -84,6 +86,7 @@ class Stream:
         self._shards = {
             shard.shard_id: shard for shard in await self._listed(self._lister.shards(self._ref.stream_arn))
         }
+        self.listings += 1
         self.lineage = Lineage(self._shards.values())
         for parent, children in self._learned.items():
             if parent in self._shards:
@@ -113,6 +116,10 @@ class Stream:
         """A shard as ListShards returned it; None where it is not listed yet, or not any more."""
         return self._shards.get(shard_id)
 
+    def describe(self, shard_id: str) -> str:
+        """What the subscription to a shard does, for messages."""
+        return self.stats.get(shard_id, SubscriptionStats()).describe(self._clock.monotonic())
+
     def hash_range(self, shard_id: str) -> tuple[int, int] | None:
         """The hash keys of a shard, also of a child that only its parent's last event announced; None where they are not known."""
         return self.lineage[shard_id].hash_range if shard_id in self.lineage else None
@@ -133,11 +140,10 @@ class Stream:
 
     def children(self, shard_id: str) -> tuple[ChildShard, ...]:
         """The children of a shard, in the form in which its last event announces them."""
-        shards = [self.lineage[child] for child in self.lineage.children(shard_id)]
-        return tuple(ChildShard(shard.shard_id, shard.parents, *shard.hash_range) for shard in shards)
+        return announced(self.lineage[child] for child in self.lineage.children(shard_id))
 
     async def check_loss(self, positions: Mapping[str, Position], *, resumed: bool) -> None:
-        """Report shards that were trimmed before they were read, wholly or from their beginning.
+        """Report shards that are gone before they were read, wholly or from their beginning, and those of an earlier stream.
 
         Args:
             positions: The offset of this stream, by shard id.
@@ -145,16 +151,23 @@ class Stream:
 
         Raises:
             DataLossError: Such a shard was found, and losses fail the query.
+            StreamReplacedError: The stream was deleted and created again since.
             StreamError: The shards cannot be listed, or the retention is not known.
         """
-        if any(position.is_end for position in positions.values()) and self.lineage.lost(positions):
+        ended = any(position.is_end for position in positions.values())
+        if lost := set(self._missing(positions, ended)) - self._lost:
             await self.refresh()  # the shard may only have been too new
-            for shard_id in set(self.lineage.lost(positions)) - self._lost:
+            for shard_id in sorted(lost.intersection(self._missing(positions, ended))):
                 self._report(shard_id)
         for shard_id, position in positions.items():
             shard = self.shard(shard_id)
+            if shard is not None and predates(position, shard):
+                raise replaced(self._ref, shard_id, position, self._source)
             if resumed and shard is not None and position == TRIM_HORIZON and self._follows(shard, positions):
                 await self._listed(self._retention.check_begun(shard))
+
+    def _missing(self, positions: Mapping[str, Position], ended: bool) -> list[str]:
+        return self.lineage.lost(positions) if ended else self.lineage.vanished(positions)
 
     def _follows(self, shard: Shard, positions: Mapping[str, Position]) -> bool:
         return any(parent in positions and positions[parent].is_end for parent in shard.parents)

@@ -104,6 +104,7 @@ class ShardSubscription:
         self._sink = sink
         self._may_open = may_open
         self._transport = context.transport
+        self._presence = context.presence
         self._retention = retention
         self._at_horizon = start == TRIM_HORIZON
         self._limits = context.limits
@@ -232,7 +233,10 @@ class ShardSubscription:
             if isinstance(event, Exception):
                 return event, describe(event)
             if event is None:
-                return self._clean_end(opened, any_event=self.stats.events > first)
+                any_event = self.stats.events > first
+                if not any_event and await self._is_closed():
+                    return None, "the shard is closed"
+                return self._clean_end(opened, any_event=any_event)
             if self.read_until is not None and event.head.records and (error := await self._lagging()):
                 return error, describe(error)
             await self._deliver(event)
@@ -298,6 +302,16 @@ class ShardSubscription:
             return False
         await self._deliver(Event(b"", EventHead(None, 0, 0, children)))
         return True
+
+    async def _is_closed(self) -> bool:
+        """Find out whether nothing came because the shard is closed and read, and deliver its end then."""
+        try:
+            end = await self._presence.end(self._shard_id)
+        except Exception as error:
+            logger.info("%s: whether the shard is closed cannot be asked for now: %s", self._name, describe(error))
+            return False
+        self._closing = end or self._closing
+        return await self._deliver_known_end()
 
     def _clean_end(self, opened: float, *, any_event: bool) -> tuple[Exception | None, str]:
         now = self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""Asks Kinesis for the shards of a stream and its retention. I/O only: `lineage` decides what follows from the shards."""
+"""Asks Kinesis for the shards of a stream, its retention and its consumer. I/O only: `lineage` decides what follows from the shards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.errors import AccessRefusedError, KinesisEfoError, StreamNotFoundError, SubscriptionError
+from kinesis_efo.errors import (
+    AccessRefusedError,
+    KinesisEfoError,
+    SequenceNumberError,
+    StreamNotFoundError,
+    SubscriptionError,
+)
+from kinesis_efo.kinesis.events import sequence_number
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.transport import as_time
 from kinesis_efo.manifest import StreamRef
@@ -66,9 +73,17 @@ class ShardLister(Protocol):
         """
         ...
 
+    async def consumer_exists(self, consumer_arn: str) -> bool:
+        """Whether there is a consumer with that ARN, and it is not being deleted. One that is registered again has another.
+
+        Raises:
+            ClientError: Kinesis refused; botocore's exception.
+        """
+        ...
+
 
 class Topology:
-    """ListShards and DescribeStreamSummary through an aiobotocore client.
+    """ListShards, DescribeStreamSummary and DescribeStreamConsumer through an aiobotocore client.
 
     Args:
         client: An aiobotocore `kinesis` client whose retries cover throttling. The caller closes it.
@@ -78,6 +93,7 @@ class Topology:
     def __init__(self, client: Any, clock: Clock | None = None) -> None:
         self._client = client
         self._clock = clock or SystemClock()
+        self._impossible: set[tuple[str, str]] = set()
 
     async def shards(self, stream_arn: str) -> list[Shard]:
         """See `ShardLister`."""
@@ -104,6 +120,16 @@ class Topology:
         """See `ShardLister`."""
         return int((await self._summary(stream_arn))["StreamCreationTimestamp"].timestamp())
 
+    async def consumer_exists(self, consumer_arn: str) -> bool:
+        """See `ShardLister`."""
+        try:
+            answer = await self._client.describe_stream_consumer(ConsumerARN=consumer_arn)
+        except ClientError as error:
+            if cause_of(error) is Cause.MISSING:
+                return False
+            raise
+        return bool(answer["ConsumerDescription"]["ConsumerStatus"] != "DELETING")
+
     async def _summary(self, stream_arn: str) -> dict[str, Any]:
         answer = await self._client.describe_stream_summary(StreamARN=stream_arn)
         return cast(dict[str, Any], answer["StreamDescriptionSummary"])
@@ -113,11 +139,43 @@ class Topology:
         shards: list[Shard] = []
         while True:
             page = await self._client.list_shards(MaxResults=PAGE, **request)
-            shards += map(_shard, page["Shards"])
+            shards += [self._shard(stream_arn, data) for data in page["Shards"]]
             if not (token := page.get("NextToken")):
                 return shards
             # The token stands for stream and filter, which must not be sent with it.
             request = {"NextToken": token}
+
+    def _shard(self, stream_arn: str, data: dict[str, Any]) -> Shard:
+        shard_id, numbers, hashes = data["ShardId"], data["SequenceNumberRange"], data["HashKeyRange"]
+        where = f"stream {stream_arn}, shard {shard_id}"
+        try:
+            first, last = (
+                None if (text := numbers.get(name)) is None else sequence_number(name, text)
+                for name in ("StartingSequenceNumber", "EndingSequenceNumber")
+            )
+        except SequenceNumberError as error:
+            raise SequenceNumberError(f"{where} cannot be read: {error}") from None
+        assert first is not None, "Kinesis always names it"
+        if last is not None and last < first:
+            # Some servers write a placeholder. A reader who believed it would take the shard for read, wherever it stands.
+            if (stream_arn, shard_id) not in self._impossible:
+                self._impossible.add((stream_arn, shard_id))
+                logger.warning(
+                    "%s: EndingSequenceNumber %d lies before StartingSequenceNumber %d, and is ignored: the shard counts as open "
+                    "until its last event says otherwise",
+                    where,
+                    last,
+                    first,
+                )
+            last = None
+        parents = (data.get("ParentShardId"), data.get("AdjacentParentShardId"))
+        return Shard(
+            shard_id,
+            tuple(parent for parent in parents if parent),
+            (int(hashes["StartingHashKey"]), int(hashes["EndingHashKey"])),
+            first,
+            last,
+        )
 
 
 async def starting_positions(lister: ShardLister, stream_arn: str, start: Position) -> dict[str, Position]:
@@ -184,16 +242,3 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
         raise SubscriptionError(
             f"{where}: its shards or its retention cannot be asked for: {describe(error)}"
         ) from error
-
-
-def _shard(data: dict[str, Any]) -> Shard:
-    parents = (data.get("ParentShardId"), data.get("AdjacentParentShardId"))
-    hashes, numbers = data["HashKeyRange"], data["SequenceNumberRange"]
-    last = numbers.get("EndingSequenceNumber")
-    return Shard(
-        data["ShardId"],
-        tuple(parent for parent in parents if parent),
-        (int(hashes["StartingHashKey"]), int(hashes["EndingHashKey"])),
-        int(numbers["StartingSequenceNumber"]),
-        None if last is None else int(last),
-    )

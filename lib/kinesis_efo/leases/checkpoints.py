@@ -22,7 +22,7 @@ from kinesis_efo.leases.cleanup import finished_parents, passed_parents
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo, LeaseKeys
 from kinesis_efo.leases.store import Behind, LeaseStore, Lost, Outcome, Written
-from kinesis_efo.positions import SHARD_END, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, LastRecord, Position, ShardKey
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Noted:
 
     position: Position
     children: frozenset[str] = frozenset()
-    record: int | None = None
+    record: LastRecord | None = None
 
     def is_news_to(self, row: Lease) -> bool:
         """Whether storing it changes a row: positions only move forwards."""
@@ -147,12 +147,16 @@ class Checkpoints:
             self._clean_soon()
 
     def want(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
-        """Name the shards that the query reads now. Those without a row get one.
+        """Name the shards that the query reads now. Those without a row get one, and rows that lack something are completed.
 
         Args:
             shards: All of them, with what their rows say when they are created.
         """
-        new = shards.keys() - self._wanted.keys()
+        new = {
+            shard
+            for shard, info in shards.items()
+            if (known := self._wanted.get(shard)) is None or info.is_known != known.is_known
+        }
         gone = self._wanted.keys() - shards.keys()
         # A shard may be read to its end before its row is created: without one, it would seem never to have been read.
         self._finished |= {
@@ -166,13 +170,13 @@ class Checkpoints:
         if gone:
             self._clean_soon()
 
-    def note(self, shard: ShardKey, position: Position, record: int | None = None) -> None:
+    def note(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
         """Note how far a shard is done: written in time, forwards only.
 
         Args:
             shard: The shard.
             position: Everything up to here is done.
-            record: Number of the last record up to there; None where none is known.
+            record: The last record up to there; None where none is known.
         """
         noted = self._noted.get(shard)
         if noted is None or (position != noted.position and position.reaches(noted.position)):
@@ -336,9 +340,10 @@ class Checkpoints:
     def _created(self, shard: ShardKey) -> Lease | None:
         """The row of a shard that has none; None where nothing is known of it."""
         key, noted = self._keys.encode(shard), self._noted.get(shard)
+        info = self._wanted.get(shard) or self._finished.get(shard)
         if (old := self._old.get(shard)) is not None:
-            row = replace(old, key=key, counter=0, owner=None, endpoint=None)
-        elif (info := self._wanted.get(shard) or self._finished.get(shard)) is not None:
+            row = replace(old if info is None else old.completed(info), key=key, counter=0, owner=None, endpoint=None)
+        elif info is not None:
             row = Lease.new(key, info)
         else:
             return None
@@ -351,14 +356,13 @@ class Checkpoints:
 
     def _changed(self, shard: ShardKey, row: Lease, *, last: bool) -> Lease | None:
         """A shard's row with what was noted since; None where it says so already."""
-        noted = self._noted.get(shard)
+        noted, info = self._noted.get(shard), self._wanted.get(shard)
+        complete = row if info is None else row.completed(info)
         if noted is not None and noted.is_news_to(row):
-            return self._seen(shard, noted.stored_in(row))
-        return (
-            self._seen(shard, row.renewed())
-            if self._is_outdated(shard, row, 1.0 if last else REFRESH_INTERVAL)
-            else None
-        )
+            return self._seen(shard, noted.stored_in(complete))
+        if complete != row or self._is_outdated(shard, row, 1.0 if last else REFRESH_INTERVAL):
+            return self._seen(shard, complete.renewed())
+        return None
 
     def _is_outdated(self, shard: ShardKey, row: Lease, seconds: float) -> bool:
         """Whether a shard was read without anything new for so much longer than its row says."""

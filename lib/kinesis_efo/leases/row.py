@@ -15,7 +15,7 @@ from typing import Any, Final, Self, TypeAlias
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases import attributes
 from kinesis_efo.leases.lag import Lag
-from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Position, PositionKind, ShardKey
 
 Item: TypeAlias = dict[str, dict[str, Any]]
 """Attributes in DynamoDB's typed form, such as `{"leaseKey": {"S": "shardId-000000000000"}}`."""
@@ -55,6 +55,11 @@ class LeaseInfo:
     starting_hash_key: str | None = None
     ending_hash_key: str | None = None
 
+    @property
+    def is_known(self) -> bool:
+        """Whether anybody has told of the shard: every shard has hash keys."""
+        return self.starting_hash_key is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -67,7 +72,7 @@ class Lease:
             owners.
         checkpoint: The last record that was read, where its number is known, or where reading starts; None where a KCL application
             stored no position: it wrote `LATEST`, or `AT_TIMESTAMP` whose time is only in its configuration.
-        sub: Sub-sequence number within an aggregated record; 0 for a plain one.
+        sub: Sub-sequence number within an aggregated record, the last one where all of it was read; 0 for a plain record.
         continuation: Sequence number up to which the shard was read, which may lie behind the last record's: Kinesis names such
             numbers for idle shards, too. None in rows of a KCL application, whose checkpoint may be inside of an aggregate.
         owner_switches: Changes of owner since the last checkpoint.
@@ -120,6 +125,15 @@ class Lease:
             ending_hash_key=info.ending_hash_key,
         )
 
+    def completed(self, info: LeaseInfo) -> Self:
+        """The row with what it lacks of its shard: a KCL application needs parents and hash keys."""
+        return replace(
+            self,
+            parents=self.parents | info.parents,
+            starting_hash_key=self.starting_hash_key or info.starting_hash_key,
+            ending_hash_key=self.ending_hash_key or info.ending_hash_key,
+        )
+
     def taken(self, owner: str, endpoint: str, epoch: int) -> Self:
         """The row once `owner` has taken the lease."""
         return replace(self._next(), owner=owner, endpoint=endpoint, epoch=epoch, lag=None)
@@ -128,17 +142,19 @@ class Lease:
         """The row once its owner has shown that it is alive, and how far it is behind."""
         return replace(self._next(), lag=lag)
 
-    def checkpointed(self, position: Position, children: Collection[str] = (), record: int | None = None) -> Self:
+    def checkpointed(
+        self, position: Position, children: Collection[str] = (), record: LastRecord | None = None
+    ) -> Self:
         """The row once a position is stored. Whoever owned it before does not any more: a shard's row has no owner.
 
         Args:
             position: Everything up to here is done.
             children: Shard ids of the children, where the shard has ended.
-            record: Number of the last record up to there; None where there was none since the row was written, or it is not known.
+            record: The last record up to there; None where there was none since the row was written, or it is not known.
         """
         checkpoint, sub, continuation = attributes.stored(position)
         if continuation is not None and record is not None:
-            checkpoint = Position.after(record)
+            checkpoint, sub = Position.after(record.number), record.sub
         elif continuation is not None and self.checkpoint is not None:
             checkpoint, sub = self.checkpoint, self.sub
         return replace(

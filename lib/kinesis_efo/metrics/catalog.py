@@ -103,6 +103,10 @@ FAILED: Final = Metric(
     "kinesis_efo.subscriptions.failed", "SubscriptionsFailed", Kind.COUNTER, "{failure}", ("stream", "error"),
     "failed SubscribeToShard calls and broken subscriptions, by error code",
 )  # fmt: skip
+LEFT_OUT: Final = Metric(
+    "kinesis_efo.aggregates.left_out", "AggregatesLeftOut", Kind.COUNTER, "{aggregate}", ("stream",),
+    "KPL aggregates left out because their records' hash keys belong to other shards; counted in the tasks that unpack them",
+)  # fmt: skip
 BUFFERED: Final = Metric(
     "kinesis_efo.buffer.used", "BufferBytes", Kind.AMOUNT, "By", (), "bytes of fetched events that wait for Spark"
 )
@@ -154,7 +158,7 @@ LATENCY: Final = Metric(
 )  # fmt: skip
 
 METRICS: Final = (
-    LAG, SILENCE, WAITING, RECORDS, BYTES, EVENTS, BACKPRESSURE, OPEN, OPENED, RENEWED, PAUSED, FAILED, BUFFERED,
+    LAG, SILENCE, WAITING, RECORDS, BYTES, EVENTS, BACKPRESSURE, OPEN, OPENED, RENEWED, PAUSED, FAILED, LEFT_OUT, BUFFERED,
     BUFFER_LIMIT, LEASES_WANTED, LEASES_HELD, LEASES_TAKEN, LEASES_LOST, WRITTEN, WRITTEN_BYTES, REQUESTS, RETRIES,
     REFUSED, OUTSTANDING, OUTSTANDING_BYTES, PUT_WAITS, LATENCY,
 )  # fmt: skip

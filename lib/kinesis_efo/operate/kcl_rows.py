@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.kinesis.aggregation import deaggregate
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.leases.row import Lease
@@ -74,9 +75,17 @@ async def kcl_rows(
         naming: How the application names them.
 
     Raises:
+        ConfigurationError: The stream does not list a shard yet, and its row does not tell what a KCL row must.
         ClientError: Kinesis refused; botocore's exception.
     """
     slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
+    unknown = {shard_id for shard_id, row in rows.items() if shard_id not in shards and row.starting_hash_key is None}
+    if new := sorted(shard_id for shard_id in unknown if shard_id > max(shards, default="")):
+        # Without its parents, a KCL could begin a child before the last record of the parent.
+        raise ConfigurationError(
+            f"{stream_arn} does not list shard {new[0]} yet, whose parents and hash keys a KCL row needs: nothing was written; "
+            "try again in a minute"
+        )
 
     async def make(shard_id: str, row: Lease) -> tuple[Lease, str | None]:
         async with slots:
@@ -96,8 +105,14 @@ async def kcl_rows(
             made = replace(made, also=(("streamName", naming.stream), ("shardId", shard_id)))
         return made, remark
 
-    made = await asyncio.gather(*(make(shard_id, row) for shard_id, row in sorted(rows.items())))
-    return KclRows([row for row, _ in made], [remark for _, remark in made if remark is not None])
+    made = await asyncio.gather(
+        *(make(shard_id, row) for shard_id, row in sorted(rows.items()) if shard_id not in unknown)
+    )
+    gone = [
+        f"{shard_id} is left out: the stream does not list it any more, so nothing of it is left"
+        for shard_id in sorted(unknown)
+    ]
+    return KclRows([row for row, _ in made], [*(remark for _, remark in made if remark is not None), *gone])
 
 
 async def _position(kinesis: Any, stream_arn: str, shard_id: str, row: Lease) -> tuple[Position, int, str | None]:
@@ -115,7 +130,7 @@ async def _position(kinesis: Any, stream_arn: str, shard_id: str, row: Lease) ->
             ),
         )
     position = Position.after(row.record)
-    if row.continuation is None:
+    if row.continuation is None or row.sub:
         return position, row.sub, None
     last = await _last_index(kinesis, stream_arn, shard_id, row.record)
     if last is None:

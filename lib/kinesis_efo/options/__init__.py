@@ -1,6 +1,6 @@
 """The options of a query, and the settings that they are parsed into."""
 
-from kinesis_efo.options.settings import AwsSettings, RetrySettings, Start
+from kinesis_efo.options.settings import AwsSettings, Deaggregation, RetrySettings, Start
 from kinesis_efo.options.source import SOURCE_OPTIONS, SourceOptions
 
-__all__ = ["SOURCE_OPTIONS", "AwsSettings", "RetrySettings", "SourceOptions", "Start"]
+__all__ = ["SOURCE_OPTIONS", "AwsSettings", "Deaggregation", "RetrySettings", "SourceOptions", "Start"]

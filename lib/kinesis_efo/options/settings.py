@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from kinesis_efo.positions import Position
 
@@ -18,6 +19,17 @@ class Start:
 
     position: Position | None = None
     from_leases: bool = False
+
+
+class Deaggregation(Enum):
+    """What becomes of KPL aggregates; the values are those of the option `deaggregate`."""
+
+    OFF = "false"
+    """They stay whole."""
+    OWN = "true"
+    """They are unpacked. One with records whose hash keys belong to other shards is left out, as the KCL does."""
+    ALL = "all"
+    """They are unpacked, whatever their records' hash keys are."""
 
 
 @dataclass(frozen=True, slots=True)

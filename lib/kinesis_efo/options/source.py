@@ -11,7 +11,7 @@ from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
 from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
 from kinesis_efo.metrics.settings import MetricsSettings
 from kinesis_efo.options import readers as read
-from kinesis_efo.options.settings import AwsSettings, RetrySettings, Start
+from kinesis_efo.options.settings import AwsSettings, Deaggregation, RetrySettings, Start
 from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
 from kinesis_efo.options.table import Given, Option, OptionTable, Refused
 from kinesis_efo.positions import TRIM_HORIZON, Position
@@ -45,7 +45,7 @@ class SourceOptions:
     max_records_per_trigger: int | None = None
     buffer_bytes: int = 256 << 20
     fail_on_data_loss: bool = True
-    deaggregate: bool = True
+    deaggregate: Deaggregation = Deaggregation.OWN
     fetcher_host: str | None = None
     fetcher_bind_host: str | None = None
     fetcher_ports: range = range(1)
@@ -109,6 +109,10 @@ def _removed(text: str) -> bool:
     return read.one_of("fail", "drop")(text) == "drop"
 
 
+def _deaggregation(text: str) -> Deaggregation:
+    return Deaggregation(read.one_of(*(each.value for each in Deaggregation))(text))
+
+
 def _fetchers(text: str) -> int | None:
     if text.strip().lower() == "driver":
         return None
@@ -147,7 +151,8 @@ SOURCE_OPTIONS: Final = (
            "memory of each fetcher for events; at least 1m", "buffer_bytes"),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",
            "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss"),
-    Option("deaggregate", read.flag, "true or false", "`true`", "unpack KPL aggregates", "deaggregate"),
+    Option("deaggregate", _deaggregation, "true, false or all", "`true`",
+           "unpack KPL aggregates; `all`: also those whose records' hash keys belong to other shards, which are left out else", "deaggregate"),
     Option("fetchers", _fetchers, "driver, or a number of tasks from 1 to 1000", "`driver`",
            "where events are fetched: beside the driver, or in so many Spark tasks, which `kinesis_efo.read_stream` starts", "fetchers"),
     Option("fetcherHost", read.peer, "a host name or address that tasks can connect to, without a port",

@@ -13,6 +13,7 @@ from typing import Final
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.event_index import EventIndex
@@ -27,7 +28,7 @@ from kinesis_efo.planner.contact import Contact
 from kinesis_efo.planner.members import Member, Members, Standing
 from kinesis_efo.planner.mirror import Mirror
 from kinesis_efo.planner.rates import Rates
-from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,10 @@ class Cluster:
     def start(self, coordinator: Coordinator) -> None:
         """See `Fetching`."""
         self._coordinator = coordinator
-        self._tasks = [asyncio.create_task(self._watch.run()), asyncio.create_task(self._run())]
+        self._tasks = [
+            in_background(self._watch.run(), "watching the shards", coordinator.failed),
+            in_background(self._run(), "watching the fetchers", coordinator.failed),
+        ]
 
     async def stop(self) -> None:
         """See `Fetching`. The fetchers close their subscriptions, and say so."""
@@ -114,10 +118,10 @@ class Cluster:
         self._want(offset)
         return await self._outlook.poll(offset, max_bytes, max_records, at_most)
 
-    async def commit(self, offset: Offset) -> Mapping[ShardKey, int]:
+    async def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
         """See `Fetching`."""
         self._check()
-        records: dict[ShardKey, int] = {}
+        records: dict[ShardKey, LastRecord] = {}
         moved = False
         for key, position in offset.items():
             before = self._open.get(key, position)

@@ -12,7 +12,7 @@ from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.messages import ShardProgress
 from kinesis_efo.fetcher.outlook import Outlook
 from kinesis_efo.leases.lag import Lag
-from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey
 
 
 class LocalFetching:
@@ -41,7 +41,7 @@ class LocalFetching:
             self._fetcher.follow(offset)
         return await self._outlook.poll(offset, max_bytes, max_records, at_most)
 
-    async def commit(self, offset: Offset) -> Mapping[ShardKey, int]:
+    async def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
         """See `Fetching`."""
         return await self._fetcher.commit(offset)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.work import Entry
-from kinesis_efo.positions import Position, PositionKind
+from kinesis_efo.positions import LastRecord, Position, PositionKind
 
 
 class Mirror:
@@ -27,8 +27,8 @@ class Mirror:
         self.index = EventIndex(start)
         self.behind: int | None = None
         self.read_until: float | None = None
-        self._lasts: list[int | None] = []
-        self._last: int | None = None
+        self._lasts: list[LastRecord | None] = []
+        self._last: LastRecord | None = None
 
     def append(self, entries: Iterable[Entry], now: float) -> int:
         """Add events.
@@ -45,7 +45,7 @@ class Mirror:
             through = Position.parse(entry.through)
             end = through.value if through.kind is PositionKind.AFTER else None
             if self.index.append(end, entry.size, entry.records, now):
-                self._lasts.append(end if entry.last == "" else int(entry.last) if entry.last else None)
+                self._lasts.append(_last(entry, end))
             size += entry.size
         return size
 
@@ -54,11 +54,11 @@ class Mirror:
         """Bytes of events that were told of and not dropped."""
         return self.index.held
 
-    def commit(self, position: Position) -> int | None:
+    def commit(self, position: Position) -> LastRecord | None:
         """Drop what lies before a position.
 
         Returns:
-            The number of the last record that was dropped by this or a former call; None where none was, or it is not known.
+            The last record that was dropped by this or a former call; None where none was, or it is not known.
         """
         gone, stop = self.index.gone, self.index.index_after(position)
         if stop > gone:
@@ -66,3 +66,9 @@ class Mirror:
             self.index.drop(stop)
             del self._lasts[: self.index.compact()]
         return self._last if self.index.start == position else None
+
+
+def _last(entry: Entry, end: int | None) -> LastRecord | None:
+    if entry.last == "" and end is not None:
+        return LastRecord(end)
+    return LastRecord.parse(entry.last) if entry.last else None

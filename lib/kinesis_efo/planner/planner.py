@@ -22,7 +22,7 @@ from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseKeys
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.leases.store import LeaseStore
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Offset, Position, ShardKey
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ class Fetching(Protocol):
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
         """Tell how far the next micro-batch may go."""
 
-    async def commit(self, offset: Offset) -> Mapping[ShardKey, int]:
-        """Drop what Spark will not ask for again; returns the numbers of last records."""
+    async def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
+        """Drop what Spark will not ask for again; returns the last records."""
 
     def begin(self, stream: str) -> None:
         """Start to fetch a stream that may be read now."""
@@ -109,6 +109,7 @@ class Planner:
         self._clock = clock
         self._offset: Offset | None = None
         self._committed: Offset | None = None
+        self._unknown: list[ShardKey] = []
         self._failure: KinesisEfoError | None = None
         self._tips: asyncio.Task[Offset] | None = None
 
@@ -155,22 +156,28 @@ class Planner:
         except KinesisEfoError as error:
             self.failed(error)
             raise
-        starting = self._streams.starting(offset) if offset.has_ends else []
+        new = self._streams.appeared
+        starting = [*new, *(self._streams.starting(offset) if offset.has_ends else [])]
         shards = await self._fetching.poll(offset, max_bytes, max_records, 0.0 if starting else at_most)
         self._check()
         ends = {ShardKey(each.stream, each.shard): SHARD_END for each in shards if each.through == "SHARD_END"}
         if not ends and not offset.has_ends:
-            return PollReply(shards)
-        return PollReply(shards, self._streams.starting({**offset, **ends}), self._streams.finished(offset))
+            return PollReply(shards, new)
+        starting = sorted({*new, *self._streams.starting({**offset, **ends})})
+        return PollReply(shards, starting, self._streams.finished(offset))
 
     def _follow(self, offset: Offset) -> None:
         """Take note of which shards the query reads."""
-        if self._offset is None or (offset is not self._offset and offset.keys() != self._offset.keys()):
+        changed = self._offset is None or (offset is not self._offset and offset.keys() != self._offset.keys())
+        if changed or any(self._streams.lease_info(key, offset[key]).is_known for key in self._unknown):
             self._want_checkpoints(offset)
         self._offset = offset
 
     def _want_checkpoints(self, offset: Offset) -> None:
-        self._checkpoints.want({key: self._streams.lease_info(key, offset[key]) for key in offset})
+        shards = {key: self._streams.lease_info(key, offset[key]) for key in offset}
+        # So new that no listing had them yet: their rows are completed once one does.
+        self._unknown = [key for key, info in shards.items() if not info.is_known]
+        self._checkpoints.want(shards)
 
     async def commit(self, offset: Offset) -> None:
         """Drop what Spark will not ask for again, and move the checkpoints.

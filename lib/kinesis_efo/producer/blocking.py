@@ -108,17 +108,18 @@ class BlockingProducer:
         else:
             self._wait_for_capacity(record)
 
-    def put_many(self, records: Iterable[Given]) -> None:
+    def put_many(self, records: Iterable[Given], positions: Iterable[int] | None = None) -> None:
         """Queue records in order, with less CPU per record than `put`. Reads `records` only as fast as there is capacity.
 
         Args:
             records: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)` each.
+            positions: The numbers by which messages name them; None: their places among all that this producer was given.
 
         Raises:
             RecordRefusedError: A record can never be written. The records before it are queued, those after it are not.
             StreamError: As `put`.
         """
-        for batch in self._producer.engine.make_records(records):
+        for batch in self._producer.engine.make_records(records, positions):
             self._put_batch(batch)
 
     def flush(self) -> None:

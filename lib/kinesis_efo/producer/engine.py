@@ -94,15 +94,21 @@ class Engine:
     def make_record(self, given: Given) -> Record | None:
         """Check a record and predict its shard; None if it can never be written and `fail_on_error` is off."""
         self.check()
-        record = self._checked(*given)
+        record = self._checked(next(self._positions), *given)
         if record is not None:
             record.put_at = self._clock.monotonic()
             record.shard = self._accumulator.shards.shard_of(record.hash)
         return record
 
-    def make_records(self, given: Iterable[Given]) -> Iterator[list[Record]]:
-        """As `make_record`, in batches. Where a record is refused, the batch of those before it comes before the error."""
+    def make_records(self, given: Iterable[Given], positions: Iterable[int] | None = None) -> Iterator[list[Record]]:
+        """As `make_record`, in batches. Where a record is refused, the batch of those before it comes before the error.
+
+        Args:
+            given: The records.
+            positions: What messages call them; None: their places among all that were put.
+        """
         rest = iter(given)
+        numbers = self._positions if positions is None else iter(positions)
         for first in rest:
             self.check()
             batch: list[Record] = []
@@ -110,7 +116,7 @@ class Engine:
             refused: Exception | None = None
             try:
                 for one in chain((first,), islice(rest, MAX_REQUEST_RECORDS - 1)):
-                    record = self._checked(*one)
+                    record = self._checked(next(numbers), *one)
                     if record is not None:
                         batch.append(record)
                         size += record.size
@@ -127,9 +133,11 @@ class Engine:
             if refused is not None:
                 raise refused
 
-    def _checked(self, data: Data, partition_key: str, explicit_hash_key: str | int | None = None) -> Record | None:
+    def _checked(
+        self, position: int, data: Data, partition_key: str, explicit_hash_key: str | int | None = None
+    ) -> Record | None:
         try:
-            return make_record(data, partition_key, explicit_hash_key, self._limit, next(self._positions))
+            return make_record(data, partition_key, explicit_hash_key, self._limit, position)
         except RecordRefusedError as refused:
             if self._settings.fail_on_error:
                 raise

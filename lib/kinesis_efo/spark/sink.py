@@ -166,6 +166,8 @@ class Producers:
         bits = self._random.getrandbits
         # By producer, not by name: rows with null and rows with the default's name go to one stream, and must keep their order.
         rows: dict[BlockingProducer, list[Given]] = defaultdict(list)
+        # A producer outlives the task, and does not get the rows of other streams: messages name a row by its place in the task.
+        positions: dict[BlockingProducer, list[int]] = defaultdict(list)
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
             if data is None:
                 raise RecordRefusedError(
@@ -173,9 +175,10 @@ class Producers:
                 )
             producer = self._by_name.get(stream) or self._producer(stream)
             rows[producer].append((data, f"{bits(64):016x}" if key is None else key, hash_key))
+            positions[producer].append(self._rows)
             self._rows += 1
         for producer, its_rows in rows.items():
-            producer.put_many(its_rows)
+            producer.put_many(its_rows, positions[producer])
 
     def finish(self) -> Written:
         """Wait until Kinesis has acknowledged every row, and return the producers to the pool."""

@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,14 @@ from kinesis_efo.fetcher.messages import PollReply
 from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.manifest import Manifest
-from kinesis_efo.options import SourceOptions
+from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark import latency
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable, StreamReaderBase, read_limit
 from kinesis_efo.spark.finished import PlannedNote, planned_note
 from kinesis_efo.spark.host import where_to_listen
 from kinesis_efo.spark.lag import LagNotes, notes_directory, to_report
+from kinesis_efo.spark.left_out import LEFT_OUT
 from kinesis_efo.spark.lifecycle import Asked, end_with_spark
 from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
 from kinesis_efo.spark.stream_set import StreamSet
@@ -148,7 +150,7 @@ class KinesisStreamReader(StreamReaderBase):
                 fetcher,
                 runtime.secret,
                 group,
-                deaggregate=self._options.deaggregate,
+                deaggregate=self._options.deaggregate is not Deaggregation.OFF,
                 planner=runtime.planner_address,
             )
             for fetcher, theirs in by_fetcher(ranges, self._placed(ranges), together=together)
@@ -191,6 +193,8 @@ class KinesisStreamReader(StreamReaderBase):
 
     def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Read the rows of a partition as Arrow batches."""
+        whole_stream = self._options.deaggregate is Deaggregation.ALL
+        left_out = partial(LEFT_OUT.note, settings=self._options.metrics)
         reader = RangeReader(partition.secret, partition.planner, self._options.patience)
         for wanted, hash_range, payloads in reader.read(partition.ranges, partition.address):
             yield from decode(
@@ -199,7 +203,8 @@ class KinesisStreamReader(StreamReaderBase):
                 wanted.after,
                 wanted.through,
                 deaggregate=partition.deaggregate,
-                hash_range=hash_range,
+                hash_range=None if whole_stream else hash_range,
+                left_out=left_out,
             )
 
     # -- inside

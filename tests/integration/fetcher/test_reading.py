@@ -419,6 +419,26 @@ def test_children_that_the_kcl_holds_back_come_after_their_parent(world: MakeWor
 
 
 @pytest.mark.parametrize("mode", ["efo", "polling"])
+def test_the_row_behind_a_whole_aggregate_names_its_last_index_as_the_kcl_does(world: MakeWorld, mode: str) -> None:
+    w = world()
+    aggregator = RecordAggregator()
+    for _, data in numbered(10):
+        aggregator.add_user_record("k", data)
+    aggregate = bytes(aggregator.clear_and_get().get_contents()[2])
+    w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"before")
+    last = w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=aggregate)["SequenceNumber"]
+    with reading(w, readMode=mode) as r:
+        r.until(11)
+        r.commit()
+    row = w.leases()["orders:shardId-000000000000"]
+    assert row["checkpoint"] == {"S": last}
+    assert row["checkpointSubSequenceNumber"] == {"N": "9"}
+    with reading(w, startingPosition="LEASES", readMode=mode) as r:
+        w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"behind")
+        assert [row.data for row in r.until(1)] == [b"behind"]
+
+
+@pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_starting_where_a_kcl_application_stopped_inside_an_aggregate(world: MakeWorld, mode: str) -> None:
     w = world()
     aggregator = RecordAggregator()

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
 from pyspark.sql import SparkSession
 
 import kinesis_efo
+from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows, wait_until
 
 pytestmark = pytest.mark.spark
@@ -39,3 +41,21 @@ def test_a_new_query_reads_what_is_there_and_what_comes(
         f"after {n}".encode() for n in range(500)
     }
     wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 10)
+
+
+def test_aggregates_of_other_shards_are_left_out_or_delivered(
+    queries: Queries, world: Callable[..., World], spark: SparkSession
+) -> None:
+    w = world({"orders": 2})
+    aggregator = RecordAggregator()
+    for number in range(3):
+        aggregator.add_user_record("k", b"%d" % number, explicit_hash_key=str(2**128 - 1))
+    aggregate = bytes(aggregator.clear_and_get().get_contents()[2])
+    for data in (aggregate, b"plain"):
+        w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", ExplicitHashKey="0", Data=data)
+    for choice, rows in (("true", [b"plain"]), ("all", [b"0", b"1", b"2", b"plain"])):
+        query = queries.start(queries.load(w, deaggregate=choice), f"aggregates_{choice}")
+        wait_for_rows(query, len(rows))
+        query.stop()
+        found = spark.table(query.name).collect()
+        assert sorted(bytes(row.data) for row in found) == rows

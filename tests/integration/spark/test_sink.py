@@ -265,6 +265,18 @@ def test_records_that_can_never_be_written_fail_the_task_or_are_left_out(aws: Lo
     assert count(aws) == before + 2
 
 
+def test_a_row_that_is_refused_is_named_by_its_place_in_its_own_task(aws: LocalAws) -> None:
+    task().write(batches(["a", "b", "c"]))  # leaves its producer to the next task
+    with pytest.raises(RecordRefusedError, match=r"record 1 \(partition key"):
+        task().write(batches(["good"], ["x" * (1 << 20)]))
+    aws.client("kinesis").create_stream(StreamName="clicks", ShardCount=1)
+    schema = DATA.add("stream", StringType())
+    writer = KinesisBatchWriter.of({}, schema, overwrite=False)
+    batch = pa.record_batch({"data": ["a", "b", "x" * (1 << 20)], "stream": ["orders", "orders", "clicks"]})
+    with pytest.raises(RecordRefusedError, match=r"record 2 \(partition key"):
+        writer.write(iter([batch]))
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

@@ -11,7 +11,7 @@ from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.event_index import Portion
 from kinesis_efo.kinesis.events import Event, EventHead
-from kinesis_efo.positions import Position
+from kinesis_efo.positions import LastRecord, Position
 from tests.support.fetched import (
     EVENT_OVERHEAD,
     SHARD_END,
@@ -123,10 +123,10 @@ def test_the_buffer_knows_the_last_record_before_its_start() -> None:
     assert b.last_record is None
     for position, record in ((10, 9), (15, 9), (20, 16), (30, 27)):
         b.commit(after(position))
-        assert (b.start, b.last_record) == (after(position), record)
+        assert (b.start, b.last_record) == (after(position), LastRecord(record))
     fill(b, idle(40))
     b.commit(after(40))
-    assert b.last_record == 27
+    assert b.last_record == LastRecord(27)
 
 
 def test_the_last_record_is_known_up_to_a_position_in_the_middle_of_an_event() -> None:
@@ -134,7 +134,7 @@ def test_the_last_record_is_known_up_to_a_position_in_the_middle_of_an_event() -
     fill(b, numbered(10, 7, 9), numbered(20, 14, 16, 18), idle(30))
     for position, record in ((10, 9), (13, 9), (14, 14), (17, 16), (20, 18), (25, 18)):
         b.commit(after(position))
-        assert b.last_record_up_to(after(position)) == record
+        assert b.last_record_up_to(after(position)) == LastRecord(record)
     assert b.last_record_up_to(after(31)) is None, "what may still come is not known"
     assert b.last_record_up_to(SHARD_END) is None
 

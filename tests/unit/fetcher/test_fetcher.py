@@ -10,6 +10,7 @@ import asyncio
 import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -17,11 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinesis_efo.errors import FetcherError, KinesisEfoError, LeaseLostError
+from kinesis_efo.errors import DataLossError, FetcherError, KinesisEfoError, LeaseLostError, StreamReplacedError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
@@ -236,6 +238,167 @@ async def test_checkpoints_are_written_also_where_nobody_polls() -> None:
     rows = {key: query.store.lease(f"orders:{key.shard}") for key in tips}
     assert {key: row.position for key, row in rows.items()} == dict(tips)
     assert [row.record for _, row in sorted(rows.items())] == [everything(stream)[0][1], None]
+
+
+@scenario
+async def test_whatever_ends_the_watch_over_the_shards_reaches_the_query() -> None:
+    class Broken(ModelStream):
+        """Answers from the second time on what nobody expects."""
+
+        listings = 0
+
+        async def shards(self, stream_arn: str) -> list[Shard]:
+            self.listings += 1
+            return await super().shards(stream_arn) if self.listings == 1 else [None]  # type: ignore[list-item]
+
+    stream = Broken()
+    async with Query(stream) as query:
+        with pytest.raises(FetcherError, match="watching the shards failed: AttributeError") as caught:
+            await asyncio.wait_for(until_read(query, horizon(stream), 1), 100)
+        assert isinstance(caught.value.__cause__, AttributeError)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_rows_of_children_name_their_parents_and_hash_keys_also_before_they_are_listed(listed: bool) -> None:
+    class Late(ModelStream):
+        """Lists no children, or only after a while."""
+
+        async def shards(self, stream_arn: str) -> list[Shard]:
+            late = not listed or LoopClock().monotonic() < 1100
+            return [shard for shard in await super().shards(stream_arn) if not (late and shard.parents)]
+
+    async def main() -> None:
+        stream = Late()
+        stream.put(0, 30)
+        stream.split(0)
+        stream.put(1, 30)
+        stream.put(2, 30)
+        # A restart knows nothing of what the parent's last event announced.
+        children = Offset({ShardKey("orders", f"shardId-{n:012d}"): TRIM_HORIZON for n in (1, 2)})
+        async with Query(stream) as query:
+            offset = await until_read(query, children if listed else horizon(stream), 2 if listed else 3)
+            await asyncio.sleep(200)
+            await query.poll(offset)
+            await asyncio.sleep(20)
+            for number in (1, 2):
+                row = query.store.lease(f"orders:shardId-{number:012d}")
+                assert row.parents == {"shardId-000000000000"}
+                assert (row.starting_hash_key, row.ending_hash_key) == tuple(map(str, stream[number].hashes))
+
+    run(asyncio.wait_for(main(), 3600))
+
+
+def test_a_range_whose_end_never_comes_is_waited_for_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        stream = ModelStream(shards=1)
+        stream.put(0, 30)
+        key = ShardKey("orders", "shardId-000000000000")
+        async with Query(stream) as query:
+            await query.poll(horizon(stream))
+            task = asyncio.create_task(query.read(ShardRange(key, TRIM_HORIZON, Position.after(10**60))))
+            await asyncio.sleep(25)
+            assert warnings() == []
+            stream[0].records.clear()
+            # Idle events move the position every five seconds; from here on, none comes.
+            stream._grow()
+            query._streams["orders"].stats[key.shard].failures["TimeoutError"] = 2
+            for events in stream._events.values():
+                events._something_came = asyncio.Event().wait  # type: ignore[method-assign, assignment]
+            await asyncio.sleep(105)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert len(said := warnings()) == 3
+        assert said[0].startswith(f"shard {key}: a task has waited for 3")
+        assert f"which ends at AFTER:{10**60}: its subscription is " in said[0]
+        assert "s ago; failures so far: TimeoutError " in said[0]
+
+    def warnings() -> list[str]:
+        return [line for line in caplog.messages if "a task has waited" in line]
+
+    caplog.set_level("WARNING")
+    run(asyncio.wait_for(main(), 3600))
+
+
+def test_a_range_that_may_not_be_read_yet_is_waited_for_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        stream = ModelStream(shards=1)
+        stream.put(0, 30)
+        query = Query(stream)
+        query.leases.is_held = lambda _stream: False  # type: ignore[method-assign]
+        async with query:
+            key = ShardKey("orders", "shardId-000000000000")
+            task = asyncio.create_task(query.read(ShardRange(key, TRIM_HORIZON, Position.after(1))))
+            await asyncio.sleep(75)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        said = [line for line in caplog.messages if "a task has waited" in line]
+        assert len(said) == 2
+        assert (
+            "at TRIM_HORIZON for the rest of its range, which ends at AFTER:1: the shard may not be read here"
+            in said[0]
+        )
+
+    caplog.set_level("WARNING")
+    run(asyncio.wait_for(main(), 3600))
+
+
+@scenario
+async def test_a_shard_that_appears_without_parents_is_read_although_no_other_has_ended() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, 30)
+    async with Query(stream) as query:
+        offset = await until_read(query, horizon(stream), 1)
+        appeared = stream._add((0, 9))
+        stream.put(2, 30, 30)
+        offset = await asyncio.wait_for(until_read(query, offset, 3), 100)
+        assert ShardKey("orders", appeared.shard_id) in offset
+    # Also where the run that saw it come has ended.
+    stream._add((0, 9))
+    stream.put(3, 30)
+    async with Query(stream) as query:
+        await asyncio.wait_for(until_read(query, offset, 1), 100)
+
+
+@scenario
+async def test_a_shard_that_vanishes_unread_is_a_loss_at_the_next_listing() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(1, 30)
+    async with Query(stream) as query:
+        offset = await until_read(query, horizon(stream), 1)
+        del stream.shards_by_id["shardId-000000000000"]
+        with pytest.raises(DataLossError, match="shardId-000000000000 does not exist any more"):
+            await asyncio.wait_for(until_read(query, offset, 2, check=False), 100)
+
+
+@scenario
+async def test_a_shard_that_one_listing_leaves_out_is_read_on() -> None:
+    class Forgetful(ModelStream):
+        listings = 0
+
+        async def shards(self, stream_arn: str) -> list[Shard]:
+            self.listings += 1
+            return (await super().shards(stream_arn))[self.listings == 2 :]
+
+    stream = Forgetful(shards=2)
+    async with Query(stream) as query:
+        offset = await query.poll(horizon(stream))
+        await asyncio.sleep(100)
+        stream.put(0, 30)
+        await until_read(query, offset, 1)
+        assert stream.listings >= 3
+
+
+@scenario
+async def test_a_stream_that_is_created_again_while_it_is_read_is_noticed_at_the_next_listing() -> None:
+    stream = ModelStream(shards=2)
+    layout = 2 << 184 | 2
+    stream._numbers = count(layout | 1_700_000_000 << 148, 16)
+    stream.put(0, 30)
+    async with Query(stream) as query:
+        offset = await until_read(query, horizon(stream), 1)
+        stream[0].first = layout | 1_700_005_000 << 148
+        with pytest.raises(StreamReplacedError, match="was deleted and created again"):
+            await asyncio.wait_for(until_read(query, offset, 2), 100)
 
 
 @scenario

@@ -7,12 +7,13 @@ from base64 import b64encode
 from contextlib import suppress
 
 import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.errors import FrameError
-from kinesis_efo.kinesis.events import ChildShard, Event, EventHead, last_record, read_head
-from kinesis_efo.positions import SHARD_END, Position
+from kinesis_efo.errors import FrameError, SequenceNumberError
+from kinesis_efo.kinesis.events import ChildShard, Event, EventHead, last_record, read_answer, read_head
+from kinesis_efo.positions import SHARD_END, LastRecord, Position
 
 CHILD = {
     "ShardId": "shardId-000000000001",
@@ -85,6 +86,26 @@ def test_a_payload_that_is_not_an_event_is_refused_with_the_reason(payload: byte
         read_head(payload)
 
 
+def test_an_event_that_goes_on_before_its_own_last_record_is_broken() -> None:
+    records = [{"SequenceNumber": number, "Data": "eA==", "PartitionKey": "k"} for number in ("41", "42")]
+    with pytest.raises(FrameError, match="with 2 records goes on at 41, before its last record, 42"):
+        read_head(event(Records=records, ContinuationSequenceNumber="41"))
+    for continuation in ("42", "43"):
+        assert read_head(event(Records=records, ContinuationSequenceNumber=continuation)).records == 2
+    read_head(event(Records=[{"SequenceNumber": "9" * 5000}], ContinuationSequenceNumber="1"))
+
+
+@pytest.mark.parametrize(("continuation", "record"), [("0042", "42"), ("42", "0042"), ("042", "042")])
+def test_numbers_with_leading_zeros_are_refused(continuation: str, record: str) -> None:
+    records = [{"SequenceNumber": record, "Data": "eA=="}]
+    with pytest.raises(SequenceNumberError, match=r"'0+42' has leading zeros"):
+        read_head(event(Records=records, ContinuationSequenceNumber=continuation))
+    if record.startswith("0"):
+        with pytest.raises(SequenceNumberError, match="has leading zeros"):
+            read_answer(json.dumps({"Records": records, "NextShardIterator": "i"}).encode())
+    assert read_head(event(ContinuationSequenceNumber="0")).continuation == 0
+
+
 def test_a_message_shows_how_the_event_begins_and_not_all_of_it() -> None:
     with pytest.raises(FrameError) as caught:
         read_head(event(ContinuationSequenceNumber=None, Padding="x" * 100_000))
@@ -121,6 +142,33 @@ def test_the_last_records_number_is_found_whatever_keys_and_data_say(
     document = {"ContinuationSequenceNumber": str(continuation), "Records": [record(*each) for each in records]}
     for ordered in (document, dict(reversed(document.items()))):
         payload = json.dumps(ordered, separators=separators).encode()
-        assert last_record(payload) == (records[-1][0] if records else None)
-        through = [number for number, *_ in records if number <= continuation]
+        assert last_record(payload) == (LastRecord(records[-1][0]) if records else None)
+        through = [LastRecord(number) for number, *_ in records if number <= continuation]
         assert last_record(payload, continuation) == max(through, default=None)
+
+
+def aggregate(records: int) -> bytes:
+    """A KPL aggregate, by AWS's own aggregator."""
+    aggregator = RecordAggregator()
+    for number in range(records):
+        aggregator.add_user_record("k", b"%d" % number)
+    return bytes(aggregator.clear_and_get().get_contents()[2])
+
+
+@pytest.mark.parametrize("number_first", [True, False])
+def test_the_last_record_of_an_aggregate_has_the_index_of_its_last_user_record(number_first: bool) -> None:
+    def record(number: int, data: bytes) -> dict[str, str]:
+        name, rest = {"SequenceNumber": str(number)}, {"Data": b64encode(data).decode(), "PartitionKey": "Data"}
+        return name | rest if number_first else rest | name
+
+    five, three = aggregate(5), aggregate(3)
+    broken = five[:-1] + bytes([five[-1] ^ 1])
+    payload = json.dumps(
+        {"Records": [record(41, five), record(42, b"x"), record(43, broken), record(44, three)]}
+    ).encode()
+    assert last_record(payload) == LastRecord(44, 2)
+    for number, index in ((41, 4), (42, 0), (43, 0), (44, 2)):
+        assert last_record(payload, number) == LastRecord(number, index)
+    for data, index in ((five, 4), (b"x" * 100, 0), (broken, 0), (b"", 0)):
+        alone = json.dumps({"Records": [record(41, three), record(42, data)]}).encode()
+        assert last_record(alone) == LastRecord(42, index)

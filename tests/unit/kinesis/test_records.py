@@ -278,9 +278,21 @@ def test_aggregates_of_other_shards_are_left_out(caplog: pytest.LogCaptureFixtur
     found = rows([event(record(1, mine), record(2, other))], hash_range=(0, 9))
     assert [row["partitionKey"] for row in found] == ["a"]
     assert [message.message for message in caplog.records] == [
-        "orders:shardId-000000000003: 1 KPL aggregates left out: after a reshard they belong to other shards"
+        "orders:shardId-000000000003: 1 KPL aggregates left out: hash keys of their records belong to other shards"
     ]
-    assert rows([event(record(2, other))], hash_range=(0, 9)) == []
+    noted: list[tuple[ShardKey, int]] = []
+    events = [event(record(2, other)), event(record(3, other))]
+    left = decode(
+        events,
+        KEY,
+        TRIM_HORIZON,
+        SHARD_END,
+        deaggregate=True,
+        hash_range=(0, 9),
+        left_out=lambda *note: noted.append(note),
+    )
+    assert list(left) == []
+    assert noted == [(KEY, 2)]
 
 
 def test_broken_aggregates_are_passed_on_with_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,11 +21,13 @@ from kinesis_efo.errors import (
     InvalidRequestError,
     KeyUnusableError,
     RetriesExhaustedError,
+    SequenceNumberError,
     StreamNotFoundError,
     StreamReplacedError,
     SubscriptionError,
 )
 from kinesis_efo.kinesis.events import ChildShard, Event
+from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State
@@ -650,7 +652,72 @@ async def test_a_failing_listshards_is_asked_again() -> None:
     topology = ScriptedTopology(refused("InternalFailure", status=500), ClientConnectionError("x"), [SHARD])
     world = ScriptedWorld(*[MISSING] * 5, topology=topology)
     await world.fails(ConsumerNotFoundError)
-    assert (topology.calls, world.elapsed) == (3, 2.5)
+    assert (topology.calls, world.elapsed) == (3, 2.51)
+
+
+@virtual
+async def test_a_consumer_that_exists_after_all_is_waited_for() -> None:
+    topology = ScriptedTopology([SHARD], consumer=[True])
+    world = await ScriptedWorld(MISSING, [payload(1)], MISSING, MISSING, [END], topology=topology).ends()
+    assert world.sink.continuations == [1, None]
+    assert world.stats.failures == {"ResourceNotFoundException": 3}
+
+
+@virtual
+async def test_a_consumer_that_kinesis_denies_for_ever_ends_the_patience() -> None:
+    topology = ScriptedTopology([SHARD], consumer=[True])
+    world = ScriptedWorld(*[MISSING] * 99, topology=topology)
+    await world.fails(RetriesExhaustedError, "ResourceNotFoundException", "11 in")
+
+
+@virtual
+async def test_a_description_that_fails_is_asked_for_again() -> None:
+    topology = ScriptedTopology(
+        [SHARD], consumer=[refused("LimitExceededException"), ClientConnectionError("x"), False]
+    )
+    await ScriptedWorld(*[MISSING] * 5, topology=topology).fails(ConsumerNotFoundError)
+    assert topology.described == 3
+
+
+@virtual
+async def test_without_the_permission_to_describe_the_consumer_the_message_says_so() -> None:
+    denied = refused("AccessDeniedException", "not authorized", operation="DescribeStreamConsumer")
+    world = ScriptedWorld(MISSING, topology=ScriptedTopology([SHARD], consumer=[denied]))
+    await world.fails(ConsumerNotFoundError, CONSUMER_ARN, "allow kinesis:DescribeStreamConsumer to the job's role")
+
+
+@virtual
+async def test_a_thousand_shards_that_miss_something_at_once_ask_once() -> None:
+    shards = [f"shardId-{number:012d}" for number in range(1000)]
+    clock, topology = LoopClock(), ScriptedTopology(shards, consumer=[True])
+    transports = [ScriptedTransport(clock, MISSING, MISSING, [END]) for _ in shards]
+    context = ReadContext(STREAM, SOURCE, transports[0], topology, TEN, clock=clock)
+    sink = Sink(clock, {})
+    subscriptions = [ShardSubscription(context, shard, TRIM_HORIZON, sink) for shard in shards]
+    for subscription, transport in zip(subscriptions, transports, strict=True):
+        subscription._transport = transport
+    began = clock.monotonic()
+    await asyncio.gather(*(subscription.run() for subscription in subscriptions))
+    seconds = clock.monotonic() - began
+    assert len(sink.events) == 1000
+    assert max(topology.calls, topology.described) <= 1 + seconds / 5
+
+
+@virtual
+async def test_an_event_that_steps_back_behind_its_records_is_not_delivered_but_asked_for_again() -> None:
+    back = payload(9, 2).replace(b'"SequenceNumber": "1"', b'"SequenceNumber": "12"')
+    world = await ScriptedWorld([payload(5), back, payload(20)], [payload(12, 2), END]).ends()
+    assert world.sink.continuations == [5, 12, None]
+    assert world.transport.positions == ["TRIM_HORIZON", "AFTER:5"]
+    assert world.stats.failures == {"FrameError": 1}
+
+
+@virtual
+async def test_numbers_with_leading_zeros_end_the_query_at_once() -> None:
+    zeros = payload(5).replace(b'"5"', b'"005"')
+    world = ScriptedWorld(SequenceNumberError("ContinuationSequenceNumber '005' has leading zeros"))
+    await world.fails(SequenceNumberError, SHARD, STREAM_ARN, "has leading zeros")
+    await ScriptedWorld([payload(4), zeros]).fails(SequenceNumberError, SHARD, "'005' has leading zeros")
 
 
 # -- the end that Kinesis does not announce
@@ -683,6 +750,46 @@ async def test_an_announced_end_of_a_closed_shard_is_delivered_once() -> None:
     world.subscription.close_at(10, CHILDREN)
     await world.ends()
     assert world.sink.continuations == [9, None]
+
+
+CLOSED = (Shard(SHARD, (), (0, 9), first=1, last=5), Shard("c1", (SHARD,), (0, 9), first=7))
+
+
+@virtual
+async def test_a_closed_shard_that_never_announces_its_end_is_looked_up_at_once() -> None:
+    world = await ScriptedWorld([payload(5)], *[[]] * 20, topology=ScriptedTopology(CLOSED)).ends()
+    assert world.sink.continuations == [5, None]
+    assert world.sink.events[-1].head.children == CHILDREN
+    assert (len(world.transport.calls), world.topology.calls, world.stats.failures) == (2, 1, {})
+
+
+@virtual
+async def test_a_clean_end_before_the_last_number_is_a_fault() -> None:
+    world = ScriptedWorld([payload(4)], *[[]] * 20, topology=ScriptedTopology(CLOSED))
+    await world.fails(RetriesExhaustedError, "ended without a single event")
+
+
+@virtual
+async def test_where_the_shards_cannot_be_listed_a_clean_end_is_a_fault_as_ever() -> None:
+    topology = ScriptedTopology(refused("InternalFailure", status=500), CLOSED)
+    world = await ScriptedWorld([payload(5)], *[[]] * 20, topology=topology).ends()
+    assert world.stats.failures == {"FrameError": 1}
+
+
+@virtual
+async def test_a_thousand_shards_that_end_at_once_are_listed_once_in_five_seconds() -> None:
+    shards = [Shard(f"shardId-{number:012d}", (), (0, 9), first=1, last=5) for number in range(1000)]
+    clock, topology = LoopClock(), ScriptedTopology(shards)
+    transport = ScriptedTransport(clock)
+    context = ReadContext(STREAM, SOURCE, transport, topology, TEN, clock=clock)
+    sink = Sink(clock, {})
+    subscriptions = [ShardSubscription(context, shard.shard_id, Position.after(4), sink) for shard in shards]
+    for subscription in subscriptions:
+        subscription._transport = ScriptedTransport(clock, [], [], [payload(5)], [])
+    began = clock.monotonic()
+    await asyncio.gather(*(subscription.run() for subscription in subscriptions))
+    assert sink.continuations.count(None) == 1000
+    assert topology.calls <= 1 + (clock.monotonic() - began) / 5
 
 
 # -- the log

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.errors import LeaseError, LeaseLostError, LeaseTableError
 from kinesis_efo.leases import Checkpoints, Lease, LeaseInfo, LeaseKeys, Pace
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.virtual_time import LoopClock, run
 
@@ -97,6 +97,28 @@ def stray(name: str, checkpoint: Position = SHARD_END, epoch: int = 7, **more: o
     return Lease(f"s:{name}", 41, checkpoint=checkpoint, epoch=epoch, stream=EARLIER, **more)  # type: ignore[arg-type]
 
 
+# -- parents and hash keys
+
+
+@scenario
+async def test_a_row_that_lacks_parents_and_hash_keys_is_completed_once_they_are_known(f: Fixture) -> None:
+    f.put(Lease("s:p", 5, checkpoint=Position.after(3), continuation=3, epoch=1, stream=STREAM))
+    checkpoints = await f.run(epoch=2).begin()
+    checkpoints.want(infos("pq"))
+    await asyncio.sleep(10)
+    assert [f.row(name).starting_hash_key for name in "pq"] == [None, None]
+    about = LeaseInfo(parents=frozenset({"o", "n"}), starting_hash_key="0", ending_hash_key="9")
+    checkpoints.want({shard("p"): about, shard("q"): about})
+    await asyncio.sleep(10)
+    for name, position in (("p", Position.after(3)), ("q", TRIM_HORIZON)):
+        row = f.row(name)
+        assert (row.parents, row.starting_hash_key, row.ending_hash_key) == ({"o", "n"}, "0", "9")
+        assert row.position == position
+    written = len(f.store.writes)
+    await asyncio.sleep(50)
+    assert len(f.store.writes) == written
+
+
 # -- of which stream
 
 
@@ -106,7 +128,7 @@ async def test_rows_of_an_earlier_stream_are_replaced_wherever_they_stood(f: Fix
     run = f.run(epoch=8)
     checkpoints = await run.begin()
     checkpoints.want(infos("pqr"))
-    checkpoints.note(shard("p"), Position.after(5), 4)
+    checkpoints.note(shard("p"), Position.after(5), LastRecord(4))
     await asyncio.sleep(10)
     assert sorted(f.store.items) == ["s:p", "s:q", "s:r"]
     assert (f.row("p").position, f.row("p").record) == (Position.after(5), 4)
@@ -194,11 +216,11 @@ async def test_checkpoints_are_batched_and_only_go_forward(f: Fixture) -> None:
 async def test_a_row_that_is_created_where_a_micro_batch_ended_names_its_last_record(f: Fixture) -> None:
     checkpoints = await f.run().begin()
     end = Position.after(50)
-    checkpoints.note(shard("p"), end, 47)
-    checkpoints.note(shard("q"), Position.after(30), 29)
+    checkpoints.note(shard("p"), end, LastRecord(47, 3))
+    checkpoints.note(shard("q"), Position.after(30), LastRecord(29))
     checkpoints.want({shard(name): LeaseInfo(end) for name in "pq"})
     await asyncio.sleep(0.5)
-    assert (f.row("p").record, f.row("p").position) == (47, end)
+    assert (f.row("p").record, f.row("p").sub, f.row("p").position) == (47, 3, end)
     assert f.row("q").position == end, "a row never begins behind its shard's start"
 
 
@@ -206,7 +228,7 @@ async def test_a_row_that_is_created_where_a_micro_batch_ended_names_its_last_re
 async def test_a_row_keeps_the_number_of_the_last_record(f: Fixture) -> None:
     checkpoints = await f.run().begin()
     checkpoints.want(infos("p"))
-    checkpoints.note(shard("p"), Position.after(50), 47)
+    checkpoints.note(shard("p"), Position.after(50), LastRecord(47, 3))
     checkpoints.note(shard("p"), Position.after(60))
     await asyncio.sleep(10)
     assert (f.row("p").record, f.row("p").position) == (47, Position.after(60))

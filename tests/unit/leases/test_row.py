@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases import Lag, Lease, LeaseInfo, LeaseKeys, run_key
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
 
 numbers = st.integers(0, 10**129 - 1)
 positions = st.one_of(
@@ -203,10 +203,10 @@ def test_a_row_names_the_last_record_and_how_far_the_shard_was_read() -> None:
     row = Lease.new("k", LeaseInfo(Position.at_timestamp(5)))
     idle = row.checkpointed(Position.after(40))
     assert (idle.checkpoint, idle.record, idle.position) == (Position.at_timestamp(5), None, Position.after(40))
-    read = idle.checkpointed(Position.after(50), record=47)
-    assert (read.checkpoint, read.record, read.position) == (Position.after(47), 47, Position.after(50))
+    read = idle.checkpointed(Position.after(50), record=LastRecord(47, 6))
+    assert (read.checkpoint, read.record, read.sub, read.position) == (Position.after(47), 47, 6, Position.after(50))
     later = read.checkpointed(Position.after(60))
-    assert (later.record, later.position) == (47, Position.after(60)), "nothing came since"
+    assert (later.record, later.sub, later.position) == (47, 6, Position.after(60)), "nothing came since"
     assert later.checkpointed(SHARD_END).checkpoint == SHARD_END
     back = later.moved(Position.after(3))
     assert (back.record, back.position, back.read_until) == (3, Position.after(3), None)

@@ -21,6 +21,7 @@ from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.outpost import Outpost, Post
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Report, ReportReply, WhereRequest, Work, WorkRequest
+from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases import LeaseKeys, RunLease, Timing
@@ -334,6 +335,41 @@ async def test_one_whose_connection_breaks_for_a_moment_asks_before_it_opens_any
         await run.idle_until(lambda: [count for _, count in run.cluster.fetchers()] == [2, 2], 60.0)
         assert away.outpost._name != name, "it has come as a new one"
         assert len(stream.subscribed) - opened <= 4, "no ping-pong"
+
+
+@scenario
+async def test_a_fetcher_that_cannot_report_any_more_ends_and_the_others_read_on() -> None:
+    class Broken(Link):
+        async def report(self, report: Report) -> ReportReply:
+            raise ValueError("a bug")
+
+    stream = ModelStream(shards=4)
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 4, 10.0)
+        bad = run.hosts[0]
+        bad.outpost._planner = Broken(run.cluster)
+        for number in range(4):
+            stream.put(number, *[30] * 5)
+        with pytest.raises(ValueError, match="a bug"):
+            await bad.task
+        run.dead.add(bad.address)
+        await run.until(20)
+
+
+@scenario
+async def test_whatever_ends_the_planners_watch_over_the_shards_reaches_the_query() -> None:
+    class Broken(ModelStream):
+        broken = False
+
+        async def shards(self, stream_arn: str) -> list[Shard]:
+            return [None] if self.broken else await super().shards(stream_arn)  # type: ignore[list-item]
+
+    stream = Broken()
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 1, 10.0)
+        stream.broken = True
+        with pytest.raises(FetcherError, match="watching the shards failed: AttributeError"):
+            await run.idle_until(lambda: False, 100.0)
 
 
 @scenario

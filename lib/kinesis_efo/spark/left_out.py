@@ -1,0 +1,83 @@
+"""Counts the KPL aggregates that this process's tasks leave out, as the KCL does: a metric, and a warning once a minute.
+
+The KPL sends such an aggregate again, split up, to the shards where its records belong. Other producers may not.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from kinesis_efo.metrics import MetricsSettings, Sample, Source, report
+from kinesis_efo.metrics import catalog as metrics
+from kinesis_efo.positions import ShardKey
+
+logger = logging.getLogger(__name__)
+
+SAY_SECONDS: Final = 60.0
+
+
+class LeftOut:
+    """Counts by stream.
+
+    Args:
+        now: Returns monotonic seconds.
+        start_report: Reports the counts from the first one on, and returns what ends that.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        start_report: Callable[[Source, MetricsSettings], Callable[[], None]] = report,
+    ) -> None:
+        self._now = now
+        self._start_report = start_report
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._unsaid: Counter[str] = Counter()
+        self._said_at: dict[str, float] = {}
+
+    def note(self, key: ShardKey, aggregates: int, settings: MetricsSettings) -> None:
+        """Take note of what a task has left out.
+
+        Args:
+            key: The shard.
+            aggregates: Their number.
+            settings: How metrics are exported; those of the first call count.
+        """
+        stream, now = key.stream, self._now()
+        with self._lock:
+            first = not self._counts
+            self._counts[stream] += aggregates
+            self._unsaid[stream] += aggregates
+            due = now - self._said_at.get(stream, float("-inf")) >= SAY_SECONDS
+            number = self._unsaid.pop(stream) if due else 0
+            if due:
+                self._said_at[stream] = now
+        if first:
+            atexit.register(self._start_report(self, settings))
+        if number:
+            logger.warning(
+                "stream %s: %d KPL aggregates were left out here within a minute, the last in shard %s: hash keys of their records belong "
+                "to other shards, to which the KPL sends them again. Where another producer wrote them, nobody does: kinesis-efo "
+                "option 'deaggregate' with value 'all' delivers them",
+                stream,
+                number,
+                key.shard,
+            )
+
+    def __call__(self) -> Iterator[Sample]:
+        """The counts so far, as a source of metrics."""
+        with self._lock:
+            counts = dict(self._counts)
+        for stream, count in counts.items():
+            yield Sample(metrics.LEFT_OUT, count, (("stream", stream),))
+
+
+LEFT_OUT: Final = LeftOut()
+"""Of this process."""

@@ -1,0 +1,41 @@
+"""The rows for a KCL application: never one without the hash keys that say where it lies."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.operate.kcl_rows import KclRows, Naming, kcl_rows
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON
+
+SHARDS = {"shardId-1": Shard("shardId-1", ("shardId-0",), (0, 9), first=5)}
+
+
+def made(**rows: Lease) -> KclRows:
+    by_id = {f"shardId-{name[1:]}": row for name, row in rows.items()}
+    return asyncio.run(kcl_rows(None, "arn:orders", by_id, SHARDS, Naming(None)))
+
+
+def test_what_a_row_lacks_comes_from_the_listing() -> None:
+    (row,) = made(s1=Lease("orders:shardId-1", checkpoint=TRIM_HORIZON)).rows
+    assert (row.parents, row.starting_hash_key, row.ending_hash_key) == ({"shardId-0"}, "0", "9")
+
+
+def test_a_shard_that_nothing_is_known_of_any_more_is_left_out() -> None:
+    found = made(s0=Lease("orders:shardId-0", checkpoint=SHARD_END), s1=Lease("orders:shardId-1"))
+    assert [row.key for row in found.rows] == ["shardId-1"]
+    assert found.remarks == ["shardId-0 is left out: the stream does not list it any more, so nothing of it is left"]
+
+
+def test_a_trimmed_shard_whose_row_says_all_stays() -> None:
+    row = Lease("orders:shardId-0", checkpoint=SHARD_END, starting_hash_key="0", ending_hash_key="9")
+    assert [row.key for row in made(s0=row).rows] == ["shardId-0"]
+
+
+def test_a_shard_that_is_not_listed_yet_is_waited_for() -> None:
+    with pytest.raises(ConfigurationError, match=r"does not list shard shardId-2 yet, .* try again in a minute"):
+        made(s1=Lease("orders:shardId-1"), s2=Lease("orders:shardId-2"))

@@ -13,6 +13,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+_MAY_SIGN = x509.KeyUsage(
+    digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
+    key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+)  # fmt: skip
+
 
 class Authority:
     """Signs certificates, which it writes with their keys into files.
@@ -70,8 +75,14 @@ class Authority:
             .not_valid_before(now - timedelta(days=1))
             .not_valid_after(now + timedelta(days=30))
         )
+        own, ours = (x509.SubjectKeyIdentifier.from_public_key(each.public_key()) for each in (key, self._key))
+        extensions = [*extensions, own, x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ours)]
+        if key is self._key:
+            extensions.append(_MAY_SIGN)
         for extension in extensions:
-            builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
+            builder = builder.add_extension(
+                extension, critical=isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
+            )
         return builder.sign(self._key, hashes.SHA256())
 
 

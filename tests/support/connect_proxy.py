@@ -43,6 +43,7 @@ async def connect_proxy(
     """
     proxy = ConnectProxy()
     running: set[asyncio.Task[None]] = set()
+    ends: list[asyncio.StreamWriter] = []
     wanted = f"Proxy-Authorization: Basic {b64encode(login.encode()).decode()}" if login is not None else ""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -50,6 +51,7 @@ async def connect_proxy(
         assert task is not None
         running.add(task)
         proxy.ways += 1
+        ends.append(writer)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             proxy.asked.append(head)
@@ -62,6 +64,7 @@ async def connect_proxy(
             else:
                 host, _, port = head.split(" ")[1].rpartition(":")
                 there, back = await asyncio.open_connection(host.strip("[]"), int(port))
+                ends.append(back)
                 writer.write(b"HTTP/1.1 200 Connection established\r\nVia: test\r\n\r\n")
                 await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
         writer.close()
@@ -74,9 +77,9 @@ async def connect_proxy(
         yield proxy
     finally:
         listening.close()
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        for end in ends:
+            end.transport.abort()
+        await asyncio.gather(*running)
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

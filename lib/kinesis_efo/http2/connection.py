@@ -1,7 +1,7 @@
 """One connection of HTTP/2: many requests at a time, each with a stream of its own.
 
-`h2` speaks the protocol. DATA frames go past it, because it spends four times as much on them, and GOAWAY, because it would end
-the streams that may go on. So windows of responses and their content-length are this package's affair.
+`h2` speaks the protocol. DATA frames go past it, because it spends four times as much on them, and GOAWAY, because it
+would end the streams that may go on. So windows of responses and their content-length are this package's affair.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ MOST_STREAMS: Final = 32
 """Requests on one connection, also where the service allows more: they are lost together."""
 
 RECEIVE_BYTES: Final = 256 << 10
-"""Size of the buffer that the connections of an event loop receive into: each copies what is its own before the next receives."""
+"""Size of the buffer that all connections of an event loop receive into: each copies what it got before the next does."""
 
 _LARGEST_FRAME: Final = 16 << 10
 _LONGEST_HEADERS: Final = 64 << 10
-# What is read is given back at once: streams have windows of their own, and one that is not read must not stop the others.
+# What arrives is given back at once: streams have windows of their own, and one that is not read must not stop others.
 _CONNECTION_WINDOW: Final = 1 << 30
 _MOST_UNSENT: Final = 1 << 20
 
@@ -303,8 +303,8 @@ class Connection(asyncio.BufferedProtocol):
     def ended(self, stream_id: int) -> None:
         """See `FrameSink`."""
         if stream_id in self._responses:
-            # The stream ends for `h2`, too: it counts the open ones. With data, it would compare their length, which it does not
-            # know; empty trailers end it as well.
+            # The stream ends for `h2`, too: it counts the open ones. Empty trailers do that without a comparison of
+            # content-length with the data, of which it knows none.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
@@ -445,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
         self._changed(self)
 
     async def _keep(self) -> None:
-        """Look after the connection. Without that, nobody would notice that it is dead: where it fails, the connection goes."""
+        """Look after the connection. Where that fails, it goes: nobody would notice that it is dead."""
         try:
             await self._look_after()
         except Exception as error:
@@ -480,8 +480,8 @@ class Connection(asyncio.BufferedProtocol):
 def _receive_into(transport: asyncio.BaseTransport, scratch: memoryview) -> None:
     """Receive what is encrypted into the shared buffer, too.
 
-    asyncio has a buffer of 256 KiB for each connection with TLS. It copies what it has received at once, so that one buffer
-    does for all; no public name leads to it.
+    asyncio has a buffer of 256 KiB for each connection with TLS. It copies what it has received at once, so that one
+    buffer does for all; no public name leads to it.
     """
     tls = getattr(transport, "_ssl_protocol", None)
     if isinstance(tls, SSLProtocol) and len(getattr(tls, "_ssl_buffer", b"")) == len(scratch):

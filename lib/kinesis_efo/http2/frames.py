@@ -1,6 +1,7 @@
-"""Cuts what arrives on a connection of HTTP/2 into frames, and hands on the contents of DATA frames before they are complete.
+"""Cuts what arrives on a connection of HTTP/2 into frames, and hands on the contents of DATA before a frame is complete.
 
-Pure. Every other frame is whole when it is handed on, and is read by `h2`: this module knows a frame's header and its padding only.
+Pure. Every other frame is whole when it is handed on, and is read by `h2`: this module knows a frame's header and its
+padding only.
 """
 
 from __future__ import annotations

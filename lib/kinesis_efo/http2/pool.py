@@ -19,8 +19,8 @@ Changed = Callable[[Connection], None]
 class Pool:
     """Gives requests a place on a connection.
 
-    While no connection is up, only one is opened: how many requests it takes is the service's to say. Where it fails, all requests
-    that wait fail with it; they come again by themselves, each when it likes.
+    While no connection is up, only one is opened: how many requests it takes is the service's to say. Where it fails, all
+    requests that wait fail with it; they come again by themselves, each when it likes.
 
     Args:
         dial: Opens a connection that is ready for requests, given whom it tells about its places.

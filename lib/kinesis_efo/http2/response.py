@@ -1,7 +1,7 @@
 """One response of HTTP/2. It passes for aiohttp's: aiobotocore and the readers of event streams take either.
 
-The service may send as many bytes as the stream's window has. The window is the memory that the stream may take: it is opened
-again when bytes are read, not when they arrive.
+The service may send as many bytes as the stream's window has. The window is the memory that the stream may take: it is
+opened again when bytes are read, not when they arrive.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Response:
             await self._more()
 
     async def readany(self) -> bytes:
-        """All bytes that are here, once there are some; none at the end. What is returned may be sent again by the service.
+        """All bytes that are here, once there are some; none at the end. For as many, the service may send new ones.
 
         Raises:
             ConnectionError: The service reset the stream, or the connection is lost.
@@ -118,7 +118,7 @@ class Response:
         return read
 
     async def read(self) -> bytes:
-        """All bytes up to the end. Whoever is cancelled meanwhile leaves a response behind that is closed, as with aiohttp's.
+        """All bytes up to the end. Whoever is cancelled meanwhile leaves a closed response behind, as with aiohttp's.
 
         Raises:
             Exception: As `readany`.
@@ -173,8 +173,8 @@ class Response:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # A view would keep all of the buffer that it is part of, which other streams write to. Each chunk has its price in
-            # memory, however small it is: the window would not bound that of many.
+            # A view would keep all of the buffer that it is part of, which other streams write to. Each chunk has its
+            # price in memory, however small it is: the window would not bound that of many.
             if self._chunks and len(self._chunks[-1]) + size <= _CRUMBS:
                 self._chunks[-1] += bytes(piece)
             else:

@@ -1,4 +1,4 @@
-"""The session class for aiobotocore: sends requests over HTTP/2 where the service speaks it, and over HTTP/1.1 where that is allowed."""
+"""The session class for aiobotocore: requests go over HTTP/2, and over HTTP/1.1 where the service does not speak that."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Http2Session(HttpSession):
         await super().__aexit__(*raised)
 
     async def send(self, request: Any) -> AioAWSResponse:
-        """Send a request; see aiobotocore's session. Where it cannot be sent over HTTP/2, `auto` sends it over HTTP/1.1.
+        """Send a request; see aiobotocore's session. What cannot be sent over HTTP/2, `auto` sends over HTTP/1.1.
 
         Raises:
             HTTPClientError: There was no answer, or botocore's `ConnectionError`; with the reason in its message.
@@ -183,8 +183,8 @@ class Http2Session(HttpSession):
             # The next try may find the file.
             self._contexts.pop(proxy_url, None)
             error_text = (
-                f"TLS cannot be set up with authorities {self._verify!r} and client certificate {self._cert_file!r}: {error}; "
-                "check the files that 'verify', AWS_CA_BUNDLE and 'client_cert' name"
+                f"TLS cannot be set up with authorities {self._verify!r} and client certificate {self._cert_file!r}: "
+                f"{error}; check the files that 'verify', AWS_CA_BUNDLE and 'client_cert' name"
             )
             raise HTTPClientError(error=error_text) from error
 

@@ -1,4 +1,4 @@
-"""Real clients against a server of HTTP/2 that does what a test tells it to. When a test ends, nothing of the client is left."""
+"""Real clients against a server of HTTP/2 that does what a test tells it to. In the end, nothing of a client is left."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ async def client(
     ) as boto:
         yield Client(boto)
     await asyncio.sleep(0)
-    left = [task for task in asyncio.all_tasks() if "/kinesis_efo/" in task.get_coro().cr_code.co_filename]  # type: ignore[union-attr]
+    running: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
+    left = [coroutine for coroutine in running if "/kinesis_efo/" in coroutine.cr_code.co_filename]
     assert not left, "the client left tasks behind"
 
 

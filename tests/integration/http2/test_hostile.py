@@ -1,4 +1,4 @@
-"""Services that break the rules, or keep to them too much: each ends as an error to try again after, and costs nobody else."""
+"""Services that break the rules, or keep to them too much: what they cost is one try, and nobody else's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which protocol carries subscriptions: what the option says, what the service speaks, and what aiobotocore is asked for."""
+"""Which protocol carries subscriptions: what the option says, what the service speaks, what aiobotocore is asked for."""
 
 from __future__ import annotations
 

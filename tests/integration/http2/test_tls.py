@@ -41,7 +41,7 @@ def https(server: Any, host: str = "localhost") -> str:
     return f"https://{host}:{server.port}"
 
 
-async def refused(aws: Client, kind: type[Exception], text: str) -> None:
+async def refused(aws: Client, kind: type[Exception] | tuple[type[Exception], ...], text: str) -> None:
     with pytest.raises(kind, match=text) as caught:
         await aws.subscribe()
     assert classify(caught.value).verdict is Verdict.RETRY
@@ -121,7 +121,7 @@ def test_tls_before_1_2_is_refused(authority: Authority) -> None:
             lenient.minimum_version = ssl.TLSVersion.TLSv1
         async with http2_peer(hold, tls=tls, host="localhost") as server:
             async with client(https(server), verify=authority.path) as aws:
-                await refused(aws, (SSLError, EndpointConnectionError), "SSL|ConnectionResetError")  # type: ignore[arg-type]
+                await refused(aws, (SSLError, EndpointConnectionError), "SSL|ConnectionResetError")
             _, writer = await asyncio.open_connection("localhost", server.port, ssl=lenient)
             assert writer.get_extra_info("ssl_object").version() == "TLSv1.1", "it is not the server's fault"
             writer.close()
@@ -343,7 +343,7 @@ def test_a_proxy_that_waits_for_us_to_hang_up(authority: Authority, answer: byte
         async with connect_proxy(answer=answer, hangs_up=False) as proxy:
             url = f"http://127.0.0.1:{proxy.port}"
             async with client("https://localhost:9", proxies={"https": url}, connect_timeout=0.3) as aws:
-                await refused(aws, (ProxyConnectionError, ConnectTimeoutError), "407|Connect timeout")  # type: ignore[arg-type]
+                await refused(aws, (ProxyConnectionError, ConnectTimeoutError), "407|Connect timeout")
                 await until(lambda: not proxy.ways)
 
     run(main())

@@ -381,7 +381,7 @@ def test_silence_while_nobody_reads_is_none() -> None:
 
 
 def test_bytes_that_arrive_together_with_the_alarm_count() -> None:
-    # A process that stood still finds both at once: bytes of the network, and an alarm that should have gone off long ago.
+    # A process that stood still finds both at once: bytes, and an alarm that should have gone off long ago.
     async def main() -> None:
         response, carrier = respond()
         asyncio.get_running_loop().call_later(35, response.arrive, b"ab")

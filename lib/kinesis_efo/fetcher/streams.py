@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kinesis_efo.arns import StreamIdentity
@@ -18,7 +18,7 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseInfo
-from kinesis_efo.positions import SHARD_END, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +136,27 @@ class Streams:
                 logger.warning("stream %s: cannot tell whether shards were lost, trying again: %s", name, error)
                 return
         self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, self._listings
+
+    async def check_replay(self, begin: Mapping[ShardKey, Position], ranges: Iterable[ShardRange]) -> None:
+        """Look for what is gone of ranges that may have been planned long ago, in an earlier run.
+
+        Args:
+            begin: The offset that they start from.
+            ranges: The ranges.
+
+        Raises:
+            DataLossError, AccessRefusedError, StreamNotFoundError: As `check_loss`.
+        """
+        for name, after, through in ((each.key, each.after, each.through) for each in ranges):
+            if after != TRIM_HORIZON:
+                continue  # checked by whoever subscribes: its position has a time
+            positions = {key.shard: position for key, position in begin.items() if key.stream == name.stream}
+            try:
+                await self.stream(name.stream).check_replay(name.shard, through, positions)
+            except (DataLossError, AccessRefusedError, StreamNotFoundError):
+                raise
+            except StreamError as error:
+                logger.warning("shard %s: cannot tell whether records were lost: %s", name, error)
 
     def _note_appeared(self, offset: Mapping[ShardKey, Position]) -> None:
         appeared = [

@@ -96,11 +96,24 @@ class Retention:
             DataLossError, ClientError: As `check`.
         """
         # A shard's first number holds no second of its own, only that of the shard's creation.
-        if _is_version_2(shard.first):
-            born = float(shard.first >> 148 & _36_BITS)
+        if (born := _born(shard)) is not None:
             await self._has_passed(shard.shard_id, born, "has not been read yet, although its parents have")
 
-    async def _has_passed(self, shard_id: str, since: float, state: str, grace: float = 0.0) -> bool:
+    async def check_range(self, shard: Shard, through: Position) -> None:
+        """Report records that are gone because the trim horizon has passed the end of a range that begins with its shard.
+
+        Raises:
+            DataLossError, ClientError: As `check`.
+        """
+        until = _time_of(shard.shard_id, through, self._clock.time() + SKEW_SECONDS)
+        if until is not None:
+            state = f"is to be read again from its beginning up to {through}, as an unfinished micro-batch was planned,"
+            began = _born(shard)
+            await self._has_passed(shard.shard_id, until, state, began=until if began is None else began)
+
+    async def _has_passed(
+        self, shard_id: str, since: float, state: str, grace: float = 0.0, began: float | None = None
+    ) -> bool:
         if self._clock.time() - since <= self._shortest + grace:
             return False
         horizon = self._clock.time() - await self._retention()
@@ -108,7 +121,7 @@ class Retention:
             return False
         message = (
             f"stream {self._stream.name!r}, shard {shard_id} {state}, and the stream does not keep records for so long: what "
-            f"came between {_text(since)} and {_text(horizon)} is gone, if there was anything"
+            f"came between {_text(since if began is None else began)} and {_text(horizon)} is gone, if there was anything"
         )
         if self._fail:
             raise DataLossError(
@@ -156,6 +169,11 @@ def _is_version_2(number: int) -> bool:
     """Whether a number is laid out in 186 bits, from the highest: 2, the second of the shard's creation (36), the shard's index
     modulo 16 (4), a counter (64), a byte, the second (36), the shard's index (32), and 2 (4)."""
     return number.bit_length() == 186 and number & 0xF == 2
+
+
+def _born(shard: Shard) -> float | None:
+    """The second of a shard's creation, where its first number tells."""
+    return float(shard.first >> 148 & _36_BITS) if _is_version_2(shard.first) else None
 
 
 _36_BITS: Final = (1 << 36) - 1

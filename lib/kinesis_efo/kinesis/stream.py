@@ -166,6 +166,25 @@ class Stream:
             if resumed and shard is not None and position == TRIM_HORIZON and self._follows(shard, positions):
                 await self._listed(self._retention.check_begun(shard))
 
+    async def check_replay(self, shard_id: str, through: Position, positions: Mapping[str, Position]) -> None:
+        """Report what is gone of a range from a shard's trim horizon on that was planned before: its end says what it held.
+
+        Args:
+            shard_id: The shard.
+            through: The end of the range.
+            positions: The offset that the micro-batch starts from, of this stream, by shard id.
+
+        Raises:
+            DataLossError, StreamError: As `check_loss`.
+        """
+        shard = self.shard(shard_id)
+        if shard is None:
+            return  # reading it fails
+        if shard_id not in positions or self._follows(shard, positions):
+            # A child: it was to be read from its first record on.
+            await self._listed(self._retention.check_begun(shard))
+        await self._listed(self._retention.check_range(shard, through))
+
     def _missing(self, positions: Mapping[str, Position], ended: bool) -> list[str]:
         return self.lineage.lost(positions) if ended else self.lineage.vanished(positions)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.messages import PollReply
 from kinesis_efo.planner.planner import Planner
-from kinesis_efo.positions import Offset
+from kinesis_efo.positions import Offset, ShardRange
 
 T = TypeVar("T")
 _LOOK_SECONDS: Final = 1.0
@@ -41,6 +41,14 @@ class PlannerCalls:
     def commit(self, offset: Offset) -> None:
         """Note that Spark will not ask for anything up to an offset again."""
         self._run(self._planner.commit(offset))
+
+    def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
+        """Look for what is gone of ranges that Spark reads first after a start; see `Planner.check_replay`.
+
+        Raises:
+            KinesisEfoError: Records are gone, and losses fail the query; or as `poll`.
+        """
+        self._run(self._planner.check_replay(begin, ranges))
 
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
         """Where the streams end right now; see `Planner.tips`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock, within
@@ -22,7 +22,7 @@ from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseKeys
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.leases.store import LeaseStore
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Offset, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -196,6 +196,20 @@ class Planner:
             else:
                 self._checkpoints.note(key, position, records.get(key))
         self._committed = offset
+
+    async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
+        """Look for what is gone of ranges that Spark reads first after a start: a former run may have planned them long ago.
+
+        Args:
+            begin: The offset that they start from.
+            ranges: The ranges.
+        """
+        self._check()
+        try:
+            await self._streams.check_replay(begin, ranges)
+        except KinesisEfoError as error:
+            self.failed(error)
+            raise
 
     # -- where the streams end right now
 

@@ -135,7 +135,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._planned = self._offset(end)
         if start == end:
             return []
-        self._running = self._planned
+        first, self._running = self._running is None, self._planned
         runtime = self._started()
         self._note = self._note or planned_note()
         self._note.write(end)
@@ -144,6 +144,8 @@ class KinesisStreamReader(StreamReaderBase):
         # A range that this planner has found empty needs no task. After a restart the fetcher is asked for the range again.
         begin = self._offset(start)
         ranges = [wanted for wanted in begin.ranges_to(self._planned) if self._empty.get(wanted.key) != wanted]
+        if first:
+            self._planner().check_replay(begin, ranges)
         together = streams_with_generations(begin, ranges)
         return [
             KinesisPartition(

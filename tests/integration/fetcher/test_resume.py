@@ -201,6 +201,49 @@ def test_a_child_whose_beginning_was_trimmed_before_it_was_read(aging: MakeWorld
         r.until(1, seconds=20)
 
 
+@pytest.mark.parametrize("hours", [0, 25])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_range_from_a_childs_beginning_that_is_read_again_after_retention_passed_it(
+    aging: MakeWorld, calendar: Calendar, hours: int, named: bool
+) -> None:
+    w = aging({"orders": 1})
+    (root,) = (shard["ShardId"] for shard in w.shards())
+    w.kinesis.split_shard(StreamName=w.streams["orders"], ShardToSplit=root, NewStartingHashKey=str(2**127))
+    w.put(records(0))
+    # Planned, and not committed: Spark's log has this micro-batch.
+    parent = {ShardKey("orders", root): SHARD_END}
+    with reading(w, at=Offset(parent), clock=calendar) as r:
+        r.until(20)
+        children = {key: TRIM_HORIZON for key in r.offset if key.shard != root}
+        begin, end = Offset({**parent, **(children if named else {})}), r.offset
+    calendar.offset += hours * HOURS
+    w.put(records(20))
+    ranges = [wanted for wanted in begin.ranges_to(end) if wanted.key.shard != root]
+    with reading(w, at=end, clock=calendar) as r:
+        if not hours:
+            r.runtime.planner.check_replay(begin, ranges)
+            assert sorted(row.data for wanted in ranges for row in r.read(wanted)) == [data for _, data in records(0)]
+            return
+        with pytest.raises(DataLossError, match="is gone, if there was anything"):
+            r.runtime.planner.check_replay(begin, ranges)
+        with pytest.raises(DataLossError):
+            r.poll()
+
+
+def test_a_first_range_from_the_horizon_that_is_gone_as_a_whole_is_told(aging: MakeWorld, calendar: Calendar) -> None:
+    w = aging({"orders": 1})
+    w.put(records(0))
+    with reading(w, clock=calendar) as r:
+        begin = r.offset
+        r.until(20)
+        ranges = begin.ranges_to(r.offset)
+        r.runtime.planner.check_replay(begin, ranges)  # as with each first micro-batch
+    calendar.offset += 25 * HOURS
+    w.put(records(20))
+    with reading(w, clock=calendar) as r, pytest.raises(DataLossError, match="from its beginning up to AFTER:"):
+        r.runtime.planner.check_replay(begin, ranges)
+
+
 def test_a_new_query_at_the_horizon_or_before_it_has_lost_nothing(aging: MakeWorld, calendar: Calendar) -> None:
     w = aging({"orders": 2})
     long_ago = str(int((calendar.time() - 30 * HOURS) * 1000))

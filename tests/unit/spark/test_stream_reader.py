@@ -39,6 +39,7 @@ class Fetcher:
     def __init__(self) -> None:
         self.polls: list[tuple[Offset, int, int]] = []
         self.commits: list[Offset] = []
+        self.checked: list[tuple[Offset, list[ShardRange]]] = []
         self.there: dict[ShardKey, tuple[Position, int]] = {}
         self.starting: list[tuple[str, str]] = []
         self.finished: list[tuple[str, str]] = []
@@ -56,6 +57,9 @@ class Fetcher:
 
     def commit(self, offset: Offset) -> None:
         self.commits.append(offset)
+
+    def check_replay(self, begin: Offset, ranges: list[ShardRange]) -> None:
+        self.checked.append((begin, ranges))
 
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
         return self.ends.pop(0)
@@ -247,6 +251,16 @@ def test_children_follow_after_the_batch_that_ends_their_parent() -> None:
     following = reader.latestOffset()
     assert following == offset(s1=after(30), s2=TRIM_HORIZON)
     assert ranges(reader.partitions(end, following)) == [ShardRange(key(1), TRIM_HORIZON, after(30))]
+
+
+def test_only_the_first_micro_batch_may_be_a_replay_and_is_checked_for_losses() -> None:
+    reader = Reader({key(0): TRIM_HORIZON})
+    reader.partitions(offset(s0=after(5)), offset(s0=after(5)))  # Spark 4.0 says where the query is
+    assert reader.fetcher.checked == []
+    reader.partitions(offset(s0=TRIM_HORIZON), offset(s0=after(5)))
+    reader.partitions(offset(s0=after(5)), offset(s0=after(9)))
+    begin = Offset({key(0): TRIM_HORIZON})
+    assert reader.fetcher.checked == [(begin, [ShardRange(key(0), TRIM_HORIZON, after(5))])]
 
 
 def test_available_now_ends_at_the_targets_and_leaves_what_came_later() -> None:

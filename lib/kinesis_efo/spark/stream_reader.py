@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from kinesis_efo.planner.runtime import PlannerRuntime
 
 _NO_LIMIT = 1 << 62
-_QUIET_SECONDS = 2.0
-
 _WORD_SECONDS = 2.0
 """How long a reader that stops waits for word that its last micro-batch is done. The driver hears of that within milliseconds, of the
 first one of a session within half a second."""
@@ -255,15 +253,17 @@ class KinesisStreamReader(StreamReaderBase):
         return self._runtime
 
     def _stop_when_quiet(self) -> None:
-        """Stop the fetcher once no task has read for a while; this releases the leases.
+        """Stop the fetcher once no task has read for `leaseTimeout`; this releases the leases.
 
-        It cannot wait for the end of the connection: Spark does not always close it when a query stops. It waits for the
-        tasks, because where all processes got the signal, the driver may still finish its micro-batch.
+        Where Spark closes the connection, as it does when a query stops, the reader is stopped at once; but Spark does not
+        always close it. Where all processes got the signal, the driver may still finish its micro-batch, which may begin to
+        read again after a pause: `foreachBatch` with a second action.
         """
-        quiet = 0.0
-        while quiet < _QUIET_SECONDS and (runtime := self._runtime) is not None:
+        read_at = time.monotonic()
+        while time.monotonic() - read_at < self._options.lease_timeout and (runtime := self._runtime) is not None:
             time.sleep(0.1)
-            quiet = 0.0 if runtime.reading else quiet + 0.1
+            if runtime.reading:
+                read_at = time.monotonic()
         if (runtime := self._runtime) is not None:
             self._learn_last(_WORD_SECONDS)
             runtime.stop()

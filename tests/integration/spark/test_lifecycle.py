@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ import pytest
 from pyspark.serializers import CPickleSerializer, UTF8Deserializer, read_int, write_int, write_with_length
 from pyspark.sql.streaming import python_streaming_source_runner as runner
 
+from kinesis_efo.fetcher.client import FetcherClient
+from kinesis_efo.spark.partitions import KinesisPartition
 from kinesis_efo.spark.source import KinesisEfoSource
 from tests.integration.spark.conftest import CREDENTIALS
 from tests.support.world import World, wait_until
@@ -53,6 +57,7 @@ class PlayedSpark:
                 stderr=subprocess.PIPE,
             )
             self.connection, _ = server.accept()
+        self.tasks: list[KinesisPartition] = []
         self.connection.settimeout(60)
         self.stream = self.connection.makefile("rwb")
         assert UTF8Deserializer().loads(self.stream) == _SECRET
@@ -81,8 +86,7 @@ class PlayedSpark:
         self._send(runner.PARTITIONS_FUNC_ID, json.dumps(start), json.dumps(end))
         self.stream.flush()
         tasks = read_int(self.stream)
-        for _ in range(tasks):
-            self.stream.read(read_int(self.stream))
+        self.tasks = [pickle.loads(self.stream.read(read_int(self.stream))) for _ in range(tasks)]
         assert read_int(self.stream) == runner.PREFETCHED_RECORDS_NOT_FOUND
         return tasks
 
@@ -140,11 +144,13 @@ def read_to_the_end(spark: PlayedSpark) -> Any:
     return end
 
 
-def read_one_record(world: MakeWorld, play: Callable[..., PlayedSpark]) -> tuple[World, PlayedSpark, Any]:
+def read_one_record(
+    world: MakeWorld, play: Callable[..., PlayedSpark], lease_timeout: str = "600s"
+) -> tuple[World, PlayedSpark, Any]:
     """A reader in the middle of its work, which holds a lease; and the end of its first micro-batch."""
     w = world()
     w.put([("k", b"1")])
-    spark = play(w, leaseTimeout="600s")
+    spark = play(w, leaseTimeout=lease_timeout)
     end = read_to_the_end(spark)
     assert len(owners(w)) == 1
     return w, spark, end
@@ -153,13 +159,32 @@ def read_one_record(world: MakeWorld, play: Callable[..., PlayedSpark]) -> tuple
 def test_asked_to_end_it_releases_the_leases_although_the_connection_stays_open(
     world: MakeWorld, play: Callable[..., PlayedSpark]
 ) -> None:
-    w, spark, end = read_one_record(world, play)
+    w, spark, end = read_one_record(world, play, "1s")
     spark.process.send_signal(signal.SIGTERM)
     wait_until(lambda: not owners(w), what="released leases")
     # Whatever is still asked is answered, so that a micro-batch under way ends as it would have.
     assert spark.latest_offset(end) == end
     spark.commit(end)
     assert spark.process.poll() is None
+
+
+def test_asked_to_end_it_serves_a_second_action_that_begins_after_a_pause(
+    world: MakeWorld, play: Callable[..., PlayedSpark]
+) -> None:
+    w, spark, _ = read_one_record(world, play, "8s")
+    (task,) = spark.tasks
+    assert task.address is not None
+
+    def action() -> list[bytes]:
+        with FetcherClient(task.address, task.secret) as client:
+            return [bytes(payload) for _, _, payloads in client.get(task.ranges) for payload in payloads]
+
+    first = action()
+    spark.process.send_signal(signal.SIGTERM)
+    time.sleep(4)  # the driver works on what it has read
+    assert action() == first != []
+    assert len(owners(w)) == 1
+    wait_until(lambda: not owners(w), what="released leases")
 
 
 def test_the_end_of_the_connection_alone_releases_the_leases_and_ends_the_process(
@@ -172,7 +197,7 @@ def test_the_end_of_the_connection_alone_releases_the_leases_and_ends_the_proces
 
 
 def test_many_signals_at_once_end_it_as_one_does(world: MakeWorld, play: Callable[..., PlayedSpark]) -> None:
-    w, spark, end = read_one_record(world, play)
+    w, spark, end = read_one_record(world, play, "1s")
     # Each may come while one before it is handled.
     for _ in range(3_000):
         spark.process.send_signal(signal.SIGTERM)

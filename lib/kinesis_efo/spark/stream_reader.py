@@ -72,6 +72,8 @@ class KinesisStreamReader(StreamReaderBase):
         self._targets: Offset | None = None
         self._wants_targets = self._options.catch_up
         self._available_now = False
+        self._had_nothing = False
+        self._others_run = False
         self._stored_idle_at = time.monotonic()
         self._sizes: dict[ShardKey, int] = {}
         self._empty: dict[ShardKey, ShardRange] = {}
@@ -119,13 +121,17 @@ class KinesisStreamReader(StreamReaderBase):
             if not self._available_now:
                 # Its one micro-batch cannot do both. The next run reads the new streams.
                 return self._data(Offset({**self._up_to_targets(position), **added}))
+        # Another source of the query has rows: waiting for ours would hold them up in every trigger.
+        at_most = 0.0 if self._others_run and self._targets is None else self._options.poll_timeout
+        self._others_run = self._had_nothing = False
         while not self._asked_to_end.is_set():
-            reply = self._poll(position, unlimited=isinstance(limit, ReadAllAvailable))
+            reply = self._poll(position, at_most, unlimited=isinstance(limit, ReadAllAvailable))
             end = self._advance(position, reply)
             if end is not None:
                 return self._data(end)
             if self._targets is None or self._at_targets(position):
                 break
+        self._had_nothing = True
         return self._data(position)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
@@ -163,6 +169,8 @@ class KinesisStreamReader(StreamReaderBase):
         Spark calls this when it has planned the next micro-batch, which may be much later: where no more records come, never.
         Therefore asking for the next offset counts as well, see `latestOffset`.
         """
+        # The micro-batch that Spark has planned has rows of other sources only.
+        self._others_run = self._had_nothing
         self._done(self._offset(end))
 
     def stop(self) -> None:
@@ -304,14 +312,14 @@ class KinesisStreamReader(StreamReaderBase):
             self._added = self._started().added_offset(self._options.new_stream_start, names)
         return self._added
 
-    def _poll(self, position: Offset, *, unlimited: bool) -> PollReply:
+    def _poll(self, position: Offset, at_most: float, *, unlimited: bool) -> PollReply:
         max_bytes = None if unlimited else self._options.max_bytes_per_trigger
         max_records = None if unlimited else self._options.max_records_per_trigger
         return self._planner().poll(
             position,
             max_bytes=max_bytes or _NO_LIMIT,
             max_records=max_records or _NO_LIMIT,
-            timeout=self._options.poll_timeout,
+            timeout=at_most,
         )
 
     def _advance(self, position: Offset, reply: PollReply) -> Offset | None:

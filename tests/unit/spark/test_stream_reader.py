@@ -38,6 +38,7 @@ class Fetcher:
 
     def __init__(self) -> None:
         self.polls: list[tuple[Offset, int, int]] = []
+        self.timeouts: list[float] = []
         self.commits: list[Offset] = []
         self.checked: list[tuple[Offset, list[ShardRange]]] = []
         self.there: dict[ShardKey, tuple[Position, int]] = {}
@@ -47,6 +48,7 @@ class Fetcher:
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
         self.polls.append((offset, max_bytes, max_records))
+        self.timeouts.append(timeout)
         shards = []
         for shard, at in offset.items():
             through, records = self.there.get(shard, (at, 0))
@@ -261,6 +263,24 @@ def test_only_the_first_micro_batch_may_be_a_replay_and_is_checked_for_losses() 
     reader.partitions(offset(s0=after(5)), offset(s0=after(9)))
     begin = Offset({key(0): TRIM_HORIZON})
     assert reader.fetcher.checked == [(begin, [ShardRange(key(0), TRIM_HORIZON, after(5))])]
+
+
+def test_while_other_sources_have_rows_an_idle_one_answers_at_once() -> None:
+    reader = Reader({key(0): after(1)}, pollTimeout="200ms")
+    begin = offset(s0=after(1))
+
+    def trigger(*, batch: bool) -> float:
+        end = reader.latestOffset(begin)
+        if batch:
+            reader.commit(begin)  # Spark has planned a micro-batch: it tells every source that the one before is done
+            if end != begin:
+                reader.partitions(begin, end)
+        return reader.fetcher.timeouts[-1]
+
+    assert [trigger(batch=True) for _ in range(4)] == [0.2, 0, 0, 0]
+    assert [trigger(batch=False) for _ in range(3)] == [0, 0.2, 0.2], "nobody has rows: no busy waiting"
+    reader.fetcher.there = {key(0): (after(9), 1)}
+    assert [trigger(batch=True) for _ in range(2)] == [0.2, 0.2], "its own rows"
 
 
 def test_available_now_ends_at_the_targets_and_leaves_what_came_later() -> None:

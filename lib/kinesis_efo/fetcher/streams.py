@@ -122,8 +122,9 @@ class Streams:
             StreamReplacedError: A stream was deleted and created again.
             AccessRefusedError, StreamNotFoundError: It cannot be told, and waiting does not help. Passing errors are logged.
         """
+        listings = self._listings
         known = offset is self._checked_offset or offset.keys() == self._checked
-        if known and self._listings == self._checked_listings:
+        if known and listings == self._checked_listings:
             self._checked_offset = offset
             return
         self._note_appeared(offset)
@@ -135,7 +136,7 @@ class Streams:
             except StreamError as error:
                 logger.warning("stream %s: cannot tell whether shards were lost, trying again: %s", name, error)
                 return
-        self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, self._listings
+        self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
 
     async def check_replay(self, begin: Mapping[ShardKey, Position], ranges: Iterable[ShardRange]) -> None:
         """Look for what is gone of ranges that may have been planned long ago, in an earlier run.

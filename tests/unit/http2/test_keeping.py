@@ -1,0 +1,43 @@
+"""A connection that cannot be looked after any more is dropped: nobody would notice that it is dead."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from kinesis_efo.http2.connection import PING_SECONDS, RECEIVE_BYTES, Connection
+from tests.support.virtual_time import LoopClock, run
+
+
+class Transport(asyncio.Transport):
+    """Takes what is written, until it was told to break."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aborted = self.broken = False
+
+    def write(self, data: Any) -> None:
+        if self.broken:
+            raise RuntimeError("a bug")
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_a_fault_while_it_is_looked_after_ends_the_connection() -> None:
+    async def main() -> None:
+        transport, changes = Transport(), []
+        connection = Connection(LoopClock(), changes.append, bytearray(RECEIVE_BYTES))
+        connection.connection_made(transport)
+        await asyncio.sleep(PING_SECONDS / 2)
+        assert not connection.closed
+        transport.broken = True
+        await asyncio.sleep(PING_SECONDS)
+        assert connection.closed
+        assert transport.aborted
+        assert "could not be looked after: RuntimeError: a bug" in str(connection.ready.exception())
+
+    run(main())

@@ -31,6 +31,7 @@ WRONG = {
     "startingPosition": ["", "NOW", "LATEST:", "TRIM_HORIZON:1", "AT_TIMESTAMP", "AT_TIMESTAMP:soon", "AFTER:1", "EARLIEST"],
     "endingPosition": ["", "NOW", "TRIM_HORIZON", "AT_TIMESTAMP", "AT_TIMESTAMP:soon", "AFTER:1", "SHARD_END", "{}x", '{"*": {"s": "LATEST"}}',
                        '{"a": {"s": "INSIDE:1:2"}}', '{"a": 1}', '{"a": "AFTER:1"}', '["LATEST"]'],
+    "batch.shardsPerTask": ["0", "101", "all"],
     "batch.maxRate": ["63k", "0", "1m/s", "-1"],
     "registration": ["lazy", "EAGER", "always", ""],
     "maxBytesPerTrigger": ["0", "-1", "many", "1.5m"],

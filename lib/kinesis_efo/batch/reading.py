@@ -43,7 +43,7 @@ WORD_SECONDS: Final = 10.0
 CALLS_PER_MEBIBYTE: Final = 2
 """GetRecords for each MiB of `batch.maxRate`: less than the half of what a shard allows, with the default."""
 
-_AT_TIP_SECONDS: Final = 1.0
+_AT_TIP_SECONDS: Final = 0.5
 _WAITING_EVENTS: Final = 2
 
 
@@ -177,15 +177,22 @@ class Reading:
         manifest: Names their streams.
         options: The options of the read.
         clock: Time.
+        word_every: Seconds between two lines in the log for each shard.
     """
 
     def __init__(
-        self, stretches: Sequence[Stretch], manifest: Manifest, options: SourceOptions, clock: Clock | None = None
+        self,
+        stretches: Sequence[Stretch],
+        manifest: Manifest,
+        options: SourceOptions,
+        clock: Clock | None = None,
+        word_every: float = WORD_SECONDS,
     ) -> None:
         self._stretches = stretches
         self._manifest = manifest
         self._options = options
         self._clock = clock or SystemClock()
+        self._word_every = word_every
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read. The rows of each shard come in order, those of several shards in any.
@@ -256,7 +263,7 @@ class Reading:
 
     async def _say(self, progress: Sequence[Progress]) -> None:
         while True:
-            await self._clock.sleep(WORD_SECONDS)
+            await self._clock.sleep(self._word_every)
             for each in progress:
                 logger.info("%s", each)
 

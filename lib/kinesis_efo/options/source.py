@@ -43,6 +43,7 @@ class SourceOptions:
     ends: Bounds = field(default_factory=Bounds)
     batch: bool = False
     batch_rate: int = 1 << 20
+    batch_shards_per_task: int = 1
     max_bytes_per_trigger: int | None = None
     max_records_per_trigger: int | None = None
     buffer_bytes: int = 256 << 20
@@ -136,6 +137,8 @@ SOURCE_OPTIONS: Final = (
            "`LATEST`", "where a batch read ends, exclusive; `LATEST` is the tip at `load()`", "ends"),
     Option("batch.maxRate", read.bounded(parse_size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
            "most bytes in a second that a batch read takes from a shard; with `1m`, at most 2 GetRecords", "batch_rate"),
+    Option("batch.shardsPerTask", read.bounded(read.integer, 1, 100), "a whole number from 1 to 100", "`1`",
+           "how many shards each task of a batch read reads at a time", "batch_shards_per_task"),
     Option("registration", _registration, "none", "`none`", "consumers are declared, never registered at run time"),
     Option("maxBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
            "most bytes in one micro-batch; whole events, at least one", "max_bytes_per_trigger"),

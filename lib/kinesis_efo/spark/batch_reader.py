@@ -5,6 +5,7 @@ Spark 4.0 plans anew for each action on a DataFrame, later versions once. The en
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ class KinesisBatchReader(DataSourceReader):
             latency.install()
 
     def partitions(self) -> list[InputPartition]:
-        """One task for each stretch.
+        """The tasks: one for each stretch, or for some.
 
         Raises:
             ConfigurationError: The read cannot be as it was asked for.
@@ -70,8 +71,9 @@ class KinesisBatchReader(DataSourceReader):
 
         log_to_stderr()
         planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded)))
-        # Without any, Spark would make one of its own.
-        return [StretchPartition([stretch]) for stretch in planned] or [StretchPartition([])]
+        tasks = math.ceil(len(planned) / self._options.source.batch_shards_per_task)
+        # Closed shards, which come first, have their records ready; each task gets some of them. Without a task, Spark makes one.
+        return [StretchPartition(planned[task::tasks]) for task in range(tasks)] or [StretchPartition([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task.

@@ -43,6 +43,7 @@ WORD_SECONDS: Final = 10.0
 CALLS_PER_MEBIBYTE: Final = 2
 """GetRecords for each MiB of `batch.maxRate`: less than the half of what a shard allows, with the default."""
 
+_LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
 _WAITING_EVENTS: Final = 2
 
@@ -100,7 +101,11 @@ def pace_of(rate: int) -> Pace:
     >>> pace_of(1 << 20).call_seconds
     0.5
     """
-    return Pace(call_seconds=(1 << 20) / rate / CALLS_PER_MEBIBYTE, bytes_per_second=rate)
+    return Pace(
+        call_seconds=(1 << 20) / rate / CALLS_PER_MEBIBYTE,
+        bytes_per_second=rate,
+        answer_bytes=min(rate, _LARGEST_ANSWER),
+    )
 
 
 class _Complete(Exception):

@@ -74,6 +74,7 @@ class Pace:
             what `limit` aims at.
         call_seconds: Least time between two calls.
         bytes_per_second: Bytes that may be read in a second.
+        answer_bytes: Bytes that an answer should hold.
 
     >>> pace = Pace()
     >>> pace.asking(now=100.0), pace.next_call
@@ -88,6 +89,7 @@ class Pace:
     size: int = _FIRST_BYTES
     call_seconds: float = CALL_SECONDS
     bytes_per_second: float = BYTES_PER_SECOND
+    answer_bytes: int = ANSWER_BYTES
 
     def asking(self, now: float) -> int:
         """Note a call, and return how many records it may ask for."""
@@ -109,7 +111,7 @@ class Pace:
         self.next_call = now + wait
         self.size = _USUAL_BYTES
         average = max(1, answer.bytes // answer.records) if answer.records else 0
-        self.limit = min(MOST_RECORDS, max(1, ANSWER_BYTES // average)) if average else _FIRST_RECORDS
+        self.limit = min(MOST_RECORDS, max(1, self.answer_bytes // average)) if average else _FIRST_RECORDS
 
 
 class PollingTransport:

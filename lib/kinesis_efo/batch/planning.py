@@ -165,10 +165,11 @@ class StreamPlanner:
         return f"stream {self._ref.name!r}: {self._ref.stream_arn} (from {self._source})"
 
     def _check_clock(self) -> None:
-        if self._now.ahead > SKEW_SECONDS and self._at_tip:
+        ahead = (self._tip.value - _TIP_MS) / 1000 - self._now.latest
+        if ahead > SKEW_SECONDS and self._at_tip:
             raise ConfigurationError(
-                f"{self._where}: this machine's clock is {self._now.ahead:.0f} s ahead of Kinesis', so that the tip as of now would be "
-                "waited for. Set the clock, or give kinesis-efo option 'endingPosition' a time"
+                f"{self._where}: the read was loaded {ahead:.0f} s ahead of Kinesis' clock, so that its tip lies in the future. Set the "
+                "clock of this machine, or give kinesis-efo option 'endingPosition' a time"
             )
         if self._now.ahead < -SKEW_SECONDS and self._at_tip:
             logger.warning(
@@ -191,7 +192,11 @@ class StreamPlanner:
             if written is not None and written > self._now.latest + SKEW_SECONDS:
                 raise self._future(end, written, shard_id)
         for end in (self._end, *self._ends.values()):
-            if end.kind is PositionKind.AT_TIMESTAMP and end.value / 1000 > self._now.latest + SKEW_SECONDS:
+            if (
+                end != self._tip
+                and end.kind is PositionKind.AT_TIMESTAMP
+                and end.value / 1000 > self._now.latest + SKEW_SECONDS
+            ):
                 raise self._future(end, end.value / 1000)
 
     def _future(self, end: Position, when: float, shard_id: str = "") -> ConfigurationError:

@@ -42,6 +42,7 @@ class SourceOptions:
     start: Start = field(default_factory=Start)
     ends: Bounds = field(default_factory=Bounds)
     batch: bool = False
+    loaded: int | None = None
     batch_rate: int = 1 << 20
     batch_shards_per_task: int = 1
     max_bytes_per_trigger: int | None = None
@@ -196,8 +197,11 @@ FETCHERS_JOB: Final = "session.fetchersJob"
 """The name under which `kinesis_efo.read_stream` tells what job of a client of Spark Connect runs the fetchers; not for users."""
 BATCH: Final = "session.batch"
 """The name under which batch reads say that they are no streaming query; not for users."""
+LOADED: Final = "session.loaded"
+"""The name under which `kinesis_efo.read` tells when it was called, in epoch milliseconds; not for users."""
 _HINTS: Final = (
     Option(BATCH, read.flag, "true or false", "-", "set by `kinesis_efo.read`", "batch"),
+    Option(LOADED, read.integer, "epoch milliseconds", "-", "set by `kinesis_efo.read`", "loaded"),
     Option(DRIVER_HOST, parse_host, "a host name or address", "-", "set by `kinesis_efo.read_stream`", "driver_host"),
     Option(SUPERVISOR, read.text, "the path of a socket", "-", "set by `kinesis_efo.read_stream`", "supervisor"),
     Option(

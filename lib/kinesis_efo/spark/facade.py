@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
@@ -10,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.options.source import BATCH, DRIVER_HOST, FETCHERS_JOB, SUPERVISOR
+from kinesis_efo.options.source import BATCH, DRIVER_HOST, FETCHERS_JOB, LOADED, SUPERVISOR
 from kinesis_efo.spark.finished_listener import listen
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
 
@@ -92,7 +93,9 @@ def read(
         if name.lower() in map(str.lower, given):
             raise ConfigurationError(f"kinesis_efo.read got {argument}={str(value)!r} and {name}; give one of the two")
         given[name] = f"AT_TIMESTAMP:{_time(argument, value)}"
-    return spark.read.format(NAME).options(**given, **{BATCH: "true"}).load()
+    # Spark Connect loads anew for each action, and all of them are to see the same tip.
+    hints = {BATCH: "true", LOADED: str(round(time.time() * 1000))}
+    return spark.read.format(NAME).options(**given, **hints).load()
 
 
 def register(spark: SparkSession) -> None:

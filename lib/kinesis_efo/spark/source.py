@@ -83,7 +83,9 @@ class KinesisEfoSource(DataSource):
         _check_columns(schema)
         from kinesis_efo.spark.batch_reader import KinesisBatchReader
 
-        return KinesisBatchReader(*self._resolve_batch(), self._loaded)
+        options, manifest = self._resolve_batch()
+        told = options.source.loaded
+        return KinesisBatchReader(options, manifest, self._loaded if told is None else told / 1000)
 
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
         """Make the reader of one query.

@@ -63,10 +63,10 @@ def in_orders(shard: str, position: str) -> str:
     return json.dumps({"orders": {shard: position}})
 
 
-def plan(kinesis: Kinesis | None = None, ahead: float = 0.0, **options: str) -> dict[str, Stretch]:
+def plan(kinesis: Kinesis | None = None, ahead: float = 0.0, loaded: float = NOW, **options: str) -> dict[str, Stretch]:
     parsed = BatchOptions.parse({"manifest": "m.json", **options})
     now = Now(NOW + 1, ahead)
-    planner = StreamPlanner(ORDERS, "m.json", parsed, tip_at(NOW), kinesis or Kinesis(), now)
+    planner = StreamPlanner(ORDERS, "m.json", parsed, tip_at(loaded), kinesis or Kinesis(), now)
     return {stretch.key.shard: stretch for stretch in asyncio.run(planner.plan(SHARDS))}
 
 
@@ -126,9 +126,9 @@ def test_the_end_of_an_open_shard_is_refused() -> None:
 
 
 def test_a_clock_far_ahead_has_no_tip() -> None:
-    assert "clock is 7 s ahead of Kinesis'" in refused(ahead=7.0)
-    assert plan(ahead=7.0, endingPosition=at(-0.5))
-    assert plan(ahead=3.0)
+    assert "the read was loaded 7 s ahead of Kinesis' clock" in refused(loaded=NOW + 8)
+    assert plan(loaded=NOW + 8, endingPosition=at(-0.5))
+    assert plan(loaded=NOW + 5)[LEFT].end == tip_at(NOW + 5)
 
 
 def test_a_clock_far_behind_is_said(caplog: pytest.LogCaptureFixture) -> None:

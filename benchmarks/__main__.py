@@ -33,6 +33,7 @@ BENCHMARKS: Final = {
     "subscriptions": ("benchmarks.subscriptions", "1,000 real subscriptions to the local AWS"),
     "leases": ("benchmarks.leases", "What a run asks of DynamoDB"),
     "reading": ("benchmarks.reading", "Kinesis to Spark's noop sink, local[2]"),
+    "batch": ("benchmarks.batch", "A batch read and a loop over GetRecords"),
     "latency": ("benchmarks.latency", "PutRecords to foreachBatch, 1,000 records/s"),
     "metrics": ("benchmarks.metrics", "What watching a fetcher costs"),
     "producer": ("benchmarks.producer", "Records into Kinesis"),

@@ -132,9 +132,12 @@ class Policy:
         """
         self.add(Statement("ReadStreams", _read_actions(polling), (stream_arn,)))
         self.add(Statement("SubscribeToConsumers", SUBSCRIBE, (consumer_arn,)))
-        if key_arn:
-            via = through(self.region, "kinesis")
-            self.add(Statement("DecryptStreams", ("kms:Decrypt",), (key_arn,), conditions=via))
+        self._decrypt_stream(key_arn)
+
+    def read_batches(self, stream_arn: str, key_arn: str | None) -> None:
+        """Allow reading stretches of a stream, without a consumer."""
+        self.add(Statement("ReadStreams", _read_actions(polling=True), (stream_arn,)))
+        self._decrypt_stream(key_arn)
 
     def write_stream(self, stream_arn: str, key_arn: str | None) -> None:
         """Allow putting records into a stream."""
@@ -172,6 +175,11 @@ class Policy:
     def json(self) -> str:
         """The policy document, for literal values only."""
         return policy_json(list(self.statements.values()))
+
+    def _decrypt_stream(self, key_arn: str | None) -> None:
+        if key_arn:
+            via = through(self.region, "kinesis")
+            self.add(Statement("DecryptStreams", ("kms:Decrypt",), (key_arn,), conditions=via))
 
     def _decrypt_state(self, key_arn: str) -> None:
         via = through(self.region, "dynamodb", "ssm")

@@ -180,6 +180,11 @@ def policy_name(environment: Environment, key: str) -> str:
     return f"kinesis-efo-{environment.environment}-{application_name(key, environment.applications[key])}"
 
 
+def batch_policy_name(environment: Environment, key: str) -> str:
+    """Name of the policy for batch reads of an application's streams. No application's own can be the same: names have no `@`."""
+    return f"{policy_name(environment, key)}@batch"
+
+
 def role_name(environment: Environment, key: str) -> str:
     """Name of an application's role, where one is declared."""
     access = environment.applications[key].access

@@ -134,7 +134,7 @@ def _shared_out(draft: Draft, key: str, application: Application) -> Iterator[Fa
         if isinstance(stream, OwnStream) and stream.key == "aws-managed":
             rule = "must be own or the ARN of a key: other accounts cannot decrypt with the AWS-managed key"
             yield Fault(f"streams.{stream_key}.key", stream.key, f"{rule} ({path} reads from another account)")
-    for setting in ("lease_table", "adopt_lease_table", "writes"):
+    for setting in ("lease_table", "adopt_lease_table", "writes", "batch"):
         if value := getattr(application, setting):
             rule = "must not be given with access other-account: the other account declares its own side"
             yield Fault(f"{path}.{setting}", value, rule)
@@ -265,7 +265,9 @@ def _places(draft: Draft, head: Head) -> Iterator[Fault]:
         ):
             rule = f"an IAM role's name has at most {_ROLE_CHARACTERS} characters; say access.role_name:"
             yield Fault(f"applications.{key}", role, rule)
-        elif len(policy := names.policy_name(environment, key)) > 128:
+        elif (
+            len(policy := (names.batch_policy_name if application.batch else names.policy_name)(environment, key)) > 128
+        ):
             yield Fault(
                 f"applications.{key}", policy, "an IAM policy's name has at most 128 characters; say a shorter name:"
             )

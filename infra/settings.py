@@ -188,6 +188,7 @@ class Application(Settings):
         lag_threshold_seconds: The alarm goes off when it is further behind than this for five minutes.
         continuous: False for jobs that run now and then: silence is then no alarm.
         polling: Also allow GetRecords (`readMode=polling`).
+        batch: Declare a second policy, for who reads stretches of the streams (`spark.read`): with neither consumers nor leases.
         access: Who runs it.
         lease_table: Name of the lease table; default `kinesis-efo-<environment>-<application>`.
         adopt_lease_table: The table exists, as one restored from a backup does: import it (never a KCL's).
@@ -200,6 +201,7 @@ class Application(Settings):
     lag_threshold_seconds: Annotated[int, Field(ge=1, le=31_536_000)] = 300
     continuous: bool = True
     polling: bool = False
+    batch: bool = False
     access: Access = PolicyOnly()
     lease_table: TableName | None = None
     adopt_lease_table: bool = False

@@ -1,6 +1,6 @@
 """Constructs in the style of CDK's L2 constructs: small, opinionated, with grants as methods."""
 
-from infra.constructs.access import ReaderAccess
+from infra.constructs.access import BatchAccess, ReaderAccess
 from infra.constructs.alarms import Alarms
 from infra.constructs.bucket import PrivateBucket
 from infra.constructs.dashboard import Dashboard
@@ -12,6 +12,7 @@ from infra.constructs.table import LeaseTable
 
 __all__ = [
     "Alarms",
+    "BatchAccess",
     "CustomerKey",
     "Dashboard",
     "FanOutStream",

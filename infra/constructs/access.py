@@ -1,4 +1,4 @@
-"""The managed policy of an application, and its role where the settings ask for one."""
+"""The managed policies of an application, and its role where the settings ask for one."""
 
 from __future__ import annotations
 
@@ -118,3 +118,33 @@ class ReaderAccess(Construct):
                         iam.Condition(test, f"{issuer}:sub", (subject,)),
                     ),
                 )
+
+
+class BatchAccess(Construct):
+    """The policy for batch reads of an application's streams: attach it to a role of your own.
+
+    Args:
+        scope: The parent construct.
+        environment: The environment.
+        application: Key of the application.
+        policy: The permissions granted so far; consumer registration is denied in addition, always.
+    """
+
+    def __init__(self, scope: Construct, environment: Environment, application: str, policy: iam.Policy) -> None:
+        super().__init__(scope, f"batch-access-{application}")
+        settings = environment.applications[application]
+        policy.deny_registration()
+        name = names.application_name(application, settings)
+        managed = IamPolicy(
+            self,
+            "policy",
+            name=names.batch_policy_name(environment, application),
+            description=f"Read stretches of the streams of {name} of {environment.environment}, without its consumers",
+            policy=policy_document(self, f"{application}_batch", policy.statements.values()).json,
+        )
+        self._policy_arn = put(managed, names.place(application, settings).join("batch")).arn
+
+    @property
+    def policy_arn(self) -> str:
+        """ARN of the managed policy."""
+        return self._policy_arn

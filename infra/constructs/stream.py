@@ -74,6 +74,10 @@ class FanOutStream(Construct):
         polling = self._environment.applications[application].polling
         policy.read_stream(self.arn, self._consumers[application], self.key_arn, polling=polling)
 
+    def grant_batch(self, policy: iam.Policy) -> None:
+        """Let a runtime read stretches of the stream, without a consumer, and decrypt it."""
+        policy.read_batches(self.arn, self.key_arn)
+
     def grant_write(self, policy: iam.Policy) -> None:
         """Let a runtime put records into the stream, and encrypt them."""
         policy.write_stream(self.arn, self.key_arn)

@@ -14,6 +14,7 @@ from infra.cdk import (
 )
 from infra.constructs import (
     Alarms,
+    BatchAccess,
     CustomerKey,
     Dashboard,
     FanOutStream,
@@ -60,6 +61,7 @@ class StreamingStack(TerraformStack):
         self._jobs = Jobs(self, environment, key_arn) if environment.emr else None
         self._manifests: dict[str, str] = {}
         self._policies: dict[str, str] = {}
+        self._batch_policies: dict[str, str] = {}
         self._roles: dict[str, str] = {}
         for key, application in environment.applications.items():
             if not isinstance(application.access, OtherAccount):
@@ -89,6 +91,12 @@ class StreamingStack(TerraformStack):
             self._jobs.describe(key, access)
         self._manifests[key] = manifest.parameter_name
         self._policies[key] = access.policy_arn
+        if application.batch:
+            batch = iam.Policy(environment.region)
+            for stream in consumed.values():
+                stream.grant_batch(batch)
+            manifest.grant_read(batch)
+            self._batch_policies[key] = BatchAccess(self, environment, key, batch).policy_arn
         if access.role_arn:
             self._roles[key] = access.role_arn
 
@@ -96,11 +104,13 @@ class StreamingStack(TerraformStack):
         consumers = {
             f"{key}/{name}": arn for key, stream in self._streams.items() for name, arn in stream.consumers.items()
         }
+        batch = {"batch_policy_arns": self._batch_policies} if self._batch_policies else {}
         for name, value in {
             "stream_arns": {key: stream.arn for key, stream in self._streams.items()},
             "consumer_arns": consumers,
             "manifests": {key: f"ssm://{name}" for key, name in self._manifests.items()},
             "policy_arns": self._policies,
+            **batch,
             "role_arns": self._roles,
         }.items():
             TerraformOutput(self, name, value=value)

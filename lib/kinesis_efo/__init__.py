@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from kinesis_efo.metrics import MetricsSettings
     from kinesis_efo.options import AwsSettings
     from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics, ProducerSettings
-    from kinesis_efo.spark.facade import read_stream
+    from kinesis_efo.spark.facade import read, read_stream
     from kinesis_efo.spark.graceful import await_stop, stop_signals
     from kinesis_efo.spark.listener import BatchProgress, LagListener
 
@@ -100,6 +100,7 @@ __all__ = [
     "WriteError",
     "__version__",
     "await_stop",
+    "read",
     "read_stream",
     "stop_signals",
 ]
@@ -114,6 +115,7 @@ _HOMES: Final = {
     "ProducerMetrics": "kinesis_efo.producer",
     "ProducerSettings": "kinesis_efo.producer",
     "await_stop": "kinesis_efo.spark.graceful",
+    "read": "kinesis_efo.spark.facade",
     "read_stream": "kinesis_efo.spark.facade",
     "stop_signals": "kinesis_efo.spark.graceful",
 }

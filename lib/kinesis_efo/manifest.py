@@ -277,17 +277,17 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
 
 def _given(options: SourceOptions) -> Manifest:
     """The manifest that the options give directly."""
-    assert options.stream_arn and options.lease_table, "checked by SourceOptions.parse"
+    assert options.stream_arn and (options.lease_table or options.batch), "checked by SourceOptions.parse"
     stream = STREAM_ARN.fullmatch(options.stream_arn)
     consumer = CONSUMER_ARN.fullmatch(options.consumer_arn or "")
     assert stream and (consumer or options.read_mode == "polling"), "checked by SourceOptions.parse"
     name = stream["name"]
     return Manifest(
         # Only messages use it; the lease table keeps two queries apart.
-        application=consumer["name"] if consumer else options.lease_table,
+        application=consumer["name"] if consumer else options.lease_table or "",
         environment="",
         region=options.aws.region or stream["region"],
-        lease_table=options.lease_table,
+        lease_table=options.lease_table or "",
         streams={name: StreamRef(name, name, options.stream_arn, options.consumer_arn)},
         source="the options streamArn, consumerArn and leaseTable"
         if consumer

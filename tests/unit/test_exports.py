@@ -25,6 +25,7 @@ PUBLIC = {
     "ProducerSettings",
     "__version__",
     "await_stop",
+    "read",
     "read_stream",
     "stop_signals",
 }
@@ -64,6 +65,7 @@ assert "pyspark" not in sys.modules
     ("module", "never"),
     [
         ("pyspark_kinesis_efo", {"aiobotocore", "botocore", "pyarrow", "pandas"}),
+        ("kinesis_efo.spark.batch_reader", {"aiobotocore", "botocore", "pyarrow", "pandas"}),
         ("kinesis_efo.spark.stream_reader", {"aiobotocore", "botocore", "pandas"}),
         ("kinesis_efo.planner.runtime", {"pandas"}),
     ],

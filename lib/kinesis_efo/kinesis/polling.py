@@ -72,6 +72,9 @@ class Pace:
         limit: Most records of the next answer.
         size: Bytes that the next answer probably has at most, data in base64: all that GetRecords may return at first, later
             what `limit` aims at.
+        call_seconds: Least time between two calls.
+        bytes_per_second: Bytes that may be read in a second.
+        answer_bytes: Bytes that an answer should hold.
 
     >>> pace = Pace()
     >>> pace.asking(now=100.0), pace.next_call
@@ -84,11 +87,14 @@ class Pace:
     next_call: float = -inf
     limit: int = _FIRST_RECORDS
     size: int = _FIRST_BYTES
+    call_seconds: float = CALL_SECONDS
+    bytes_per_second: float = BYTES_PER_SECOND
+    answer_bytes: int = ANSWER_BYTES
 
     def asking(self, now: float) -> int:
         """Note a call, and return how many records it may ask for."""
         asked = self.limit
-        self.next_call = now + CALL_SECONDS
+        self.next_call = now + self.call_seconds
         # Lower until an answer comes: a slow line must not be asked again for what was too much.
         self.limit = max(1, asked // 4)
         return asked
@@ -101,11 +107,11 @@ class Pace:
             now: When, seconds on the monotonic clock.
             interval: Seconds to the next call where there was no more.
         """
-        wait = max(CALL_SECONDS, answer.bytes / BYTES_PER_SECOND, 0.0 if answer.millis_behind else interval)
+        wait = max(self.call_seconds, answer.bytes / self.bytes_per_second, 0.0 if answer.millis_behind else interval)
         self.next_call = now + wait
         self.size = _USUAL_BYTES
         average = max(1, answer.bytes // answer.records) if answer.records else 0
-        self.limit = min(MOST_RECORDS, max(1, ANSWER_BYTES // average)) if average else _FIRST_RECORDS
+        self.limit = min(MOST_RECORDS, max(1, self.answer_bytes // average)) if average else _FIRST_RECORDS
 
 
 class PollingTransport:
@@ -116,12 +122,14 @@ class PollingTransport:
         clock: Time.
         interval: Seconds between two calls to a shard that had no more. Where more than `CALLS_FOR_NOTHING` shards a second would be
             asked so, it is longer.
+        pace: Makes the pace of a shard that was not read before.
     """
 
-    def __init__(self, client: Any, clock: Clock, interval: float) -> None:
+    def __init__(self, client: Any, clock: Clock, interval: float, pace: Callable[[], Pace] = Pace) -> None:
         self._client = client
         self._clock = clock
         self._least_interval = interval
+        self._pace = pace
         self._open_events: WeakSet[PolledEvents] = WeakSet()
         # One per shard, whichever subscription asks: a new one must not come too soon after the former.
         self._paces: dict[tuple[str, str], Pace] = {}
@@ -153,7 +161,7 @@ class PollingTransport:
         if "Timestamp" in start:
             request["Timestamp"] = start["Timestamp"]
         response = await self._client.get_shard_iterator(StreamARN=stream.stream_arn, ShardId=shard_id, **request)
-        pace = self._paces.setdefault((stream.stream_arn, shard_id), Pace())
+        pace = self._paces.setdefault((stream.stream_arn, shard_id), self._pace())
         iterator: str = response["ShardIterator"]
         events = PolledEvents(self._client, stream.stream_arn, iterator, pace, self._clock, self._interval, room)
         self._open_events.add(events)

@@ -11,6 +11,7 @@ from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
 from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
 from kinesis_efo.metrics.settings import MetricsSettings
 from kinesis_efo.options import readers as read
+from kinesis_efo.options.bounds import Bounds, ends
 from kinesis_efo.options.settings import AwsSettings, Deaggregation, RetrySettings, Start
 from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
 from kinesis_efo.options.table import Given, Option, OptionTable, Refused
@@ -41,6 +42,11 @@ class SourceOptions:
     start: Start = field(default_factory=Start)
     new_stream_start: Start = field(default_factory=lambda: Start(TRIM_HORIZON))
     drop_removed_streams: bool = False
+    ends: Bounds = field(default_factory=Bounds)
+    batch: bool = False
+    loaded: int | None = None
+    batch_rate: int = 1 << 20
+    batch_shards_per_task: int = 1
     max_bytes_per_trigger: int | None = None
     max_records_per_trigger: int | None = None
     buffer_bytes: int = 256 << 20
@@ -142,6 +148,13 @@ SOURCE_OPTIONS: Final = (
            "where a stream starts that the query's checkpoint does not know yet", "new_stream_start"),
     Option("removedStreams", _removed, "fail or drop", "`fail`",
            "what to do where the checkpoint has a stream that is not read any more: fail, or go on without it", "drop_removed_streams"),
+    Option("endingPosition", ends,
+           "LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or AFTER:<sequence number> for a shard",
+           "`LATEST`", "where a batch read ends, exclusive; `LATEST` is the tip at `load()`", "ends"),
+    Option("batch.maxRate", read.bounded(parse_size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
+           "most bytes in a second that a batch read takes from a shard; with `1m`, at most 2 GetRecords", "batch_rate"),
+    Option("batch.shardsPerTask", read.bounded(read.integer, 1, 100), "a whole number from 1 to 100", "`1`",
+           "how many shards each task of a batch read reads at a time", "batch_shards_per_task"),
     Option("registration", _registration, "none", "`none`", "consumers are declared, never registered at run time"),
     Option("maxBytesPerTrigger", read.bounded(parse_size, 1), "a size such as 64m, at least 1 byte", "-",
            "most bytes in one micro-batch; whole events, at least one", "max_bytes_per_trigger"),
@@ -198,7 +211,13 @@ SUPERVISOR: Final = "session.supervisor"
 """The name under which `kinesis_efo.read_stream` tells who starts fetchers, as the path of a Unix socket; not for users."""
 FETCHERS_JOB: Final = "session.fetchersJob"
 """The name under which `kinesis_efo.read_stream` tells what job of a client of Spark Connect runs the fetchers; not for users."""
+BATCH: Final = "session.batch"
+"""The name under which batch reads say that they are no streaming query; not for users."""
+LOADED: Final = "session.loaded"
+"""The name under which `kinesis_efo.read` tells when it was called, in epoch milliseconds; not for users."""
 _HINTS: Final = (
+    Option(BATCH, read.flag, "true or false", "-", "set by `kinesis_efo.read`", "batch"),
+    Option(LOADED, read.integer, "epoch milliseconds", "-", "set by `kinesis_efo.read`", "loaded"),
     Option(DRIVER_HOST, parse_host, "a host name or address", "-", "set by `kinesis_efo.read_stream`", "driver_host"),
     Option(SUPERVISOR, read.text, "the path of a socket", "-", "set by `kinesis_efo.read_stream`", "supervisor"),
     Option(
@@ -217,7 +236,9 @@ def _contradictions(given: Given) -> Iterator[str]:
     names, values = given.names, given.values
     needed = ["streamArn", "consumerArn", "leaseTable"]
     direct = [name for name in needed if name in names]
-    if values.get("readMode") == "polling":
+    if values.get(BATCH):
+        needed = ["streamArn"]
+    elif values.get("readMode") == "polling":
         needed.remove("consumerArn")
     if "manifest" in names and direct:
         yield f"kinesis-efo option 'manifest' takes the place of {_quoted(direct)}; give one or the other"

@@ -1,14 +1,17 @@
-"""`kinesis_efo.read_stream`: opens the source, and tells it what only the session knows."""
+"""`kinesis_efo.read_stream` and `kinesis_efo.read`: open the source, and tell it what only the session or the caller knows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from kinesis_efo.options.source import DRIVER_HOST, FETCHERS_JOB, SUPERVISOR
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.options.source import BATCH, DRIVER_HOST, FETCHERS_JOB, LOADED, SUPERVISOR
 from kinesis_efo.spark.finished_listener import listen
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
 
@@ -42,18 +45,57 @@ def read_stream(
     register(spark)
     listen(spark)
     reader = spark.readStream.format(NAME)
-    if manifest is not None:
-        reader = reader.option("manifest", manifest)
-    if streams is not None:
-        reader = reader.option("streams", streams if isinstance(streams, str) else ",".join(streams))
     if host := _driver_host(spark):
         reader = reader.option(DRIVER_HOST, host)
     if (fetchers := _number_of_fetchers(options)) is not None:
         reader = reader.option(*_fetchers_job(spark, fetchers))
-    for name, value in options.items():
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        reader = reader.option(name.replace("_", "."), text)
+    for name, text in _texts(manifest, streams, options):
+        reader = reader.option(name, text)
     return reader.load()
+
+
+def read(
+    spark: SparkSession,
+    *,
+    manifest: str | None = None,
+    streams: str | Sequence[str] | None = None,
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
+    **options: object,
+) -> DataFrame:
+    """Read a stretch of streams as a DataFrame: what arrived in `[since, until)`.
+
+    Needs neither a consumer nor leases, and does not disturb running queries. Every action on the DataFrame sees the same stretch; with
+    no `until`, it ends at the tip as it is now. Does the same as `spark.read.format("kinesis-efo")`, but also works where Spark's
+    discovery of data sources is off.
+
+    Args:
+        spark: The session.
+        manifest: A path, `ssm:///name` or `s3://bucket/key`.
+        streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
+        since: The first time of the stretch, with a time zone: a `datetime`, or text in ISO 8601; None reads from the trim horizon.
+        until: The time behind its last one, in the same form; None reads up to the tip.
+        options: Any other options of the source, `_` in place of `.`: `batch_maxRate` for `batch.maxRate`.
+
+    Raises:
+        ConfigurationError: A time has no time zone, or is given twice.
+        AnalysisException: Options or manifest are wrong; it holds this library's message.
+
+    ```python
+    df = kinesis_efo.read(spark, manifest="ssm:///kinesis-efo/dev/lake", streams="orders", since="2026-11-20T08:00Z", until="2026-11-20T09:00Z")
+    ```
+    """
+    register(spark)
+    given = dict(_texts(manifest, streams, options))
+    for name, argument, value in (("startingPosition", "since", since), ("endingPosition", "until", until)):
+        if value is None:
+            continue
+        if name.lower() in map(str.lower, given):
+            raise ConfigurationError(f"kinesis_efo.read got {argument}={str(value)!r} and {name}; give one of the two")
+        given[name] = f"AT_TIMESTAMP:{_time(argument, value)}"
+    # Spark Connect loads anew for each action, and all of them are to see the same tip.
+    hints = {BATCH: "true", LOADED: str(round(time.time() * 1000))}
+    return spark.read.format(NAME).options(**given, **hints).load()
 
 
 def register(spark: SparkSession) -> None:
@@ -64,6 +106,33 @@ def register(spark: SparkSession) -> None:
         # Spark 4.0 refuses to register a name that its discovery has found, 4.3 replaces it.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
+
+
+def _texts(
+    manifest: str | None, streams: str | Sequence[str] | None, options: Mapping[str, object]
+) -> Iterator[tuple[str, str]]:
+    """The options as Spark takes them."""
+    if manifest is not None:
+        yield "manifest", manifest
+    if streams is not None:
+        yield "streams", streams if isinstance(streams, str) else ",".join(streams)
+    for name, value in options.items():
+        yield name.replace("_", "."), str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _time(argument: str, value: datetime | str) -> str:
+    try:
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise ConfigurationError(
+            f"kinesis_efo.read: {argument} must be a datetime, or a time such as 2026-11-20T08:00:00Z; got {value!r}. "
+            "Other positions go into startingPosition and endingPosition"
+        ) from None
+    if moment.tzinfo is None:
+        raise ConfigurationError(
+            f"kinesis_efo.read: {argument} must say its time zone, as 2026-11-20T08:00:00Z does; got {str(value)!r}"
+        )
+    return moment.isoformat()
 
 
 def _number_of_fetchers(options: Mapping[str, object]) -> int | None:

@@ -6,9 +6,10 @@ this module in four processes before a query reads its first record, so each par
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import (
     BinaryType,
     LongType,
@@ -20,7 +21,7 @@ from pyspark.sql.types import (
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, resolve_manifest
-from kinesis_efo.options import AwsSettings, SourceOptions
+from kinesis_efo.options import AwsSettings, BatchOptions, Bounds, SourceOptions, are_for_batch
 
 if TYPE_CHECKING:
     from kinesis_efo.spark.stream_reader import KinesisStreamReader
@@ -43,12 +44,17 @@ SCHEMA = StructType(
 
 
 class KinesisEfoSource(DataSource):
-    """Reads Kinesis streams through their declared consumers, and writes to streams.
+    """Reads Kinesis streams through their declared consumers, or stretches of them without, and writes to streams.
 
     ```python
     df = spark.readStream.format("kinesis-efo").option("manifest", "ssm:///kinesis-efo/dev/lake").load()
     ```
     """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        # Spark makes the source at `load()` and hands this object to every planning of the DataFrame.
+        self._loaded = time.time()
 
     @classmethod
     def name(cls) -> str:
@@ -62,24 +68,40 @@ class KinesisEfoSource(DataSource):
             OptionsError: Options are wrong; the message names all of them.
             ManifestError: The manifest cannot be loaded or contradicts the options.
         """
-        self._resolve()
+        if are_for_batch(self.options):
+            self._resolve_batch()
+        else:
+            self._resolve()
         return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Make the reader of a stretch of the streams; see `kinesis_efo.spark.batch_reader`.
+
+        Raises:
+            ConfigurationError: Columns, options or manifest are wrong.
+        """
+        _check_columns(schema)
+        from kinesis_efo.spark.batch_reader import KinesisBatchReader
+
+        options, manifest = self._resolve_batch()
+        told = options.source.loaded
+        return KinesisBatchReader(options, manifest, self._loaded if told is None else told / 1000)
 
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
         """Make the reader of one query.
 
         Raises:
-            ConfigurationError: The query has a schema of its own that is not this source's.
+            ConfigurationError: The query has a schema of its own that is not this source's, or an end.
         """
-        # Spark accepts any schema that the user gives, and 4.0 then maps columns by position.
-        if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in SCHEMA]:
-            raise ConfigurationError(
-                f"kinesis-efo has the columns {SCHEMA.simpleString()}; got {schema.simpleString()}. "
-                "Leave .schema(...) out and select or cast what you need after load()"
-            )
+        _check_columns(schema)
         from kinesis_efo.spark.stream_reader import KinesisStreamReader
 
         options, manifest = self._resolve()
+        if options.ends != Bounds():
+            raise ConfigurationError(
+                "kinesis-efo option 'endingPosition' is for batch reads, and a streaming query has no end: leave it out, "
+                "or use spark.read"
+            )
         return KinesisStreamReader(options, manifest)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -105,6 +127,19 @@ class KinesisEfoSource(DataSource):
     def _resolve(self) -> tuple[SourceOptions, Manifest]:
         options = SourceOptions.parse(self.options)
         return options, resolve_manifest(options, _Session(options.aws))
+
+    def _resolve_batch(self) -> tuple[BatchOptions, Manifest]:
+        options = BatchOptions.parse(self.options)
+        return options, resolve_manifest(options.source, _Session(options.source.aws))
+
+
+def _check_columns(schema: StructType) -> None:
+    # Spark accepts any schema that the user gives, and 4.0 then maps columns by position.
+    if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in SCHEMA]:
+        raise ConfigurationError(
+            f"kinesis-efo has the columns {SCHEMA.simpleString()}; got {schema.simpleString()}. "
+            "Leave .schema(...) out and select or cast what you need after load()"
+        )
 
 
 class _Session:

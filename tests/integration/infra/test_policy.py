@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -18,6 +19,8 @@ from moto.server import ThreadedMotoServer
 from infra.app import synthesize
 from infra.iam import POLL_STREAM
 from kinesis_efo.aws import AsyncClients, SyncClients
+from kinesis_efo.batch.planning import plan, tip_at
+from kinesis_efo.batch.reading import Reading
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import AccessRefusedError, LeaseError
 from kinesis_efo.kinesis.events import Event
@@ -40,7 +43,7 @@ from kinesis_efo.leases import (
 )
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import Manifest, StreamRef, load_manifest
-from kinesis_efo.options import AwsSettings
+from kinesis_efo.options import AwsSettings, BatchOptions
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.producer import BlockingProducer
 from tests.integration.infra.conftest import write_environment
@@ -77,6 +80,7 @@ class World:
     keys: Mapping[str, str]
     gate: Enforced
     writer: Writer
+    batch_policy: str
 
     @property
     def settings(self) -> AwsSettings:
@@ -91,7 +95,10 @@ def declared(provider: Mapping[str, str], tmp_path_factory: pytest.TempPathFacto
         directory,
         account_id=ACCOUNT,
         streams={"orders": {"mode": "provisioned", "shards": 2}, "clicks": {"mode": "provisioned", "shards": 2}},
-        applications={"lake": {"streams": ["orders"]}, "copy": {"streams": ["orders"], "writes": ["clicks"]}},
+        applications={
+            "lake": {"streams": ["orders"], "batch": True},
+            "copy": {"streams": ["orders"], "writes": ["clicks"]},
+        },
     )
     gate = Enforced(REGION, ACCOUNT)
     settings = Settings(
@@ -118,7 +125,8 @@ def declared(provider: Mapping[str, str], tmp_path_factory: pytest.TempPathFacto
         aws.client("kinesis").put_record(StreamARN=stream, PartitionKey="k", Data=b"event")
         clicks = state["aws_kinesis_stream.clicks"]["arn"]
         writer = Writer(clicks, state["aws_iam_policy.copy"]["policy"], {clicks: state["aws_kms_key.clicks"]["arn"]})
-        yield World(aws, state["aws_iam_policy.lake"]["policy"], keys, gate, writer)
+        batch_policy = state["aws_iam_policy.lake_batch"]["policy"]
+        yield World(aws, state["aws_iam_policy.lake"]["policy"], keys, gate, writer, batch_policy)
 
 
 @pytest.fixture
@@ -268,6 +276,52 @@ def test_polling_needs_exactly_what_polling_true_adds(world: World) -> None:
     world.gate.enforce(json.dumps(document), world.keys)
     assert asyncio.run(poll())
     assert {action for action, _ in world.gate.calls} == set(POLL_STREAM)
+
+
+def read_batch(world: World) -> int:
+    """Make all calls of a batch read that begins before the stream's retention; returns the number of rows."""
+    manifest = load_manifest("ssm:///kinesis-efo/test/lake", SyncClients(world.settings))
+    options = BatchOptions.parse(
+        {
+            "manifest": "m.json",
+            "startingPosition": "AT_TIMESTAMP:2020-01-01",
+            "failOnDataLoss": "false",
+            "batch.maxRate": "2m",
+        }
+    )
+    options = replace(options, source=replace(options.source, aws=world.settings))
+    manifest = replace(
+        manifest, streams={name: replace(ref, consumer_arn=None) for name, ref in manifest.streams.items()}
+    )
+    planned = asyncio.run(plan(manifest, options, tip_at(time.time())))
+    return sum(batch.num_rows for batch in Reading(planned, manifest, options.source).batches())
+
+
+def test_a_batch_read_needs_exactly_what_batch_true_declares(world: World) -> None:
+    # The stream's key and that of the manifest.
+    keys = {arn: key for arn, key in world.keys.items() if "/consumer/" not in arn}
+    keys |= {arn.partition("/consumer/")[0]: key for arn, key in world.keys.items() if "/consumer/" in arn}
+    world.gate.enforce(world.batch_policy, keys)
+    assert read_batch(world) == 1
+    assert world.gate.refused == set()
+    granted = {
+        action
+        for statement in json.loads(world.batch_policy)["Statement"]
+        if statement["Effect"] == "Allow"
+        for action in many(statement["Action"])
+    }
+    assert {action for action, _ in world.gate.calls} == granted
+    world.gate.enforce(world.batch_policy, world.keys)
+    with pytest.raises(LeaseError, match=r"AccessDenied|not authorized"):
+        asyncio.run(life(world))
+
+
+@pytest.mark.parametrize("sid", ["ReadStreams", "DecryptStreams", "LoadManifest", "DecryptLeasesAndManifest"])
+def test_without_a_statement_of_batch_true_a_batch_read_fails(sid: str, world: World) -> None:
+    keys = {arn.partition("/consumer/")[0]: key for arn, key in world.keys.items()}
+    world.gate.enforce(world.batch_policy, keys, without=sid)
+    with pytest.raises(Exception, match=r"AccessDenied|not authorized"):
+        read_batch(world)
 
 
 def write(world: World) -> int:

@@ -257,6 +257,14 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {
+            "applications": apps(
+                batch=True, access={"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}
+            )
+        },
+        "applications.lake.batch: must not be given with access other-account",
+    ),
+    (
+        {
             "streams": {"orders": {"existing_arn": FOREIGN, "consumers": {"lake": f"{FOREIGN}/consumer/lake:1"}}},
             "applications": apps(writes=["orders"]),
         },

@@ -406,6 +406,30 @@ def test_the_reader_policy_says_exactly_what_a_reader_does(synth: Synth) -> None
     assert stack["resource"]["aws_iam_policy"]["lake"]["policy"] == "${data.aws_iam_policy_document.lake_reader.json}"
 
 
+def test_a_policy_for_batch_reads_has_neither_consumers_nor_leases(synth: Synth) -> None:
+    stack = synth(applications=apps(batch=True))
+    batch = statements(stack, "lake_batch")
+    assert set(batch) == {
+        "ReadStreams",
+        "DecryptStreams",
+        "LoadManifest",
+        "DecryptLeasesAndManifest",
+        "NeverRegisterConsumers",
+    }
+    assert batch["ReadStreams"]["actions"] == [
+        "kinesis:DescribeStreamSummary",
+        "kinesis:GetRecords",
+        "kinesis:GetShardIterator",
+        "kinesis:ListShards",
+    ]
+    policy = stack["resource"]["aws_iam_policy"]["lake_batch"]
+    assert policy["name"] == "kinesis-efo-test-lake@batch"
+    assert policy["policy"] == "${data.aws_iam_policy_document.lake_batch.json}"
+    assert stack["output"]["batch_policy_arns"]["value"] == {"lake": "${aws_iam_policy.lake_batch.arn}"}
+    assert "kinesis:GetRecords" not in statements(stack, "lake_reader")["ReadStreams"]["actions"]
+    assert "lake_batch" not in synth()["resource"]["aws_iam_policy"]
+
+
 def test_polling_and_writing_only_where_they_are_allowed(synth: Synth) -> None:
     stack = synth(streams={"orders": {}, "clicks": {}}, applications=apps(polling=True, writes=["clicks"]))
     reader = statements(stack, "lake_reader")

@@ -1,15 +1,19 @@
-"""What `read_stream` tells the source of its session."""
+"""What `read_stream` and `read` tell the source."""
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kinesis_efo.options import SourceOptions
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.options.source import DRIVER_HOST
-from kinesis_efo.spark.facade import read_stream
+from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.spark.facade import read, read_stream
 
 pytestmark = pytest.mark.spark
 
@@ -61,3 +65,82 @@ def test_options_are_passed_on() -> None:
         Spark(spark_master="yarn"), streams=["a", "b"], catchUp=True, subscribe_maxRetries=3, fetcherHost="gateway"
     )
     assert given == {"streams": "a,b", "catchUp": "true", "subscribe.maxRetries": "3", "fetcherHost": "gateway"}
+
+
+# -- batch reads
+
+EIGHT = Position.at_timestamp(1_700_035_200_000)
+
+
+class Reader:
+    """Remembers the options of a batch read."""
+
+    def format(self, name: str) -> Reader:
+        return self
+
+    def options(self, **options: str) -> Reader:
+        self.given = options
+        return self
+
+    def load(self) -> dict[str, str]:
+        return self.given
+
+
+def asked(**arguments: Any) -> BatchOptions:
+    spark: Any = SimpleNamespace(dataSource=SimpleNamespace(register=lambda _: None), read=Reader())
+    found: Any = read(spark, manifest="m.json", **arguments)
+    return BatchOptions.parse(found)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "2023-11-15T08:00:00Z",
+        " 2023-11-15T09:00+01:00",
+        datetime(2023, 11, 15, 8, tzinfo=UTC),
+        datetime(2023, 11, 15, 3, tzinfo=timezone(timedelta(hours=-5))),
+    ],
+)
+def test_times_have_a_zone_and_become_positions(moment: datetime | str) -> None:
+    assert asked(since=moment).starts.of("orders") == EIGHT
+    assert asked(since=moment).ends.of("orders") is None
+    assert asked(until=moment).starts.of("orders") == TRIM_HORIZON
+    assert asked(until=moment).ends.of("orders") == EIGHT
+
+
+@pytest.mark.parametrize("moment", ["2023-11-15T08:00:00", datetime(2023, 11, 15, 8)])  # noqa: DTZ001
+def test_a_time_without_a_zone_is_refused(moment: datetime | str) -> None:
+    with pytest.raises(
+        ConfigurationError, match="since must say its time zone, as 2026-11-20T08:00:00Z does; got '2023-11-15"
+    ):
+        asked(since=moment)
+
+
+@pytest.mark.parametrize("moment", ["LATEST", "yesterday", "1700035200000", ""])
+def test_what_is_no_time_is_refused_with_where_positions_go(moment: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"until must be a datetime.* go into startingPosition and endingPosition"
+    ):
+        asked(until=moment)
+
+
+def test_a_start_is_given_once() -> None:
+    with pytest.raises(
+        ConfigurationError, match="got since='2023-11-15T08:00Z' and startingPosition; give one of the two"
+    ):
+        asked(since="2023-11-15T08:00Z", startingPosition="TRIM_HORIZON")
+
+
+def test_streams_and_other_options_of_a_batch_read() -> None:
+    options = asked(
+        streams=["orders", "clicks"], batch_maxRate="2m", batch_shardsPerTask=16, failOnDataLoss=False
+    ).source
+    assert options.streams == ("orders", "clicks")
+    assert (options.batch_rate, options.batch_shards_per_task, options.fail_on_data_loss) == (2 << 20, 16, False)
+
+
+def test_the_tip_is_that_of_the_call() -> None:
+    before = int(time.time() * 1000)
+    loaded = asked().source.loaded
+    assert loaded is not None
+    assert before <= loaded <= time.time() * 1000 + 1

@@ -1,0 +1,300 @@
+"""Plans a batch read: asks Kinesis for shards, retention and the time, and refuses what cannot be read as it was asked for.
+
+`stretches` decides what follows from the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.batch.server_time import ServerTime
+from kinesis_efo.batch.stretches import Side, Stretch, stretches
+from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.errors import ConfigurationError, DataLossError, ManifestError
+from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.kinesis.retention import written_at
+from kinesis_efo.kinesis.topology import ShardLister, Topology, explained
+from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.options import BatchOptions
+from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
+
+logger = logging.getLogger(__name__)
+
+SKEW_SECONDS: Final = 5.0
+"""So far, this machine's clock may be ahead of Kinesis': a time is waited for that is the future there."""
+
+_MARGIN_SECONDS: Final = 10.0
+"""Shards that were open so long before or after a time may have records of that time."""
+
+_TIP_MS: Final = 1_000
+
+
+def tip_at(loaded: float) -> Position:
+    """The tip of a stream for a read that was loaded then: so late that whatever was acknowledged before has arrived before it.
+
+    Args:
+        loaded: Epoch seconds.
+    """
+    return Position.at_timestamp(round(loaded * 1000) + _TIP_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What time it is for Kinesis.
+
+    Attributes:
+        latest: Epoch seconds, not earlier than Kinesis' clock.
+        ahead: Seconds by which this machine's clock is ahead of that.
+    """
+
+    latest: float
+    ahead: float
+
+
+async def plan(manifest: Manifest, options: BatchOptions, tip: Position, clock: Clock | None = None) -> list[Stretch]:
+    """Plan a read.
+
+    Args:
+        manifest: The streams to read.
+        options: The options of the read.
+        tip: What `LATEST` stands for.
+        clock: Time.
+
+    Raises:
+        ConfigurationError: Start and end cannot be read from or to, or name what does not exist.
+        StreamError: A stream cannot be asked for its shards.
+        DataLossError: The read begins before the stream's retention, and losses are errors.
+    """
+    clock = clock or SystemClock()
+    _check_names(manifest, options)
+    clients = AsyncClients(options.source.aws, manifest.region)
+    async with await clients.open("kinesis") as client:
+        server_time = ServerTime(client, clock)
+        lister = Topology(client, clock)
+        planned = await asyncio.gather(
+            *(
+                _plan_stream(ref, manifest.source, options, tip, lister, server_time, clock)
+                for ref in manifest.streams.values()
+            )
+        )
+    return [stretch for found in planned for stretch in found]
+
+
+async def _plan_stream(
+    ref: StreamRef,
+    source: str,
+    options: BatchOptions,
+    tip: Position,
+    lister: ShardLister,
+    server_time: ServerTime,
+    clock: Clock,
+) -> list[Stretch]:
+    shards = await explained(lister.shards(ref.stream_arn), ref, source)
+    now = Now(server_time.answered + 1, server_time.ahead)
+    planner = StreamPlanner(ref, source, options, tip, lister, now)
+    found = await planner.plan(shards)
+    # A start that is the future for Kinesis would be refused there.
+    newest = max((stretch.since or 0 for stretch in found), default=0)
+    await clock.sleep(min(SKEW_SECONDS, max(0.0, newest / 1000 - (now.latest - 1))))
+    return found
+
+
+class StreamPlanner:
+    """Plans the read of one stream.
+
+    Args:
+        ref: The stream.
+        source: Where its ARN came from, for messages.
+        options: The options of the read.
+        tip: What `LATEST` stands for.
+        lister: Knows the stream.
+        now: What time it is for Kinesis.
+    """
+
+    def __init__(
+        self, ref: StreamRef, source: str, options: BatchOptions, tip: Position, lister: ShardLister, now: Now
+    ) -> None:
+        self._ref = ref
+        self._source = source
+        self._tip = tip
+        self._lister = lister
+        self._now = now
+        self._fail = options.source.fail_on_data_loss
+        self._start = options.starts.of(ref.name) or TRIM_HORIZON
+        self._starts = {shard: position or TRIM_HORIZON for shard, position in options.starts.named(ref.name).items()}
+        self._at_tip = options.ends.of(ref.name) is None or None in options.ends.named(ref.name).values()
+        self._end = options.ends.of(ref.name) or tip
+        self._ends = {shard: position or tip for shard, position in options.ends.named(ref.name).items()}
+
+    async def plan(self, shards: list[Shard]) -> list[Stretch]:
+        """The stretches of the stream.
+
+        Args:
+            shards: As ListShards returned them.
+
+        Raises:
+            ConfigurationError, StreamError, DataLossError: As the function `plan`.
+        """
+        by_id = {shard.shard_id: shard for shard in shards}
+        self._check_clock()
+        self._check_ends(by_id)
+        self._check_starts(by_id)
+        self._check_order()
+        starts = await self._within_retention()
+        found = stretches(
+            self._ref.name,
+            shards,
+            Side(starts, self._starts, await self._open_at(starts, -_MARGIN_SECONDS)),
+            Side(self._end, self._ends, await self._open_at(self._end, _MARGIN_SECONDS)),
+        )
+        logger.info(
+            "stream %r: batch read of %d of %d shards from %s to %s%s",
+            self._ref.name, len(found), len(shards), _shown(starts), _shown(self._end),
+            f"; other positions for {', '.join(sorted({*self._starts, *self._ends}))}" if self._starts or self._ends else "",
+        )  # fmt: skip
+        return found
+
+    @property
+    def _where(self) -> str:
+        return f"stream {self._ref.name!r}: {self._ref.stream_arn} (from {self._source})"
+
+    def _check_clock(self) -> None:
+        ahead = (self._tip.value - _TIP_MS) / 1000 - self._now.latest
+        if ahead > SKEW_SECONDS and self._at_tip:
+            raise ConfigurationError(
+                f"{self._where}: the read was loaded {ahead:.0f} s ahead of Kinesis' clock, so that its tip lies in the future. Set the "
+                "clock of this machine, or give kinesis-efo option 'endingPosition' a time"
+            )
+        if self._now.ahead < -SKEW_SECONDS and self._at_tip:
+            logger.warning(
+                "%s: this machine's clock is %.0f s behind Kinesis', and so is the tip up to which is read",
+                self._where,
+                -self._now.ahead,
+            )
+
+    def _check_ends(self, shards: Mapping[str, Shard]) -> None:
+        for shard_id, end in self._ends.items():
+            if (shard := shards.get(shard_id)) is None:
+                raise self._unknown("endingPosition", shard_id, shards)
+            if end.is_end and shard.last is None:
+                raise ConfigurationError(
+                    f"{self._where}: kinesis-efo option 'endingPosition' names the end of shard {shard_id}, which is still open: "
+                    "LATEST is its tip"
+                )
+            number = end.sequence_number
+            written = None if number is None else written_at(number, shard_id, float("inf"))
+            if written is not None and written > self._now.latest + SKEW_SECONDS:
+                raise self._future(end, written, shard_id)
+        for end in (self._end, *self._ends.values()):
+            if (
+                end != self._tip
+                and end.kind is PositionKind.AT_TIMESTAMP
+                and end.value / 1000 > self._now.latest + SKEW_SECONDS
+            ):
+                raise self._future(end, end.value / 1000)
+
+    def _future(self, end: Position, when: float, shard_id: str = "") -> ConfigurationError:
+        return ConfigurationError(
+            f"{self._where}: kinesis-efo option 'endingPosition' must not lie in the future: {end}"
+            f"{f' of shard {shard_id}' if shard_id else ''} is {_time(when)}, and for Kinesis it is {_time(self._now.latest)}. "
+            "A batch read does not wait for records; spark.readStream does"
+        )
+
+    def _check_starts(self, shards: Mapping[str, Shard]) -> None:
+        # Shard ids grow, and are never reused. One below the newest has been trimmed.
+        newest = max(shards, default="")
+        for shard_id in self._starts:
+            if shard_id not in shards:
+                if shard_id > newest:
+                    raise self._unknown("startingPosition", shard_id, shards)
+                self._report_loss(f"shard {shard_id} does not exist any more: what lay in it is gone (retention)")
+
+    def _unknown(self, option: str, shard_id: str, shards: Iterable[str]) -> ConfigurationError:
+        known = sorted(shards)
+        few = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
+        return ConfigurationError(
+            f"{self._where}: kinesis-efo option {option!r} names shard {shard_id!r}, which it does not have (any more); it has {few}"
+        )
+
+    def _check_order(self) -> None:
+        for shard_id in (None, *self._starts, *self._ends):
+            start = self._starts.get(shard_id or "", self._start)
+            end = self._ends.get(shard_id or "", self._end)
+            if start.kind is end.kind and start.kind in _ORDERED and start.value > end.value:
+                raise ConfigurationError(
+                    f"{self._where}: {f'shard {shard_id}, ' if shard_id else ''}the end {_shown(end)} lies before the start "
+                    f"{_shown(start)}: set kinesis-efo options 'startingPosition' and 'endingPosition' the other way around"
+                )
+
+    async def _within_retention(self) -> Position:
+        """The start of the stream, and those of its shards: the horizon in place of times before it."""
+        times = [
+            position for position in (self._start, *self._starts.values()) if position.kind is PositionKind.AT_TIMESTAMP
+        ]
+        if not times:
+            return self._start
+        earliest = min(position.value for position in times) / 1000
+        if self._now.latest - earliest <= _SHORTEST_RETENTION:
+            return self._start
+        retention = await explained(self._lister.retention(self._ref.stream_arn), self._ref, self._source)
+        horizon = self._now.latest - retention
+        if earliest >= horizon:
+            return self._start
+        created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
+        if created < horizon:
+            self._report_loss(
+                f"the read begins at {_time(earliest)}, and the stream keeps its records for {retention / 3600:g} h only: what came "
+                f"before {_time(horizon)} is gone, if there was anything"
+            )
+        self._starts = {shard: self._or_horizon(position, horizon) for shard, position in self._starts.items()}
+        return self._or_horizon(self._start, horizon)
+
+    def _or_horizon(self, position: Position, horizon: float) -> Position:
+        early = position.kind is PositionKind.AT_TIMESTAMP and position.value / 1000 < horizon
+        return TRIM_HORIZON if early else position
+
+    def _report_loss(self, what: str) -> None:
+        message = f"{self._where}: {what}"
+        if self._fail:
+            raise DataLossError(f"{message}. Set kinesis-efo option 'failOnDataLoss' to false to go on without it")
+        logger.warning("%s; going on without it, as option failOnDataLoss=false asks", message)
+
+    async def _open_at(self, position: Position, margin: float) -> list[str] | None:
+        """The shards that were open at a time; None where that is not known, or so recent that all may have been."""
+        at = position.value / 1000 + margin
+        if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now.latest - _MARGIN_SECONDS:
+            return None
+        opened = await explained(
+            self._lister.shards_open_at(self._ref.stream_arn, round(at * 1000)), self._ref, self._source
+        )
+        return None if opened is None else [shard.shard_id for shard in opened]
+
+
+def _check_names(manifest: Manifest, options: BatchOptions) -> None:
+    for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.ends)):
+        if unknown := sorted(bounds.names - manifest.streams.keys()):
+            raise ManifestError(
+                f"kinesis-efo option {option!r} names {', '.join(map(repr, unknown))}, "
+                f"but the read is of {', '.join(map(repr, sorted(manifest.streams)))} (from {manifest.source})"
+            )
+
+
+def _shown(position: Position) -> str:
+    return _time(position.value / 1000) if position.kind is PositionKind.AT_TIMESTAMP else str(position)
+
+
+def _time(epoch: float) -> str:
+    try:
+        return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return f"{epoch:.3f} s"
+
+
+_SHORTEST_RETENTION: Final = 24 * 3600.0 - 60
+_ORDERED: Final = (PositionKind.AT_TIMESTAMP, PositionKind.AFTER)

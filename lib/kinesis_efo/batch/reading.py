@@ -1,0 +1,314 @@
+"""Reads stretches in a task: with GetRecords, all of them at a time, each at its shard's pace.
+
+The network has a thread of its own, so that records come while others are decoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from aiobotocore.config import AioConfig
+
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.batch.ending import first_position, is_complete, last_arrival, rows_of
+from kinesis_efo.batch.server_time import ServerTime
+from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.errors import DataLossError
+from kinesis_efo.kinesis.events import Event
+from kinesis_efo.kinesis.polling import POLLING_CONFIG, Pace, PollingTransport, polling_limits
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.transport import Unlimited
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.options import Deaggregation, SourceOptions
+from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey
+
+logger = logging.getLogger(__name__)
+
+WORD_SECONDS: Final = 10.0
+"""So often, the log says how far each shard is."""
+
+CALLS_PER_MEBIBYTE: Final = 2
+"""GetRecords for each MiB of `batch.maxRate`: less than the half of what a shard allows, with the default."""
+
+_LARGEST_ANSWER: Final = 4 << 20
+_AT_TIP_SECONDS: Final = 0.5
+_WAITING_EVENTS: Final = 2
+
+
+class Portion(NamedTuple):
+    """Some records of a stretch.
+
+    Attributes:
+        stretch: The stretch.
+        after: How far its shard was read before.
+        event: The records, raw.
+    """
+
+    stretch: Stretch
+    after: Position
+    event: Event
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a stretch was read, for the log.
+
+    Attributes:
+        stretch: The stretch.
+        records: Kinesis records read.
+        bytes: Bytes of their JSON.
+        arrived: When the last one arrived, epoch milliseconds.
+        behind: Milliseconds behind the tip.
+    """
+
+    stretch: Stretch
+    records: int = 0
+    bytes: int = 0
+    arrived: float | None = None
+    behind: int | None = None
+
+    def add(self, event: Event) -> None:
+        """Count an event."""
+        self.records += event.head.records
+        self.bytes += len(event.payload)
+        self.behind = event.head.millis_behind
+        if event.head.records:
+            self.arrived = last_arrival(event.payload)
+
+    def __str__(self) -> str:
+        at = f", at {_text(self.arrived)}" if self.arrived is not None else ""
+        until = f" of {_text(self.stretch.until)}" if self.stretch.until is not None else ""
+        behind = f", {self.behind / 1000:.0f} s behind the tip" if self.behind else ""
+        return f"{self.stretch.key}: {self.records:,} records, {self.bytes / 1e6:.1f} MB{at}{until}{behind}"
+
+
+def pace_of(rate: int) -> Pace:
+    """The pace for so many bytes a second.
+
+    >>> pace_of(1 << 20).call_seconds
+    0.5
+    """
+    return Pace(
+        call_seconds=(1 << 20) / rate / CALLS_PER_MEBIBYTE,
+        bytes_per_second=rate,
+        answer_bytes=min(rate, _LARGEST_ANSWER),
+    )
+
+
+class _Complete(Exception):
+    """All rows of a stretch were read."""
+
+
+class _Sink(Unlimited):
+    """Takes the events of one shard until its stretch is complete; implements `EventSink`."""
+
+    def __init__(
+        self, progress: Progress, server_time: Callable[[], float], take: Callable[[Portion], Awaitable[None]]
+    ) -> None:
+        self._progress = progress
+        self._stretch = progress.stretch
+        self._server_time = server_time
+        self._take = take
+        self._after = progress.stretch.start
+
+    def release(self) -> None:
+        """See `EventSink`."""
+
+    async def admit(self, event: Event) -> None:
+        """See `EventSink`."""
+        # Before anything is awaited: the time is that of this event.
+        complete = is_complete(self._stretch, event, self._server_time())
+        self._progress.add(event)
+        if event.head.records:
+            await self._take(Portion(self._stretch, self._after, event))
+        if not event.head.still:
+            self._after = event.through
+        if complete:
+            raise _Complete
+
+
+async def read_stretch(
+    stream: Stream,
+    progress: Progress,
+    server_time: Callable[[], float],
+    take: Callable[[Portion], Awaitable[None]],
+    *,
+    fail_on_data_loss: bool,
+) -> None:
+    """Read one stretch to its end.
+
+    Args:
+        stream: Its stream; no other shard is read through it.
+        progress: Its progress, which is updated.
+        server_time: When Kinesis gave its last answer, epoch seconds.
+        take: Takes the records; may wait.
+        fail_on_data_loss: Whether a shard that is gone is an error.
+
+    Raises:
+        StreamError: The shard cannot be read.
+        DataLossError: Records are gone that lie in the stretch.
+    """
+    stretch = progress.stretch
+    sink = _Sink(progress, server_time, take)
+    since = None if stretch.since is None else stretch.since / 1000
+    try:
+        await stream.subscribe(stretch.key.shard, first_position(stretch), sink, read_until=since).run()
+    except _Complete:
+        pass
+    except DataLossError as error:
+        if fail_on_data_loss:
+            raise
+        logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error)
+
+
+class Reading:
+    """The rows of some stretches, as they come.
+
+    Args:
+        stretches: What to read; at most one stretch for each shard.
+        manifest: Names their streams.
+        options: The options of the read.
+        clock: Time.
+        word_every: Seconds between two lines in the log for each shard.
+        left_out: Called with KPL aggregates that are left out; None: they are only logged.
+    """
+
+    def __init__(
+        self,
+        stretches: Sequence[Stretch],
+        manifest: Manifest,
+        options: SourceOptions,
+        clock: Clock | None = None,
+        word_every: float = WORD_SECONDS,
+        left_out: Callable[[ShardKey, int], None] | None = None,
+    ) -> None:
+        self._stretches = stretches
+        self._manifest = manifest
+        self._options = options
+        self._clock = clock or SystemClock()
+        self._word_every = word_every
+        self._left_out = left_out
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read. The rows of each shard come in order, those of several shards in any.
+
+        Raises:
+            StreamError: A shard cannot be read.
+            DataLossError: Records are gone that lie in a stretch.
+            FrameError: An answer of Kinesis cannot be decoded.
+        """
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="kinesis-efo batch", daemon=True)
+        thread.start()
+        portions: asyncio.Queue[Portion | None] = asyncio.Queue(_WAITING_EVENTS)
+        reading = asyncio.run_coroutine_threadsafe(self._read(portions), loop)
+        try:
+            while (portion := asyncio.run_coroutine_threadsafe(portions.get(), loop).result()) is not None:
+                yield from self._rows(portion)
+            reading.result()
+        finally:
+            reading.cancel()
+            asyncio.run_coroutine_threadsafe(_quiet(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    def _rows(self, portion: Portion) -> Iterator[pa.RecordBatch]:
+        stretch = portion.stretch
+        through = stretch.end if stretch.end.kind is PositionKind.AFTER else SHARD_END
+        for batch in decode(
+            [portion.event.payload],
+            stretch.key,
+            portion.after,
+            through,
+            deaggregate=self._options.deaggregate is not Deaggregation.OFF,
+            hash_range=None if self._options.deaggregate is Deaggregation.ALL else stretch.hash_range,
+            left_out=self._left_out,
+        ):
+            if (rows := rows_of(stretch, batch)).num_rows:
+                yield rows
+
+    async def _read(self, portions: asyncio.Queue[Portion | None]) -> None:
+        began = self._clock.monotonic()
+        progress = [Progress(stretch) for stretch in self._stretches]
+        word = asyncio.create_task(self._say(progress))
+        try:
+            clients = AsyncClients(self._options.aws, self._manifest.region)
+            async with asyncio.TaskGroup() as group:
+                for each in progress:
+                    group.create_task(self._read_one(clients, each, portions.put))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            word.cancel()
+            await portions.put(None)
+        for each in progress:
+            logger.info("%s: complete after %.1f s", each, self._clock.monotonic() - began)
+
+    async def _read_one(
+        self, clients: AsyncClients, progress: Progress, take: Callable[[Portion], Awaitable[None]]
+    ) -> None:
+        async with self._access(clients, progress.stretch) as (stream, server_time):
+            await read_stretch(
+                stream,
+                progress,
+                lambda: server_time.answered,
+                take,
+                fail_on_data_loss=self._options.fail_on_data_loss,
+            )
+
+    async def _say(self, progress: Sequence[Progress]) -> None:
+        while True:
+            await self._clock.sleep(self._word_every)
+            for each in progress:
+                logger.info("%s", each)
+
+    @asynccontextmanager
+    async def _access(self, clients: AsyncClients, stretch: Stretch) -> AsyncIterator[tuple[Stream, ServerTime]]:
+        """The stream of a stretch, with a client for this shard alone: the time of an answer must not be that of another."""
+        options = self._options
+        ref = self._manifest.streams[stretch.key.stream]
+        async with AsyncExitStack() as stack:
+            control = await stack.enter_async_context(await clients.open("kinesis"))
+            config = AioConfig(**POLLING_CONFIG, max_pool_connections=2)
+            reader = await stack.enter_async_context(await clients.open("kinesis", config))
+            transport = PollingTransport(reader, self._clock, _AT_TIP_SECONDS, partial(pace_of, options.batch_rate))
+            yield (
+                Stream(
+                    ref,
+                    transport,
+                    Topology(control, self._clock),
+                    options.retry,
+                    self._manifest.source,
+                    self._clock,
+                    polling_limits(KINESIS_LIMITS),
+                    fail_on_data_loss=options.fail_on_data_loss,
+                ),
+                ServerTime(reader, self._clock),
+            )
+
+
+async def _quiet() -> None:
+    """Wait for every other task of the loop, which have been cancelled or are done."""
+    me = asyncio.current_task()
+    others = [task for task in asyncio.all_tasks() if task is not me]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _text(epoch_ms: float) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

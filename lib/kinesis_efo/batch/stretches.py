@@ -1,0 +1,156 @@
+"""Decides what a batch read reads of each shard of a stream. Pure.
+
+A stretch of time is half open, and a row belongs to it by its own arrival time: what two readers see of `[8:00, 9:00)` and
+`[9:00, 10:00)` is each row of these two hours once, however Kinesis finds a time, and however parents and children overlap in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What is read of one shard.
+
+    Attributes:
+        key: The shard.
+        hash_range: First and last hash key of the shard.
+        start: Behind the start lies what is read: `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`.
+        end: Up to here: `AT_TIMESTAMP`, which is exclusive, or `AFTER` or `SHARD_END`, which are inclusive.
+    """
+
+    key: ShardKey
+    hash_range: tuple[int, int]
+    start: Position
+    end: Position
+
+    def __str__(self) -> str:
+        return f"{self.key} from {self.start} to {self.end}"
+
+    @property
+    def since(self) -> int | None:
+        """Rows that arrived earlier do not belong to it, epoch milliseconds; None: the start is no time."""
+        return self.start.value if self.start.kind is PositionKind.AT_TIMESTAMP else None
+
+    @property
+    def until(self) -> int | None:
+        """Rows that arrived then or later do not belong to it, epoch milliseconds; None: the end is no time."""
+        return self.end.value if self.end.kind is PositionKind.AT_TIMESTAMP else None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The start or the end of what is read of one stream.
+
+    Attributes:
+        everywhere: The position for all shards that are not named.
+        named: The positions of single shards.
+        open_then: Shards that were open at `everywhere`, give or take some seconds; None: all may have been.
+    """
+
+    everywhere: Position
+    named: Mapping[str, Position]
+    open_then: Collection[str] | None = None
+
+
+def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:
+    """The stretches of a stream, parents before children.
+
+    A shard that is named as a start or an end stands for its place in the lineage: nothing is read of the ancestors of a start, nor of
+    the descendants of an end at a sequence number.
+
+    Args:
+        stream: Logical name.
+        shards: All that Kinesis lists.
+        start: Where to begin.
+        end: Where to end; without a position that stands for the tip.
+
+    >>> parent = Shard("p", (), (0, 9), first=1, last=5)
+    >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
+    >>> tip = Side(Position.at_timestamp(99), {})
+    >>> for stretch in stretches("orders", [right, left, parent], Side(TRIM_HORIZON, {"l": Position.after(7)}), tip):
+    ...     print(stretch)
+    orders:l from AFTER:7 to AT_TIMESTAMP:99
+    orders:r from TRIM_HORIZON to AT_TIMESTAMP:99
+    >>> for stretch in stretches("orders", [right, left, parent], Side(TRIM_HORIZON, {}), Side(tip.everywhere, {"p": Position.after(3)})):
+    ...     print(stretch)
+    orders:p from TRIM_HORIZON to AFTER:3
+    """
+    # A child is created after its parents, so its sequence numbers begin behind theirs.
+    ordered = sorted(shards, key=lambda shard: (shard.first, shard.shard_id))
+    begins, finishes = _begins(ordered, start), _finishes(ordered, end)
+    found = []
+    for shard in ordered:
+        begin, finish = begins.get(shard.shard_id), finishes.get(shard.shard_id)
+        if begin is not None and finish is not None and begin != finish:
+            found.append(Stretch(ShardKey(stream, shard.shard_id), shard.hash_range, begin, finish))
+    return found
+
+
+def _begins(ordered: list[Shard], start: Side) -> dict[str, Position]:
+    """Where each shard begins; shards that lie before the start are left out."""
+    passed = _ancestors(ordered, start.named)
+    reachable = None if start.open_then is None else _with_descendants(ordered, start.open_then)
+    found: dict[str, Position] = {}
+    behind = dict(start.named)
+    for shard in ordered:
+        name = shard.shard_id
+        if name not in start.named and (inherited := [behind[parent] for parent in shard.parents if parent in behind]):
+            behind[name] = _earliest(inherited)
+        if name in behind:
+            found[name] = behind[name]
+        elif name not in passed and (reachable is None or name in reachable):
+            found[name] = start.everywhere
+    return found
+
+
+def _finishes(ordered: list[Shard], end: Side) -> dict[str, Position]:
+    """Where each shard ends; shards that lie behind the end are left out."""
+    reachable = None if end.open_then is None else _ancestors(ordered, end.open_then) | set(end.open_then)
+    found: dict[str, Position] = {}
+    cut: dict[str, Position] = {}
+    beyond: set[str] = set()
+    for shard in ordered:
+        name = shard.shard_id
+        if name in end.named:
+            found[name] = end.named[name]
+            if found[name].kind is PositionKind.AT_TIMESTAMP:
+                cut[name] = found[name]
+            elif not found[name].is_end:
+                beyond.add(name)
+        elif not beyond.isdisjoint(shard.parents):
+            beyond.add(name)
+        elif inherited := [cut[parent] for parent in shard.parents if parent in cut]:
+            found[name] = cut[name] = min(inherited, key=lambda position: position.value)
+        elif reachable is None or name in reachable:
+            found[name] = end.everywhere
+    return found
+
+
+def _earliest(positions: Collection[Position]) -> Position:
+    """Where a child begins whose parents begin there: at the same time, or with its first record."""
+    if all(position.kind is PositionKind.AT_TIMESTAMP for position in positions):
+        return min(positions, key=lambda position: position.value)
+    return TRIM_HORIZON
+
+
+def _ancestors(ordered: list[Shard], shard_ids: Iterable[str]) -> set[str]:
+    wanted = set(shard_ids)
+    found: set[str] = set()
+    for shard in reversed(ordered):
+        if shard.shard_id in wanted or shard.shard_id in found:
+            found.update(shard.parents)
+    return found
+
+
+def _with_descendants(ordered: list[Shard], shard_ids: Iterable[str]) -> set[str]:
+    found = set(shard_ids)
+    for shard in ordered:
+        if not found.isdisjoint(shard.parents):
+            found.add(shard.shard_id)
+    return found

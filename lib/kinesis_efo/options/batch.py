@@ -1,0 +1,85 @@
+"""The options of a batch read: those of the source, with a start and an end of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from kinesis_efo.errors import OptionsError
+from kinesis_efo.options.bounds import Bounds, starts
+from kinesis_efo.options.source import BATCH, SourceOptions
+from kinesis_efo.options.table import Refused
+from kinesis_efo.positions import TRIM_HORIZON
+
+STARTS_RULE = (
+    "TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or AFTER:<sequence number> "
+    "for a shard"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """What a batch read is asked for.
+
+    Attributes:
+        source: The options that streaming queries have as well.
+        starts: Where it begins.
+        ends: Where it ends.
+    """
+
+    source: SourceOptions = field(default_factory=SourceOptions)
+    starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
+
+    @property
+    def ends(self) -> Bounds:
+        """Where it ends."""
+        return self.source.ends
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> BatchOptions:
+        """Parse the options that Spark passes. Names are case-insensitive.
+
+        Raises:
+            OptionsError: One or more options are wrong, unknown or missing, or not for batch reads; the message names all of them.
+
+        >>> BatchOptions.parse({"manifest": "m.json", "startingPosition": "LATEST"})
+        Traceback (most recent call last):
+            ...
+        kinesis_efo.errors.OptionsError: kinesis-efo option 'startingPosition' must be where there is something to read: \
+TRIM_HORIZON or AT_TIMESTAMP:<time>. Behind the tip there is nothing yet; spark.readStream reads what comes; got 'LATEST'
+        """
+        given = {name.lower(): text for name, text in options.items()}
+        start = given.pop("startingposition", "TRIM_HORIZON")
+        faults: list[str] = []
+        begin = Bounds(TRIM_HORIZON)
+        try:
+            begin = starts(start)
+        except ValueError as error:
+            reason = str(error) if isinstance(error, Refused) else f"must be {STARTS_RULE}"
+            faults.append(f"kinesis-efo option 'startingPosition' {reason}; got {start!r}")
+        faults += _not_for_batches(given)
+        try:
+            source = SourceOptions.parse({**given, BATCH: "true"})
+        except OptionsError as error:
+            raise OptionsError([*faults, *error.faults]) from None
+        if faults:
+            raise OptionsError(faults)
+        # Without a consumer: GetRecords reads the streams.
+        return cls(replace(source, read_mode="polling"), begin)
+
+
+def are_for_batch(options: Iterable[str]) -> bool:
+    """Whether options can only be meant for a batch read: Spark does not say at `load()` what is loaded.
+
+    Args:
+        options: Their names, in any case.
+    """
+    return any(name.lower() == BATCH or name.lower().startswith("batch.") for name in options)
+
+
+def _not_for_batches(given: Mapping[str, str]) -> Iterator[str]:
+    if given.get("readmode", "polling").strip().lower() == "efo":
+        yield (
+            "kinesis-efo option 'readMode' must be polling in a batch read, which has no consumer: each would need one of its own, "
+            "since that of a running query is taken. Leave the option out; got 'efo'"
+        )

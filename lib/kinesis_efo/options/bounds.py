@@ -1,0 +1,129 @@
+"""Where a batch read begins and ends: one position for everything, or JSON with one for each stream or shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from kinesis_efo.options.table import Refused
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
+from kinesis_efo.units import parse_time
+
+EVERY: Final = "*"
+"""Stands for every stream, or every shard of a stream, that is not named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Positions of one side of a stretch. None is the tip of the stream, as it is when the read is planned.
+
+    Attributes:
+        everywhere: Where nothing else is said.
+        streams: By logical name, for all shards that are not named.
+        shards: By shard.
+    """
+
+    everywhere: Position | None = None
+    streams: Mapping[str, Position | None] = field(default_factory=dict)
+    shards: Mapping[ShardKey, Position | None] = field(default_factory=dict)
+
+    def of(self, stream: str) -> Position | None:
+        """The position of a stream's shards that are not named."""
+        return self.streams.get(stream, self.everywhere)
+
+    def named(self, stream: str) -> dict[str, Position | None]:
+        """The positions of a stream's shards that are named."""
+        return {key.shard: position for key, position in self.shards.items() if key.stream == stream}
+
+    @property
+    def names(self) -> set[str]:
+        """The streams that are named."""
+        return {*self.streams, *(key.stream for key in self.shards)}
+
+
+def starts(text: str) -> Bounds:
+    """Where batch reads begin.
+
+    Raises:
+        ValueError: The text is nothing of the kind.
+
+    >>> starts("TRIM_HORIZON").of("orders")
+    Position(kind=<PositionKind.TRIM_HORIZON: 'TRIM_HORIZON'>, value=0, sub=0)
+    >>> str(starts('{"orders": {"shardId-000000000003": "AFTER:42"}}').shards["orders", "shardId-000000000003"])
+    'AFTER:42'
+    """
+    return _bounds(text, _start, TRIM_HORIZON)
+
+
+def ends(text: str) -> Bounds:
+    """Where batch reads end.
+
+    Raises:
+        ValueError: The text is nothing of the kind.
+
+    >>> ends("LATEST")
+    Bounds(everywhere=None, streams={}, shards={})
+    """
+    return _bounds(text, _end, None)
+
+
+def _bounds(text: str, read: Callable[[str, bool], Position | None], default: Position | None) -> Bounds:
+    if not text.lstrip().startswith("{"):
+        return Bounds(read(text.strip(), False))
+    try:
+        given = msgspec.json.decode(text, type=dict[str, str | dict[str, str]])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise ValueError(text) from None
+    everywhere, streams, shards = default, {}, {}
+    for stream, positions in given.items():
+        if stream == EVERY:
+            if isinstance(positions, dict):
+                raise ValueError(text)
+            everywhere = read(positions, False)
+        elif isinstance(positions, str):
+            streams[stream] = read(positions, False)
+        else:
+            for shard, position in positions.items():
+                if shard == EVERY:
+                    streams[stream] = read(position, False)
+                else:
+                    shards[ShardKey(stream, shard)] = read(position, True)
+    return Bounds(everywhere, streams, shards)
+
+
+def _start(text: str, of_shard: bool) -> Position:
+    match text.upper():
+        case "LATEST":
+            raise Refused(
+                "must be where there is something to read: TRIM_HORIZON or AT_TIMESTAMP:<time>. "
+                "Behind the tip there is nothing yet; spark.readStream reads what comes"
+            )
+        case "LEASES":
+            raise Refused("must be TRIM_HORIZON or AT_TIMESTAMP:<time>: a batch read knows no leases")
+        case "TRIM_HORIZON":
+            return TRIM_HORIZON
+    return _time_or_number(text, of_shard, (PositionKind.AFTER, PositionKind.INSIDE))
+
+
+def _end(text: str, of_shard: bool) -> Position | None:
+    match text.upper():
+        case "LATEST":
+            return None
+        case "TRIM_HORIZON":
+            raise Refused("must be LATEST or AT_TIMESTAMP:<time>: before the horizon there is nothing")
+        case "SHARD_END" if of_shard:
+            return SHARD_END
+    return _time_or_number(text, of_shard, (PositionKind.AFTER,))
+
+
+def _time_or_number(text: str, of_shard: bool, numbers: tuple[PositionKind, ...]) -> Position:
+    name, _, rest = text.partition(":")
+    if name.upper() == "AT_TIMESTAMP":
+        return Position.at_timestamp(parse_time(rest))
+    position = Position.parse(text)
+    if not of_shard or position.kind not in numbers:
+        raise ValueError(text)
+    return position

@@ -1,0 +1,100 @@
+"""Stretches read from the local AWS over real HTTP, and what is left when nobody wants the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+
+from kinesis_efo.batch.planning import plan, tip_at
+from kinesis_efo.batch.reading import Reading
+from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.errors import AccessRefusedError
+from kinesis_efo.local import AwsError, NoFaults, Request
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.options import AwsSettings, BatchOptions
+
+from .conftest import Bench
+
+Local = Callable[..., Bench]
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+
+
+class Read:
+    """A batch read of a bench's stream."""
+
+    def __init__(self, bench: Bench, shards: int = 1, **options: str) -> None:
+        self.bench = bench
+        ref = replace(bench.stream(shards), consumer_arn=None)
+        self.manifest = Manifest("lake", "dev", "us-east-1", "", {"orders": ref}, "m.json", {"orders": ref.stream_name})
+        parsed = BatchOptions.parse({"manifest": "m.json", "batch.maxRate": "1g", **options})
+        aws = AwsSettings(endpoint_url=bench.aws.endpoint_url)
+        self.options = replace(parsed, source=replace(parsed.source, aws=aws))
+
+    async def plan(self) -> list[Stretch]:
+        return await plan(self.manifest, self.options, tip_at(time.time()))
+
+    def reading(self, stretches: list[Stretch], word_every: float = 10.0) -> Reading:
+        return Reading(stretches, self.manifest, self.options.source, word_every=word_every)
+
+
+def ours() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if "kinesis-efo batch" in thread.name]
+
+
+def test_all_shards_of_a_task_are_read_at_a_time(local: Local, caplog: pytest.LogCaptureFixture) -> None:
+    bench = local()
+    read = Read(bench, 4)
+    bench.put(*(f"k{n}" for n in range(200)), data=bytes(100))
+    caplog.set_level("INFO", "kinesis_efo.batch")
+    planned = asyncio.run(read.plan())
+    began = time.monotonic()
+    batches = list(read.reading(planned, word_every=0.5).batches())
+    assert time.monotonic() - began < 8, "each of four waits for the tip, all at a time"
+    assert sorted(chain(*(batch["partitionKey"].to_pylist() for batch in batches))) == sorted(
+        f"k{n}" for n in range(200)
+    )
+    for stretch in planned:
+        lines = [line for line in caplog.messages if line.startswith(f"{stretch.key}: ")]
+        assert len(lines) >= 2
+        assert "complete after" in lines[-1]
+    assert not ours()
+
+
+def test_what_nobody_wants_any_more_is_not_read(local: Local) -> None:
+    bench = local()
+    read = Read(bench)
+    for _ in range(20):
+        bench.put(*("k" * 500), data=bytes(5_000))
+    batches = read.reading(asyncio.run(read.plan())).batches()
+    assert next(batches).num_rows
+    batches.close()
+    assert not ours()
+    asked = bench.aws.kinesis.calls("GetRecords")
+    assert asked < 30, "50 MB are more than 30 answers"
+    time.sleep(0.2)
+    assert bench.aws.kinesis.calls("GetRecords") == asked
+
+
+class Denied(NoFaults):
+    async def before(self, request: Request) -> None:
+        if request.operation == "GetRecords":
+            raise AwsError("AccessDeniedException", "User: x is not authorized to perform: kinesis:GetRecords")
+
+
+def test_an_error_of_a_shard_reaches_the_task_and_ends_the_others(local: Local) -> None:
+    bench = local(faults=Denied())
+    read = Read(bench, 3)
+    with pytest.raises(AccessRefusedError, match="kinesis:GetRecords"):
+        list(read.reading(asyncio.run(read.plan())).batches())
+    assert not ours()

@@ -1,0 +1,233 @@
+"""Batch reads, as a real Spark shows them: the rows of a streaming query, an end that stays, limits, and what is refused."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
+from pyspark import InheritableThread
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+import kinesis_efo
+from tests.support.world import World, wait_for_rows, wait_until
+
+from .conftest import Queries
+
+pytestmark = pytest.mark.spark
+MakeWorld = Callable[..., World]
+
+QUICK = {"batch.maxRate": "2m"}
+"""As fast as Kinesis allows; tests of the limits leave it out."""
+
+
+def load(spark: SparkSession, w: World, **options: str) -> DataFrame:
+    given = {"manifest": str(w.manifest), "endpointUrl": w.aws.endpoint_url, **options}
+    return spark.read.format("kinesis-efo").options(**given).load()
+
+
+def numbered(first: int, count: int, size: int = 8) -> list[tuple[str, bytes]]:
+    return [(f"k{n % 13}", b"%08d" % n + bytes(size - 8)) for n in range(first, first + count)]
+
+
+def numbers(rows: list[Row]) -> list[int]:
+    return sorted(int(bytes(row["data"])[:8]) for row in rows)
+
+
+def alike(rows: list[Row]) -> Counter[tuple[Any, ...]]:
+    """The rows, however often each; Spark 4.0 gives binary columns as `bytearray`."""
+    return Counter((bytes(row["data"]), *row[1:7]) for row in rows)
+
+
+def calls(w: World) -> list[Any]:
+    """The calls to Kinesis so far that read the world's stream."""
+    return [
+        call
+        for call in list(w.aws.kinesis.trace)
+        if (call.params.get("StreamARN") or "").endswith(f"/{w.streams['orders']}")
+    ]
+
+
+def test_the_rows_are_those_of_a_streaming_query_over_a_split_and_a_merge(
+    spark: SparkSession, world: MakeWorld, queries: Queries
+) -> None:
+    w = world({"orders": 2})
+    put = w.put(numbered(0, 300))
+    first, _ = (shard["ShardId"] for shard in w.shards())
+    w.kinesis.split_shard(StreamName=w.streams["orders"], ShardToSplit=first, NewStartingHashKey=str(2**125))
+    w.wait_active()
+    aggregator = RecordAggregator()
+    for key, data in numbered(300, 10):
+        # All of one hash key, so that the aggregate belongs to one shard whatever becomes of the shards.
+        aggregator.add_user_record(key, data, "1")
+    key, hash_key, data = aggregator.clear_and_get().get_contents()
+    w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey=key, ExplicitHashKey=hash_key, Data=data)
+    put += 10 + w.put(numbered(310, 300))
+    left, right = (shard["ShardId"] for shard in w.shards() if shard.get("ParentShardId") == first)
+    w.kinesis.merge_shards(StreamName=w.streams["orders"], ShardToMerge=left, AdjacentShardToMerge=right)
+    w.wait_active()
+    middle = datetime.now(UTC)
+    wait_until(lambda: datetime.now(UTC) - middle > timedelta(milliseconds=10))
+    put += w.put(numbered(610, 300))
+
+    query = queries.start(queries.load(w), "streamed")
+    wait_for_rows(query, put)
+    query.stop()
+    streamed = alike(spark.table("streamed0").collect())
+    assert len(w.shards()) == 5
+    assert len(streamed) == put == 910
+
+    at = {"batch_maxRate": "2m", "endpointUrl": w.aws.endpoint_url}
+    before = kinesis_efo.read(
+        spark, manifest=str(w.manifest), streams="orders", until=middle, batch_shardsPerTask=2, **at
+    )
+    behind = kinesis_efo.read(spark, manifest=str(w.manifest), streams=["orders"], since=middle.isoformat(), **at)
+    rows = before.selectExpr("*", "spark_partition_id() as task").collect(), behind.collect()
+    assert [numbers(some) for some in rows] == [list(range(610)), list(range(610, 910))]
+    assert len({row["task"] for row in rows[0]}) in (2, 3), "five shards, two for each task"
+    assert alike(rows[0]) + alike(rows[1]) == streamed
+
+
+def test_every_action_sees_the_same_end_and_a_new_load_a_new_one(spark: SparkSession, world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(0, 50))
+    df = load(spark, w, **QUICK)
+    loaded = time.time()
+    assert numbers(df.collect()) == list(range(50)), "what was acknowledged before load() is there"
+    wait_until(lambda: time.time() > loaded + 1.2)
+    w.put(numbered(50, 50))
+    assert df.count() == 50
+    assert df.filter("partitionKey <> 'k0'").count() + df.filter("partitionKey = 'k0'").count() == 50
+    assert df.union(df).count() == 100
+    assert load(spark, w, **QUICK).count() == 100
+
+
+def test_one_shard_is_read_between_two_numbers(spark: SparkSession, world: MakeWorld) -> None:
+    w = world()
+    answers = [
+        w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey=key, Data=data)
+        for key, data in numbered(0, 20)
+    ]
+    (shard,) = {answer["ShardId"] for answer in answers}
+    fifth, ninth = (answers[index]["SequenceNumber"] for index in (5, 9))
+    df = load(
+        spark,
+        w,
+        **QUICK,
+        startingPosition=f'{{"orders": {{"{shard}": "AFTER:{fifth}"}}}}',
+        endingPosition=f'{{"orders": {{"{shard}": "AFTER:{ninth}"}}}}',
+    )
+    assert numbers(df.collect()) == [6, 7, 8, 9]
+
+
+def test_a_task_that_fails_half_way_reads_the_same_rows_again(
+    spark: SparkSession, world: MakeWorld, tmp_path: Path
+) -> None:
+    w = world()
+    w.put(numbered(0, 15_000, size=80))
+    flag = tmp_path / "failed"
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            if not flag.exists():
+                flag.touch()
+                raise RuntimeError("the first batch is through")
+
+    df = load(spark, w, **QUICK)
+    assert numbers(df.mapInArrow(fail_once, df.schema).collect()) == list(range(15_000))
+    assert flag.exists()
+
+
+def test_a_shard_is_asked_twice_a_second_and_nothing_else_is_asked_for(spark: SparkSession, world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(0, 2_500, size=1_000))
+    already = len(calls(w))
+    assert load(spark, w).count() == 2_500
+    made = calls(w)[already:]
+    asked = [call.time for call in made if call.operation == "GetRecords"]
+    assert min(later - earlier for earlier, later in pairwise(asked)) > 0.45
+    assert asked[-1] - asked[0] > 1.3, "2.5 MB take their time at 1 MiB a second"
+    assert {call.operation for call in made} == {"ListShards", "GetShardIterator", "GetRecords"}
+    assert {call.outcome for call in made} == {"ok"}
+    assert w.leases() == {}
+
+
+def test_a_cancelled_job_stops_reading(spark: SparkSession, world: MakeWorld) -> None:
+    w = world({"orders": 2})
+    w.put(numbered(0, 40_000, size=1_000))
+    ended: list[Exception] = []
+
+    def count() -> None:
+        spark.sparkContext.setJobGroup("batch", "reads for 20 s")
+        try:
+            load(spark, w).count()
+        except Exception as error:
+            ended.append(error)
+
+    thread = InheritableThread(target=count)
+    thread.start()
+    wait_until(lambda: sum(call.operation == "GetRecords" for call in calls(w)) > 4, 60, "a job that reads")
+    cancelled = time.time()
+    spark.sparkContext.cancelJobGroup("batch")
+    thread.join(30)
+    assert "cancelled" in str(ended[0])
+    wait_until(lambda: time.time() > cancelled + 6, 20)
+    assert max(call.time for call in calls(w)) < cancelled + 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingPosition": "LATEST"}, "Behind the tip there is nothing yet"),
+        ({"readMode": "efo"}, "'readMode' must be polling in a batch read, which has no consumer"),
+        ({"endingPosition": "AT_TIMESTAMP:2999-01-01T00:00:00Z"}, "'endingPosition' must not lie in the future"),
+        ({"startingPosition": "AT_TIMESTAMP:2020-01-01T00:00:00Z", "endingPosition": "AT_TIMESTAMP:2019-01-01"}, "lies before the start"),
+        ({"endingPosition": '{"clicks": "LATEST"}'}, "names 'clicks', but the read is of 'orders'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_refused(
+    spark: SparkSession, world: MakeWorld, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        load(spark, world(), **options).count()
+    assert message in str(caught.value)
+
+
+def test_options_of_batch_reads_are_checked_at_load_where_they_tell_that_it_is_one(
+    spark: SparkSession, world: MakeWorld
+) -> None:
+    w = world()
+    with pytest.raises(PySparkException, match="Behind the tip there is nothing yet"):
+        kinesis_efo.read(spark, manifest=str(w.manifest), startingPosition="LATEST")
+
+
+def test_a_streaming_query_has_no_end(spark: SparkSession, world: MakeWorld, queries: Queries) -> None:
+    query = queries.start(queries.load(world(), endingPosition="AT_TIMESTAMP:2020-01-01"), "endless")
+    wait_until(lambda: query.exception() is not None, 60)
+    assert "'endingPosition' is for batch reads" in str(query.exception())
+
+
+def test_a_stream_without_a_manifest_needs_nothing_but_its_arn(spark: SparkSession, world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(0, 5))
+    (arn,) = (consumer.split("/consumer/")[0] for consumer in w.consumers.values())
+    df = kinesis_efo.read(spark, streamArn=arn, endpointUrl=w.aws.endpoint_url, batch_maxRate="2m")
+    assert numbers(df.collect()) == list(range(5))
+    assert {row["stream"] for row in df.collect()} == {w.streams["orders"]}
+
+
+def test_an_empty_stretch_has_no_rows(spark: SparkSession, world: MakeWorld) -> None:
+    w = world()
+    w.put(numbered(0, 5))
+    noon = datetime.now(UTC) - timedelta(hours=1)
+    at = {"manifest": str(w.manifest), "endpointUrl": w.aws.endpoint_url}
+    assert kinesis_efo.read(spark, **at, since=noon, until=noon).collect() == []

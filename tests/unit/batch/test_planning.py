@@ -1,0 +1,221 @@
+"""Planning against what Kinesis says of a stream: what is refused, what is lost, which shards are asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinesis_efo.batch.planning import Now, StreamPlanner, tip_at
+from kinesis_efo.batch.server_time import ServerTime
+from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.errors import ConfigurationError, DataLossError
+from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import BatchOptions
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+
+NOW = 1_700_000_000.0
+HOUR = 3600.0
+ORDERS = StreamRef("orders", "dev-orders", "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders", None)
+PARENT, LEFT, RIGHT = (f"shardId-{index:012}" for index in range(3))
+SHARDS = [
+    Shard(PARENT, (), (0, 9), first=1, last=5),
+    Shard(LEFT, (PARENT,), (0, 4), first=6),
+    Shard(RIGHT, (PARENT,), (5, 9), first=6),
+]
+
+
+class Kinesis:
+    """A stream that was split an hour ago; implements `ShardLister`."""
+
+    def __init__(self, retention: float = 24 * HOUR, created: float = NOW - 1000 * HOUR) -> None:
+        self._retention = retention
+        self._created = created
+        self.asked: list[float] = []
+
+    async def shards(self, stream_arn: str) -> list[Shard]:
+        return SHARDS
+
+    async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
+        self.asked.append(epoch_ms / 1000 - NOW)
+        if epoch_ms / 1000 < NOW - self._retention:
+            return None
+        return SHARDS[:1] if epoch_ms / 1000 < NOW - HOUR else SHARDS[1:]
+
+    async def retention(self, stream_arn: str) -> float:
+        return self._retention
+
+    async def created(self, stream_arn: str) -> int:
+        return int(self._created)
+
+
+def at(hours: float) -> str:
+    return f"AT_TIMESTAMP:{round((NOW + hours * HOUR) * 1000)}"
+
+
+def in_orders(shard: str, position: str) -> str:
+    return json.dumps({"orders": {shard: position}})
+
+
+def plan(kinesis: Kinesis | None = None, ahead: float = 0.0, loaded: float = NOW, **options: str) -> dict[str, Stretch]:
+    parsed = BatchOptions.parse({"manifest": "m.json", **options})
+    now = Now(NOW + 1, ahead)
+    planner = StreamPlanner(ORDERS, "m.json", parsed, tip_at(loaded), kinesis or Kinesis(), now)
+    return {stretch.key.shard: stretch for stretch in asyncio.run(planner.plan(SHARDS))}
+
+
+def refused(**options: Any) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        plan(**options)
+    message = str(caught.value)
+    assert message.startswith(f"stream 'orders': {ORDERS.stream_arn} (from m.json): ")
+    return message
+
+
+def test_by_default_everything_up_to_the_tip() -> None:
+    found = plan()
+    assert set(found) == {PARENT, LEFT, RIGHT}
+    assert {(stretch.start, stretch.end) for stretch in found.values()} == {(TRIM_HORIZON, tip_at(NOW))}
+
+
+def test_shards_are_left_out_that_were_closed_before_or_opened_after() -> None:
+    assert set(plan(startingPosition=at(-0.5))) == {LEFT, RIGHT}
+    assert set(plan(startingPosition=at(-3), endingPosition=at(-2))) == {PARENT}
+    assert set(plan(startingPosition=at(-3), endingPosition=at(-0.5))) == {PARENT, LEFT, RIGHT}
+
+
+def test_shards_are_asked_for_with_a_margin_and_not_where_all_may_be_open() -> None:
+    kinesis = Kinesis()
+    plan(kinesis, startingPosition=at(-3), endingPosition=at(-2))
+    assert kinesis.asked == [-3 * HOUR - 10, -2 * HOUR + 10]
+    kinesis = Kinesis()
+    plan(kinesis)
+    assert kinesis.asked == []
+
+
+@pytest.mark.parametrize("end", [at(1), json.dumps({"orders": at(1)}), in_orders(LEFT, at(1))])
+def test_an_end_in_the_future_is_refused(end: str) -> None:
+    message = refused(endingPosition=end)
+    assert "'endingPosition' must not lie in the future" in message
+    assert "is 2023-11-14T23:13:20.000Z, and for Kinesis it is 2023-11-14T22:13:21.000Z" in message
+    assert "spark.readStream does" in message
+
+
+def test_an_end_that_this_machines_clock_takes_for_now_is_waited_for() -> None:
+    assert plan(endingPosition=at(3 / 3600))[LEFT].end.value == round((NOW + 3) * 1000)
+
+
+def test_a_number_that_was_not_given_out_yet_is_refused() -> None:
+    def number(written: float) -> int:
+        return 2 << 184 | int(NOW) << 148 | int(written) << 36 | 1 << 4 | 2
+
+    later, earlier = number(NOW + HOUR), number(NOW - HOUR)
+    assert "must not lie in the future" in refused(endingPosition=in_orders(LEFT, f"AFTER:{later}"))
+    assert plan(endingPosition=in_orders(LEFT, f"AFTER:{earlier}"))[LEFT].end == Position.after(earlier)
+
+
+def test_the_end_of_an_open_shard_is_refused() -> None:
+    assert f"names the end of shard {LEFT}, which is still open" in refused(endingPosition=in_orders(LEFT, "SHARD_END"))
+    assert plan(endingPosition=in_orders(PARENT, "SHARD_END"))[PARENT].end == SHARD_END
+
+
+def test_a_clock_far_ahead_has_no_tip() -> None:
+    assert "the read was loaded 7 s ahead of Kinesis' clock" in refused(loaded=NOW + 8)
+    assert plan(loaded=NOW + 8, endingPosition=at(-0.5))
+    assert plan(loaded=NOW + 5)[LEFT].end == tip_at(NOW + 5)
+
+
+def test_a_clock_far_behind_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    plan(ahead=-7.0)
+    assert "clock is 7 s behind Kinesis'" in caplog.text
+
+
+@pytest.mark.parametrize("option", ["startingPosition", "endingPosition"])
+def test_a_shard_that_never_was_is_refused(option: str) -> None:
+    message = refused(**{option: in_orders("shardId-000000000009", "AFTER:7")})
+    assert f"option {option!r} names shard 'shardId-000000000009'" in message
+    assert message.endswith(f"it has {PARENT}, {LEFT}, {RIGHT}")
+
+
+def test_an_end_before_the_start_is_refused() -> None:
+    assert "the end 2023-11-14T20:13:20.000Z lies before the start 2023-11-14T21:13:20.000Z" in refused(
+        startingPosition=at(-1), endingPosition=at(-2)
+    )
+    both = {
+        "startingPosition": in_orders(LEFT, "AFTER:9"),
+        "endingPosition": in_orders(LEFT, "AFTER:8"),
+    }
+    assert f"shard {LEFT}, the end AFTER:8 lies before the start AFTER:9" in refused(**both)
+    assert plan(startingPosition=at(-1), endingPosition=at(-1)) == {}
+
+
+def test_a_time_before_retention_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(DataLossError) as caught:
+        plan(startingPosition=at(-25))
+    assert "the read begins at 2023-11-13T21:13:20.000Z, and the stream keeps its records for 24 h only" in str(
+        caught.value
+    )
+    assert "failOnDataLoss" in str(caught.value)
+    found = plan(startingPosition=at(-25), failOnDataLoss="false")
+    assert {stretch.start for stretch in found.values()} == {TRIM_HORIZON}
+    assert set(found) == {PARENT, LEFT, RIGHT}
+    assert "going on without it" in caplog.text
+
+
+def test_a_longer_retention_and_a_stream_that_came_yesterday_lose_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    assert plan(Kinesis(retention=48 * HOUR), startingPosition=at(-25))
+    assert plan(Kinesis(created=NOW - 5 * HOUR), startingPosition=at(-25))
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+def test_the_horizon_is_no_loss_whatever_is_gone() -> None:
+    assert plan(Kinesis(retention=HOUR))
+
+
+def test_a_named_shard_that_was_trimmed_is_a_loss() -> None:
+    gone = in_orders("shardId-00000000000", "AFTER:7")
+    with pytest.raises(DataLossError, match="shard shardId-00000000000 does not exist any more"):
+        plan(startingPosition=gone)
+    assert set(plan(startingPosition=gone, failOnDataLoss="false")) == {PARENT, LEFT, RIGHT}
+
+
+# -- what time it is for Kinesis
+
+
+class Answers:
+    """A client that remembers who listens to its answers."""
+
+    def __init__(self) -> None:
+        self.meta = SimpleNamespace(events=self)
+        self.listener: Any = None
+
+    def register(self, name: str, listener: Any, unique_id: str) -> None:
+        self.listener = listener
+
+    def answer(self, headers: Mapping[str, str]) -> None:
+        self.listener(parsed={"ResponseMetadata": {"HTTPHeaders": headers}}, http_response=None)
+
+
+@pytest.mark.parametrize(("local", "ahead"), [(NOW + 3.5, 2.5), (NOW + 0.4, 0.0), (NOW + 1, 0.0), (NOW - 3, -3.0)])
+def test_the_time_is_that_of_the_last_answer(local: float, ahead: float) -> None:
+    client = Answers()
+    clock: Any = SimpleNamespace(time=lambda: local)
+    server_time = ServerTime(client, clock)
+    assert server_time.answered == local
+    client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT"})
+    assert (server_time.answered, server_time.ahead) == (NOW, pytest.approx(ahead))
+
+
+@pytest.mark.parametrize("headers", [{}, {"date": "soon"}])
+def test_a_server_that_does_not_tell_the_time_has_ours(headers: Mapping[str, str]) -> None:
+    client = Answers()
+    clock: Any = SimpleNamespace(time=lambda: 5.0)
+    server_time = ServerTime(client, clock)
+    client.answer(headers)
+    assert (server_time.answered, server_time.ahead) == (5.0, 0.0)

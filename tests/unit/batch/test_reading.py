@@ -1,0 +1,168 @@
+"""Reading one stretch, in virtual time: to its end and not further, through faults, and what becomes of records that are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kinesis_efo.batch.reading import Portion, Progress, pace_of, read_stretch
+from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.errors import DataLossError
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
+from tests.support import virtual_time
+from tests.support.transports import ScriptedTopology, ScriptedTransport, Wait, payload, refused
+from tests.support.virtual_time import LoopClock
+
+ORDERS = StreamRef("orders", "dev-orders", "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders", None)
+KEY = ShardKey("orders", "shardId-000000000001")
+LISTED = [KEY.shard]
+START = 1_700_001_000.0
+"""The epoch time at which virtual time begins."""
+
+UNTIL_START = Position.at_timestamp(round(START * 1000))
+
+
+def read(
+    *scripts: Any,
+    start: Position = TRIM_HORIZON,
+    end: Position = UNTIL_START,
+    topology: ScriptedTopology | None = None,
+    fail: bool = True,
+    server_ahead: float = 0.0,
+) -> tuple[list[int | None], ScriptedTransport, float]:
+    """The continuations of the events with records that were taken, the transport, and the seconds it took."""
+
+    async def main() -> tuple[list[int | None], ScriptedTransport, float]:
+        clock = LoopClock()
+        transport = ScriptedTransport(clock, *scripts)
+        stream = Stream(
+            ORDERS,
+            transport,
+            topology or ScriptedTopology(LISTED),
+            RetrySettings(max_retries=3),
+            "m.json",
+            clock,
+            fail_on_data_loss=fail,
+        )
+        taken: list[Portion] = []
+
+        async def take(portion: Portion) -> None:
+            taken.append(portion)
+
+        progress = Progress(Stretch(KEY, (0, 9), start, end))
+        began = clock.monotonic()
+        await read_stretch(stream, progress, lambda: clock.time() + server_ahead, take, fail_on_data_loss=fail)
+        assert progress.records == sum(portion.event.head.records for portion in taken)
+        return [portion.event.head.continuation for portion in taken], transport, clock.monotonic() - began
+
+    return virtual_time.run(main())
+
+
+def test_it_waits_at_the_tip_until_kinesis_clock_has_passed_the_end() -> None:
+    script = [
+        payload(10, 2, behind=5),
+        payload(20, 1),
+        Wait(0.6),
+        payload(21),
+        Wait(0.6),
+        payload(22),
+        Wait(0.4),
+        payload(30, 1),
+    ]
+    assert read(script)[0] == [10, 20]
+    assert read(script)[2] == pytest.approx(1.2)
+    assert read(script, server_ahead=1.0)[2] == 0.0
+    assert read(script, server_ahead=-0.3)[0] == [10, 20, 30]
+
+
+def test_it_reads_to_a_number_and_not_further() -> None:
+    script = [payload(10, 2, behind=5), payload(20, 1, behind=5), payload(30, 1, behind=5)]
+    taken, transport, _ = read(script, end=Position.after(20))
+    assert taken == [10, 20]
+    assert transport.streams[0].read == 2
+    assert transport.streams[0].closed
+
+
+def test_a_shard_that_ends_is_read_to_its_end() -> None:
+    assert read([payload(10, 1, behind=5), payload(None, 1, ["c"])])[0] == [10, None]
+
+
+def test_faults_pass_and_nothing_comes_twice() -> None:
+    throttled = refused("ProvisionedThroughputExceededException", operation="GetRecords")
+    taken, transport, _ = read(
+        throttled,
+        [payload(10, 2, behind=5), throttled],
+        [payload(20, 1, behind=5), payload(None, 0, ["c"])],
+    )
+    assert taken == [10, 20]
+    assert transport.positions == ["TRIM_HORIZON", "TRIM_HORIZON", "AFTER:10"]
+
+
+def test_a_time_is_read_from_somewhat_earlier() -> None:
+    begin = Position.at_timestamp(UNTIL_START.value - 60_000)
+    _, transport, _ = read([payload(None, 1, ["c"])], start=begin)
+    assert transport.positions == [f"AT_TIMESTAMP:{begin.value - 2_000}"]
+
+
+def test_what_retention_takes_away_before_it_is_read_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+    long_ago = Position.at_timestamp(UNTIL_START.value - 25 * 3_600_000)
+    with pytest.raises(DataLossError, match="the stream does not keep records for so long"):
+        read([payload(None, 1, ["c"])], start=long_ago)
+    taken, transport, _ = read([payload(None, 1, ["c"])], start=long_ago, fail=False)
+    assert (taken, transport.positions) == ([None], ["TRIM_HORIZON"])
+    assert "going on without it" in caplog.text
+
+
+def test_a_margin_before_the_start_is_no_loss() -> None:
+    """What lies before the start need not be there any more."""
+    almost = Position.at_timestamp(UNTIL_START.value - 24 * 3_600_000 + 1_000)
+    assert read([payload(None, 1, ["c"])], start=almost)[0] == [None]
+
+
+def test_a_shard_that_is_gone_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+    gone = refused("ResourceNotFoundException", operation="GetRecords")
+    others = ScriptedTopology(["shardId-000000000002"])
+    with pytest.raises(DataLossError, match="the shard does not exist any more"):
+        read([payload(10, 1, behind=5), gone], gone, topology=others)
+    assert read([payload(10, 1, behind=5), gone], gone, topology=others, fail=False)[0] == [10]
+    assert "going on without it, as option failOnDataLoss=false asks" in caplog.text
+
+
+def test_cancelling_closes_the_connection() -> None:
+    async def main() -> None:
+        clock = LoopClock()
+        transport = ScriptedTransport(clock, [payload(10, 1, behind=5), Wait(100)])
+        stream = Stream(ORDERS, transport, ScriptedTopology(LISTED), RetrySettings(), "m.json", clock)
+        stretch = Progress(Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START))
+
+        async def take(portion: Portion) -> None:
+            pass
+
+        reading = asyncio.create_task(read_stretch(stream, stretch, clock.time, take, fail_on_data_loss=True))
+        await clock.sleep(1)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        assert transport.streams[0].closed
+
+    virtual_time.run(main())
+
+
+def test_the_pace_leaves_other_readers_more_than_half_of_a_shard() -> None:
+    pace = pace_of(1 << 20)
+    asked = [0.0]
+    for _ in range(9):
+        pace.asking(asked[-1])
+        asked.append(pace.next_call)
+    assert asked[-1] >= 4.5, "two calls a second, of the five that there are"
+
+
+def test_the_log_says_how_far_a_stretch_is() -> None:
+    progress = Progress(Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START), 1_234, 5_600_000, 1_700_000_940_000.0, 61_000)
+    assert str(progress) == (
+        "orders:shardId-000000000001: 1,234 records, 5.6 MB, at 2023-11-14T22:29:00Z of 2023-11-14T22:30:00Z, 61 s behind the tip"
+    )

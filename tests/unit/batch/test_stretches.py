@@ -1,0 +1,194 @@
+"""Stretches: on any history of splits and merges, every record of a stretch is read by exactly one task, and nothing else is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinesis_efo.batch.stretches import Side, Stretch, stretches
+from kinesis_efo.kinesis.lineage import Shard
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
+
+TOP = 2**10
+
+
+@dataclass
+class World:
+    """A stream in which each tick of the clock brings a record, a split or a merge; sequence numbers are ticks."""
+
+    shards: dict[str, Shard] = field(default_factory=dict)
+    records: dict[str, list[int]] = field(default_factory=dict)
+    tick: int = 0
+
+    def create(self, parents: tuple[str, ...], hashes: tuple[int, int]) -> None:
+        name = f"shardId-{len(self.shards):012}"
+        self.shards[name] = Shard(name, parents, hashes, first=self.tick)
+        self.records[name] = []
+
+    def close(self, shard: Shard) -> None:
+        self.shards[shard.shard_id] = replace(shard, last=self.tick)
+
+    def open(self, at: int | None = None) -> list[Shard]:
+        at = self.tick if at is None else at
+        found = [
+            shard for shard in self.shards.values() if shard.first <= at and (shard.last is None or shard.last >= at)
+        ]
+        return sorted(found, key=lambda shard: shard.hash_range)
+
+    def step(self, what: int) -> None:
+        self.tick += 1
+        opened = [shard for shard in self.open() if shard.last is None]
+        shard = opened[what // 4 % len(opened)]
+        low, high = shard.hash_range
+        if what % 4 == 0 and high > low:
+            self.close(shard)
+            self.tick += 1
+            self.create((shard.shard_id,), (low, (low + high) // 2))
+            self.create((shard.shard_id,), ((low + high) // 2 + 1, high))
+        elif what % 4 == 1 and len(opened) > 1:
+            left, right = opened[what // 4 % (len(opened) - 1) :][:2]
+            self.close(left)
+            self.close(right)
+            self.tick += 1
+            self.create((left.shard_id, right.shard_id), (left.hash_range[0], right.hash_range[1]))
+        else:
+            self.records[shard.shard_id].append(self.tick)
+
+    def read(self, found: list[Stretch]) -> list[int]:
+        """What tasks read: each stretch once, by its own shard."""
+        assert len({stretch.key for stretch in found}) == len(found)
+        return sorted(
+            tick
+            for stretch in found
+            for tick in self.records[stretch.key.shard]
+            if _behind(tick, stretch.start) and _within(tick, stretch.end)
+        )
+
+    @property
+    def all(self) -> list[int]:
+        return sorted(tick for ticks in self.records.values() for tick in ticks)
+
+
+def _behind(tick: int, start: Position) -> bool:
+    return {
+        PositionKind.TRIM_HORIZON: True,
+        PositionKind.AT_TIMESTAMP: tick >= start.value,
+        PositionKind.AFTER: tick > start.value,
+    }[start.kind]
+
+
+def _within(tick: int, end: Position) -> bool:
+    return {
+        PositionKind.SHARD_END: True,
+        PositionKind.AT_TIMESTAMP: tick < end.value,
+        PositionKind.AFTER: tick <= end.value,
+    }[end.kind]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    world = World()
+    for index in range(shards := draw(st.integers(1, 3))):
+        world.create((), (index * TOP // shards, (index + 1) * TOP // shards - 1))
+    for what in draw(st.lists(st.integers(0, 40), max_size=40)):
+        world.step(what)
+    return world
+
+
+def names(shards: list[Shard]) -> list[str]:
+    return [shard.shard_id for shard in shards]
+
+
+@given(worlds(), st.data())
+def test_stretches_of_time_tile_the_stream_and_leave_shards_out_that_have_none_of_it(
+    world: World, data: st.DataObject
+) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, world.tick + 1), max_size=4)))
+    margin = data.draw(st.integers(0, 3))
+    seen: list[int] = []
+    for since, until in zip([None, *cuts], [*cuts, world.tick + 1], strict=True):
+        known = data.draw(st.booleans())
+        start = (
+            Side(TRIM_HORIZON, {})
+            if since is None
+            else Side(Position.at_timestamp(since), {}, names(world.open(max(0, since - margin))) if known else None)
+        )
+        end = Side(
+            Position.at_timestamp(until), {}, names(world.open(min(world.tick, until + margin))) if known else None
+        )
+        found = stretches("orders", world.shards.values(), start, end)
+        expected = [tick for tick in world.all if (since is None or tick >= since) and tick < until]
+        assert world.read(found) == expected
+        if known and since is not None and not margin:
+            early = [shard for shard in world.shards.values() if shard.last is not None and shard.last < since]
+            late = [shard for shard in world.shards.values() if shard.first > until]
+            assert {stretch.key.shard for stretch in found}.isdisjoint(names(early + late))
+        seen += expected
+    assert seen == world.all
+
+
+@given(worlds(), st.data())
+def test_a_consistent_cut_by_sequence_numbers_divides_the_stream(world: World, data: st.DataObject) -> None:
+    """What lies up to a cut and what lies behind it are everything, once: as for the offsets of a streaming query."""
+    at = data.draw(st.integers(0, world.tick))
+    cut = {shard.shard_id: Position.after(at) for shard in world.open(at) if shard.first <= at}
+    tip = Position.at_timestamp(world.tick + 1)
+    before = stretches("orders", world.shards.values(), Side(TRIM_HORIZON, {}), Side(tip, cut))
+    behind = stretches("orders", world.shards.values(), Side(TRIM_HORIZON, cut), Side(tip, {}))
+    assert world.read(before) == [tick for tick in world.all if tick <= at]
+    assert world.read(behind) == [tick for tick in world.all if tick > at]
+
+
+@given(worlds())
+def test_parents_come_before_their_children(world: World) -> None:
+    found = stretches("orders", world.shards.values(), Side(TRIM_HORIZON, {}), Side(Position.at_timestamp(1 << 40), {}))
+    order = [stretch.key.shard for stretch in found]
+    assert set(order) == set(world.shards)
+    for shard in world.shards.values():
+        assert all(order.index(parent) < order.index(shard.shard_id) for parent in shard.parents)
+
+
+PARENT = Shard("p", (), (0, 9), first=1, last=5)
+LEFT, RIGHT = Shard("l", ("p",), (0, 4), first=6, last=20), Shard("r", ("p",), (5, 9), first=6, last=21)
+MERGED = Shard("m", ("l", "r"), (0, 9), first=22)
+FAMILY = [PARENT, LEFT, RIGHT, MERGED]
+TIP = Position.at_timestamp(99)
+
+
+def planned(start: Side, end: Side) -> dict[str, tuple[Position, Position]]:
+    return {stretch.key.shard: (stretch.start, stretch.end) for stretch in stretches("orders", FAMILY, start, end)}
+
+
+def test_the_children_of_a_shard_that_begins_at_a_time_begin_then_too() -> None:
+    at = {"l": Position.at_timestamp(7), "r": Position.at_timestamp(9)}
+    found = planned(Side(TRIM_HORIZON, at), Side(TIP, {}))
+    assert found == {"l": (at["l"], TIP), "r": (at["r"], TIP), "m": (at["l"], TIP)}
+
+
+def test_the_children_of_a_shard_that_ends_at_a_time_end_then_too() -> None:
+    at = {"l": Position.at_timestamp(7), "r": Position.at_timestamp(9)}
+    found = planned(Side(TRIM_HORIZON, {}), Side(TIP, at))
+    assert found == {
+        shard: (TRIM_HORIZON, at.get(shard, end)) for shard, end in {"p": TIP, "l": TIP, "r": TIP, "m": at["l"]}.items()
+    }
+
+
+def test_the_end_of_a_shard_is_not_that_of_its_children() -> None:
+    assert planned(Side(TRIM_HORIZON, {}), Side(TIP, {"p": SHARD_END}))["p"] == (TRIM_HORIZON, SHARD_END)
+    assert planned(Side(TRIM_HORIZON, {}), Side(TIP, {"p": SHARD_END}))["m"] == (TRIM_HORIZON, TIP)
+    assert set(planned(Side(TRIM_HORIZON, {}), Side(TIP, {"p": Position.after(5)}))) == {"p"}
+
+
+def test_a_start_in_a_shard_that_was_trimmed_stands_for_its_children() -> None:
+    found = stretches(
+        "orders", FAMILY[1:], Side(Position.at_timestamp(50), {"p": Position.after(3)}, []), Side(TIP, {})
+    )
+    assert {stretch.key: stretch.start for stretch in found} == {
+        ShardKey("orders", name): TRIM_HORIZON for name in "lrm"
+    }
+
+
+def test_nothing_is_read_between_a_position_and_itself() -> None:
+    assert "l" not in planned(Side(TRIM_HORIZON, {"l": Position.after(7)}), Side(TIP, {"l": Position.after(7)}))

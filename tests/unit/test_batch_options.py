@@ -1,0 +1,129 @@
+"""The options of batch reads: where they begin and end, and which of a streaming query's they refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from kinesis_efo.errors import OptionsError
+from kinesis_efo.options import BatchOptions, Bounds, SourceOptions, are_for_batch
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+
+STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
+NEW_YEAR = Position.at_timestamp(1704067200000)
+
+
+def parse(**options: str) -> BatchOptions:
+    return BatchOptions.parse({"manifest": "m.json", **options})
+
+
+def faults(**options: str) -> tuple[str, ...]:
+    with pytest.raises(OptionsError) as caught:
+        parse(**options)
+    return caught.value.faults
+
+
+def test_the_defaults() -> None:
+    options = parse()
+    assert options.starts.of("orders") == TRIM_HORIZON
+    assert options.ends.of("orders") is None
+    assert (options.source.read_mode, options.source.batch_rate) == ("polling", 1 << 20)
+
+
+def test_neither_a_consumer_nor_a_lease_table_is_needed() -> None:
+    assert BatchOptions.parse({"streamArn": STREAM}).source.stream_arn == STREAM
+    with pytest.raises(OptionsError, match="'consumerArn' and 'leaseTable'"):
+        SourceOptions.parse({"streamArn": STREAM})
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds"),
+    [
+        ("trim_horizon", Bounds(TRIM_HORIZON)),
+        ("AT_TIMESTAMP:2024-01-01T00:00:00Z", Bounds(NEW_YEAR)),
+        ('{"orders": "AT_TIMESTAMP:1704067200000"}', Bounds(TRIM_HORIZON, {"orders": NEW_YEAR})),
+        ('{"*": "AT_TIMESTAMP:1704067200000", "orders": "TRIM_HORIZON"}', Bounds(NEW_YEAR, {"orders": TRIM_HORIZON})),
+        (
+            ' {"orders": {"s1": "AFTER:7", "s2": "INSIDE:7:1", "s3": "TRIM_HORIZON", "*": "AT_TIMESTAMP:1704067200000"}}',
+            Bounds(
+                TRIM_HORIZON,
+                {"orders": NEW_YEAR},
+                {
+                    ShardKey("orders", "s1"): Position.after(7),
+                    ShardKey("orders", "s2"): Position.inside(7, 1),
+                    ShardKey("orders", "s3"): TRIM_HORIZON,
+                },
+            ),
+        ),
+    ],
+)
+def test_starts(text: str, bounds: Bounds) -> None:
+    assert parse(STARTINGPOSITION=text).starts == bounds
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds"),
+    [
+        ("latest", Bounds()),
+        ("AT_TIMESTAMP:1704067200000", Bounds(NEW_YEAR)),
+        (
+            '{"*": "AT_TIMESTAMP:1704067200000", "orders": {"s1": "AFTER:7", "s2": "SHARD_END", "s3": "LATEST"}, "clicks": "LATEST"}',
+            Bounds(
+                NEW_YEAR,
+                {"clicks": None},
+                {
+                    ShardKey("orders", "s1"): Position.after(7),
+                    ShardKey("orders", "s2"): SHARD_END,
+                    ShardKey("orders", "s3"): None,
+                },
+            ),
+        ),
+    ],
+)
+def test_ends(text: str, bounds: Bounds) -> None:
+    assert parse(endingPosition=text).ends == bounds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "NOW", "AFTER:7", "{", '{"orders": 7}', '{"orders": "AFTER:7"}', '{"orders": {"s": "NOW"}}']
+)
+def test_a_start_that_is_none(text: str) -> None:
+    (fault,) = faults(startingPosition=text)
+    assert fault.startswith(
+        "kinesis-efo option 'startingPosition' must be TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON"
+    )
+    assert fault.endswith(f"; got {text!r}")
+
+
+@pytest.mark.parametrize("text", ["LATEST", '{"orders": "latest"}', '{"orders": {"shardId-000000000000": "LATEST"}}'])
+def test_a_start_at_the_tip_is_refused_with_what_reads_from_there(text: str) -> None:
+    (fault,) = faults(startingPosition=text)
+    assert "Behind the tip there is nothing yet; spark.readStream reads what comes" in fault
+
+
+def test_a_start_from_leases_is_refused() -> None:
+    assert "a batch read knows no leases" in faults(startingPosition="LEASES")[0]
+
+
+def test_reading_with_a_consumer_is_refused() -> None:
+    (fault,) = faults(readMode="EFO")
+    assert fault.startswith("kinesis-efo option 'readMode' must be polling in a batch read, which has no consumer")
+    assert parse(readMode="polling") == parse()
+
+
+def test_all_faults_are_reported_together() -> None:
+    found = faults(
+        startingPosition="LATEST", readMode="efo", endingPosition="TRIM_HORIZON", bufferBytes="lots", bogus="1"
+    )
+    assert [fault.split("'")[1] for fault in found] == [
+        "startingPosition",
+        "readMode",
+        "endingPosition",
+        "bufferBytes",
+        "bogus",
+    ]
+
+
+def test_what_only_a_batch_read_has_tells_that_it_is_one() -> None:
+    assert are_for_batch(["manifest", "BATCH.maxrate"])
+    assert are_for_batch(["session.batch"])
+    assert not are_for_batch(["manifest", "startingPosition", "endingPosition"])

@@ -95,7 +95,7 @@ dist: $(VENV)/.full
 	@rm -f dist/*.whl dist/*.tar.gz
 	$(PYTHON) -m hatchling build --directory dist
 
-# Ten minutes over all targets; what breaks a promise is kept in tests/fuzz/corpus.
+# About two minutes for each target; what breaks a promise is kept in tests/fuzz/corpus.
 fuzz: $(VENV)/.full
 	@scripts/setup venv $(VENV) --inexact --all-extras --group fuzz
 	$(RUN) $(PYTHON) -m tests.fuzz $(FUZZ_ARGS)

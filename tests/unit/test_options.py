@@ -28,7 +28,8 @@ WRONG = {
     "streams": ["", "orders,", "orders,,clicks", "orders,orders", ","],
     "readMode": ["poll", "push", ""],
     "polling.interval": ["199ms", "11s", "often"],
-    "startingPosition": ["", "NOW", "LATEST:", "TRIM_HORIZON:1", "AT_TIMESTAMP", "AT_TIMESTAMP:soon", "AFTER:1", "EARLIEST"],
+    "startingPosition": ["", "NOW", "LATEST:", "TRIM_HORIZON:1", "AT_TIMESTAMP", "AT_TIMESTAMP:soon", "AFTER:1", "EARLIEST",
+                         '{"orders": 1}', '{"orders": "AFTER:1"}', '{"*": {"s": "LATEST"}}', "{}x"],
     "endingPosition": ["", "NOW", "TRIM_HORIZON", "AT_TIMESTAMP", "AT_TIMESTAMP:soon", "AFTER:1", "SHARD_END", "{}x", '{"*": {"s": "LATEST"}}',
                        '{"a": {"s": "INSIDE:1:2"}}', '{"a": 1}', '{"a": "AFTER:1"}', '["LATEST"]'],
     "batch.shardsPerTask": ["0", "101", "all"],
@@ -363,3 +364,10 @@ def test_everything_at_once_for_the_sink() -> None:
         AwsSettings("eu-west-1", "http://127.0.0.1:4566", ROLE, "x", "n"),
         MetricsSettings("emf", "stderr", 10.0),
     )  # fmt: skip
+
+
+def test_leases_are_for_all_streams_or_for_none() -> None:
+    assert faults(manifest="m", startingPosition='{"orders": "LEASES"}') == (
+        "kinesis-efo option 'startingPosition' must be LEASES for all streams, or for none: write it without JSON; "
+        'got \'{"orders": "LEASES"}\'',
+    )

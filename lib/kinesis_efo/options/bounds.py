@@ -1,4 +1,4 @@
-"""Where a batch read begins and ends: one position for everything, or JSON with one for each stream or shard."""
+"""Where reading begins and ends: one position for everything, or JSON with one for each stream or shard."""
 
 from __future__ import annotations
 
@@ -58,6 +58,18 @@ def starts(text: str) -> Bounds:
     return _bounds(text, _start, TRIM_HORIZON)
 
 
+def query_starts(text: str) -> Bounds:
+    """Where a streaming query begins, where JSON says so.
+
+    Raises:
+        ValueError: The text is nothing of the kind.
+
+    >>> str(query_starts('{"orders": "TRIM_HORIZON", "*": "LATEST"}').of("orders"))
+    'TRIM_HORIZON'
+    """
+    return _bounds(text, _query_start, None)
+
+
 def ends(text: str) -> Bounds:
     """Where batch reads end.
 
@@ -106,6 +118,15 @@ def _start(text: str, of_shard: bool) -> Position:
         case "TRIM_HORIZON":
             return TRIM_HORIZON
     return _time_or_number(text, of_shard, (PositionKind.AFTER, PositionKind.INSIDE))
+
+
+def _query_start(text: str, of_shard: bool) -> Position | None:
+    match text.upper():
+        case "LATEST":
+            return None
+        case "LEASES":
+            raise Refused("must be LEASES for all streams, or for none: write it without JSON")
+    return _start(text, of_shard)
 
 
 def _end(text: str, of_shard: bool) -> Position | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from kinesis_efo.options.bounds import Bounds
 from kinesis_efo.positions import Position
 
 
@@ -15,10 +16,12 @@ class Start:
     Attributes:
         position: A position for every shard, or None for `LATEST` and `LEASES`.
         from_leases: Start from the checkpoints in the lease table, as a KCL application left them.
+        bounds: Positions of streams and shards, where they differ; None: they do not.
     """
 
     position: Position | None = None
     from_leases: bool = False
+    bounds: Bounds | None = None
 
 
 class Deaggregation(Enum):

@@ -11,7 +11,7 @@ from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN
 from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
 from kinesis_efo.metrics.settings import MetricsSettings
 from kinesis_efo.options import readers as read
-from kinesis_efo.options.bounds import Bounds, ends
+from kinesis_efo.options.bounds import Bounds, ends, query_starts
 from kinesis_efo.options.settings import AwsSettings, Deaggregation, RetrySettings, Start
 from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
 from kinesis_efo.options.table import Given, Option, OptionTable, Refused
@@ -99,6 +99,10 @@ def _start(text: str) -> Start:
     raise ValueError(text)
 
 
+def _query_start(text: str) -> Start:
+    return Start(bounds=query_starts(text)) if text.lstrip().startswith("{") else _start(text)
+
+
 def _registration(text: str) -> str:
     match text.strip().lower():
         case "none":
@@ -140,8 +144,9 @@ SOURCE_OPTIONS: Final = (
            "how subscriptions are carried; `auto`: by HTTP/2 where the service speaks it, else by HTTP/1.1", "transport"),
     Option("polling.interval", read.bounded(read.seconds, 0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
            "how long `polling` waits before it asks again for a shard that had no more records; with more than 500 shards, longer", "polling_interval"),
-    Option("startingPosition", _start,
-           "LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>", "`LATEST`",
+    Option("startingPosition", _query_start,
+           "LATEST, TRIM_HORIZON, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>, or JSON with one of them for each stream, or "
+           "AFTER:<sequence number> for a shard", "`LATEST`",
            "where a new query starts; a restarted one continues from its checkpoint", "start"),
     Option("newStreamPosition", _start,
            "TRIM_HORIZON, LATEST, LEASES or AT_TIMESTAMP:<ISO 8601 or epoch ms>", "`TRIM_HORIZON`",

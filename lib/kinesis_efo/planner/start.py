@@ -6,12 +6,12 @@ import logging
 from collections.abc import Collection, Mapping
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import LeaseTableError, StreamReplacedError
+from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamReplacedError
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseKeys
 from kinesis_efo.leases.store import LeaseStore, Scan
 from kinesis_efo.leases.strays import strays
-from kinesis_efo.options import Start
+from kinesis_efo.options import Bounds, Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, PositionKind, ShardKey
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,10 @@ async def start_offset(
                     f"{_unreadable(scan.unreadable)}. Copy them from the KCL application's table with `kinesis-efo leases "
                     "import-kcl`, or start at TRIM_HORIZON or LATEST"
                 )
+        return Offset(positions)
+    if start.bounds is not None:
+        positions = await _from_bounds(start.bounds, streams, now)
+        logger.info("new query: %d shards from the positions of 'startingPosition'", len(positions))
         return Offset(positions)
     position = start.position or now
     positions = await _from_position(streams, position)
@@ -90,6 +94,39 @@ async def _from_position(streams: Mapping[str, Stream], position: Position) -> d
         for shard, begin in (await stream.starting_positions(position)).items():
             positions[ShardKey(name, shard)] = begin
     return positions
+
+
+async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], now: Position) -> dict[ShardKey, Position]:
+    if unknown := sorted(bounds.names - streams.keys()):
+        raise ConfigurationError(
+            f"kinesis-efo option 'startingPosition' names {', '.join(map(repr, unknown))}, but the query reads "
+            f"{', '.join(map(repr, sorted(streams)))}"
+        )
+    positions: dict[ShardKey, Position] = {}
+    for name, stream in streams.items():
+        everywhere = await stream.starting_positions(bounds.of(name) or now)
+        named = {shard: position or now for shard, position in bounds.named(name).items()}
+        for shard, begin in _with_named(name, stream, everywhere, named).items():
+            positions[ShardKey(name, shard)] = begin
+    return positions
+
+
+def _with_named(
+    name: str, stream: Stream, everywhere: Mapping[str, Position], named: Mapping[str, Position]
+) -> dict[str, Position]:
+    """A shard that is named stands for its place in the lineage: its ancestors are not read, its descendants follow it."""
+    for shard in named:
+        if stream.shard(shard) is None:
+            raise ConfigurationError(
+                f"kinesis-efo option 'startingPosition' names shard {shard} of stream {name!r}, which Kinesis does not list (any more)"
+            )
+    left_out = {shard.shard_id for shard in stream.with_descendants(named)}
+    left_out |= {
+        shard
+        for shard in everywhere
+        if not named.keys().isdisjoint(each.shard_id for each in stream.with_descendants([shard]))
+    }
+    return {shard: at for shard, at in everywhere.items() if shard not in left_out} | dict(named)
 
 
 async def _from_leases(

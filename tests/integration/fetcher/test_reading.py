@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 
 from kinesis_efo.errors import (
     AlreadyRunningError,
+    ConfigurationError,
     ConsumerNotFoundError,
     FetcherError,
     FetcherRefusedError,
@@ -521,3 +523,45 @@ def test_one_call_reads_many_ranges_in_their_order_also_where_some_are_empty_or_
         # What is left of a range is dropped when the next one is asked for.
         left = [(answer.wanted, next(answer.payloads) is not None) for answer in r.client.get(asked)]
         assert [wanted for wanted, _ in left] == [ranges[2], ranges[0], ranges[3], ranges[1]]
+
+
+def test_a_query_begins_where_each_stream_and_shard_is_told(world: Callable[..., World]) -> None:
+    w = world({"orders": 2, "clicks": 1})
+    w.put([(f"k{n}", b"%d" % n) for n in range(40)])
+    w.put([("old", b"old")], "clicks")
+    _, second = sorted(shard["ShardId"] for shard in w.shards())
+    iterator = w.kinesis.get_shard_iterator(
+        StreamName=w.streams["orders"], ShardId=second, ShardIteratorType="TRIM_HORIZON"
+    )["ShardIterator"]
+    there = w.kinesis.get_records(ShardIterator=iterator)["Records"]
+    # The shard that is told where to begin ends, and its children follow it; the other one begins at the horizon.
+    begin = {
+        "orders": {second: f"AFTER:{there[2]['SequenceNumber']}", "*": "TRIM_HORIZON"},
+        "*": "LATEST",
+    }
+    w.kinesis.split_shard(StreamName=w.streams["orders"], ShardToSplit=second, NewStartingHashKey=str(3 * 2**126))
+    w.wait_active()
+    skipped = {int(record["Data"]) for record in there[:3]}
+    with reading(w, startingPosition=json.dumps(begin)) as r:
+        w.put([(f"k{n}", b"%d" % n) for n in range(40, 60)])
+        w.put([("new", b"100")], "clicks")
+        rows = r.until(60 - 3 + 1)
+        r.batch()
+    assert sorted(int(row.data) for row in rows) == sorted({*range(60), 100} - skipped)
+
+
+@pytest.mark.parametrize(
+    ("begin", "message"),
+    [
+        ({"visits": "LATEST"}, r"'startingPosition' names 'visits', but the query reads 'orders'"),
+        ({"orders": {"shardId-000000000009": "LATEST"}}, r"names shard shardId-000000000009 of stream 'orders', which"),
+    ],
+)
+def test_a_beginning_that_names_what_is_not_there_is_refused(
+    world: Callable[..., World], begin: dict[str, Any], message: str
+) -> None:
+    with (
+        pytest.raises(ConfigurationError, match=message),
+        reading(world(), startingPosition=json.dumps(begin)),
+    ):
+        pass

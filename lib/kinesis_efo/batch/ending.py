@@ -40,7 +40,8 @@ def is_complete(stretch: Stretch, event: Event, server_time: float) -> bool:
     head = event.head
     if head.continuation is None:
         return True
-    at_tip = head.millis_behind == 0
+    # Not with records: others of the same millisecond may follow them.
+    at_tip = head.millis_behind == 0 and not head.records
     if stretch.until is None:
         # No record that comes now has a number as low as one that was known when the read was planned.
         return stretch.end.kind is PositionKind.AFTER and (

@@ -105,7 +105,7 @@ def test_every_action_sees_the_same_end_and_a_new_load_a_new_one(spark: SparkSes
     wait_until(lambda: time.time() > loaded + 1.2)
     w.put(numbered(50, 50))
     assert df.count() == 50
-    assert df.filter("partitionKey <> 'k0'").count() + df.filter("partitionKey = 'k0'").count() == 50
+    assert df.filter("partitionKey <> 'k0'").count() == 46
     assert df.union(df).count() == 100
     assert load(spark, w, **QUICK).count() == 100
 
@@ -155,7 +155,7 @@ def test_a_shard_is_asked_twice_a_second_and_nothing_else_is_asked_for(spark: Sp
     made = calls(w)[already:]
     asked = [call.time for call in made if call.operation == "GetRecords"]
     assert min(later - earlier for earlier, later in pairwise(asked)) > 0.45
-    assert asked[-1] - asked[0] > 1.3, "2.5 MB take their time at 1 MiB a second"
+    assert asked[2] - asked[0] > 1.8, "two answers of 1 MB each take two seconds"
     assert {call.operation for call in made} == {"ListShards", "GetShardIterator", "GetRecords"}
     assert {call.outcome for call in made} == {"ok"}
     assert w.leases() == {}

@@ -73,10 +73,11 @@ def test_it_waits_at_the_tip_until_kinesis_clock_has_passed_the_end() -> None:
         payload(22),
         Wait(0.4),
         payload(30, 1),
+        payload(31),
     ]
     assert read(script)[0] == [10, 20]
     assert read(script)[2] == pytest.approx(1.2)
-    assert read(script, server_ahead=1.0)[2] == 0.0
+    assert read(script, server_ahead=1.0)[2] == pytest.approx(0.6)
     assert read(script, server_ahead=-0.3)[0] == [10, 20, 30]
 
 

@@ -78,7 +78,9 @@ async def connect_proxy(
     finally:
         listening.close()
         for end in ends:
-            end.transport.abort()
+            # asyncio before 3.11.5 trips over a connection with TLS that is gone already.
+            with contextlib.suppress(AttributeError):
+                end.transport.abort()
         await asyncio.gather(*running)
 
 

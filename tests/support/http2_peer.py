@@ -111,7 +111,8 @@ class Peer:
 
     def close(self) -> None:
         """Drop the connection."""
-        self._writer.transport.abort()
+        if not self.gone.is_set():
+            self._writer.transport.abort()
 
     def go_away(self, last_stream_id: int, code: ErrorCodes = ErrorCodes.NO_ERROR) -> None:
         """Announce the end of the connection, and go on with the streams up to the last one."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
-import threading
 from dataclasses import fields
 from typing import Annotated, Any
 
@@ -88,14 +88,12 @@ def local(
         settings = Settings(**{"region": region, **_settings(pairs)})
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    stopping = threading.Event()
-
-    def stop(*_: object) -> None:
-        # In a thread of its own: the main thread, which this interrupts, may hold the event's lock.
-        threading.Thread(target=stopping.set, name="kinesis-efo stop", daemon=True).start()
-
+    # A handler runs in the main thread, but any thread may get the signal, and the main one would not wake up.
+    asked, ask = os.pipe()
+    os.set_blocking(ask, False)
+    signal.set_wakeup_fd(ask)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+        signal.signal(number, lambda *_: None)
     aws = LocalAws(settings=settings, host=host, port=port, tls_port=tls_port)
     try:
         aws.start()
@@ -112,5 +110,5 @@ def local(
     if tls_port is not None:
         typer.echo(f"export {TLS_URL}={aws.tls_endpoint_url}")
     sys.stdout.flush()
-    stopping.wait()
+    os.read(asked, 1)
     aws.stop()

@@ -233,7 +233,8 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self, why: Exception) -> None:
         """Drop the connection at once."""
         self._lose(why)
-        if self._transport is not None:
+        # asyncio before 3.11.5 trips over a connection with TLS that is gone already.
+        if self._transport is not None and not self.gone:
             self._transport.abort()
 
     # -- for asyncio

@@ -178,6 +178,7 @@ async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:
         if not re.match(r"HTTP/1\.\d 2\d\d\b", status):
             raise ProxyRefused(f"it answers {status[:200]!r}")
     except BaseException:
-        transport.abort()
+        if not transport.is_closing():
+            transport.abort()
         raise
     return transport

@@ -10,6 +10,7 @@ therefore handles signals in the JVM, too, and passes them on to Python.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import signal
 import threading
@@ -54,10 +55,19 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     """
     stopping = threading.Event()
 
+    asked, ask = os.pipe()
+
     def handle(number: int, _frame: FrameType | None) -> None:
-        # In a thread of its own: the main thread, which this interrupts, may hold the event's lock.
-        threading.Thread(target=stopping.set, name="kinesis-efo stop", daemon=True).start()
+        # Without any lock: this interrupts whatever the main thread does, another signal's handler included.
+        os.write(ask, b".")
         signal.signal(number, before[signal.Signals(number)])
+
+    def pass_on() -> None:
+        if os.read(asked, 1):
+            stopping.set()
+        os.close(asked)
+
+    threading.Thread(target=pass_on, name="kinesis-efo stop", daemon=True).start()
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}
     restore_jvm = _handle_in_jvm(spark, stopping.set)
@@ -69,6 +79,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
         restore_jvm()
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.close(ask)
 
 
 def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: float = 600.0) -> bool:

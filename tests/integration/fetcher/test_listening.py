@@ -69,7 +69,8 @@ def test_every_address_of_both_families(stack: ExitStack) -> None:
 
 
 def test_one_address_is_not_reached_over_loopback(stack: ExitStack) -> None:
-    address = serve(stack, Listening("127.0.0.2", hosts=("127.0.0.2",))).address
+    # Another process may have the same port of the loopback address where the system chooses it.
+    address = serve(stack, Listening("127.0.0.2", free_ports(), hosts=("127.0.0.2",))).address
     assert address.hosts_from(network_namespace()) == ("127.0.0.2",)
     assert answers("127.0.0.2", address.port)
     assert not answers("127.0.0.1", address.port)

@@ -25,6 +25,8 @@ from tests.support.world import World
 
 MakeWorld = Callable[..., World]
 DATA = StructType([StructField("data", StringType())])
+# `StructType.add` would change the other one.
+WITH_STREAM = StructType([*DATA.fields, StructField("stream", StringType())])
 
 
 def written_to(world: World, stream: str) -> list[dict[str, Any]]:
@@ -270,7 +272,7 @@ def test_a_row_that_is_refused_is_named_by_its_place_in_its_own_task(aws: LocalA
     with pytest.raises(RecordRefusedError, match=r"record 1 \(partition key"):
         task().write(batches(["good"], ["x" * (1 << 20)]))
     aws.client("kinesis").create_stream(StreamName="clicks", ShardCount=1)
-    schema = DATA.add("stream", StringType())
+    schema = WITH_STREAM
     writer = KinesisBatchWriter.of({}, schema, overwrite=False)
     batch = pa.record_batch({"data": ["a", "b", "x" * (1 << 20)], "stream": ["orders", "orders", "clicks"]})
     with pytest.raises(RecordRefusedError, match=r"record 2 \(partition key"):
@@ -325,7 +327,7 @@ def test_the_target_must_be_known(world: MakeWorld) -> None:
         KinesisBatchWriter.of({"manifest": "nowhere.json"}, DATA, overwrite=False)
     with pytest.raises(ConfigurationError, match="must be a name or an ARN"):
         KinesisBatchWriter.of({"stream": "a b"}, DATA, overwrite=False)
-    writer = KinesisBatchWriter.of(options_of(made, stream="orders"), DATA.add("stream", StringType()), overwrite=False)
+    writer = KinesisBatchWriter.of(options_of(made, stream="orders"), WITH_STREAM, overwrite=False)
     batch = pa.record_batch({"data": ["x"], "stream": ["elsewhere"]})
     with pytest.raises(RecordRefusedError, match=r"names stream 'elsewhere'; manifest .* has 'clicks', 'orders'"):
         writer.write(iter([batch]))

@@ -22,7 +22,6 @@ from tests.support.world import World, wait_for_rows, wait_until
 
 from .conftest import Queries
 
-pytestmark = pytest.mark.spark
 MakeWorld = Callable[..., World]
 
 QUICK = {"batch.maxRate": "2m"}
@@ -56,6 +55,7 @@ def calls(w: World) -> list[Any]:
     ]
 
 
+@pytest.mark.spark
 def test_the_rows_are_those_of_a_streaming_query_over_a_split_and_a_merge(
     spark: SparkSession, world: MakeWorld, queries: Queries
 ) -> None:
@@ -96,6 +96,7 @@ def test_the_rows_are_those_of_a_streaming_query_over_a_split_and_a_merge(
     assert alike(rows[0]) + alike(rows[1]) == streamed
 
 
+@pytest.mark.spark
 def test_every_action_sees_the_same_end_and_a_new_load_a_new_one(spark: SparkSession, world: MakeWorld) -> None:
     w = world()
     w.put(numbered(0, 50))
@@ -110,6 +111,7 @@ def test_every_action_sees_the_same_end_and_a_new_load_a_new_one(spark: SparkSes
     assert load(spark, w, **QUICK).count() == 100
 
 
+@pytest.mark.spark40
 def test_one_shard_is_read_between_two_numbers(spark: SparkSession, world: MakeWorld) -> None:
     w = world()
     answers = [
@@ -128,6 +130,7 @@ def test_one_shard_is_read_between_two_numbers(spark: SparkSession, world: MakeW
     assert numbers(df.collect()) == [6, 7, 8, 9]
 
 
+@pytest.mark.spark
 def test_a_task_that_fails_half_way_reads_the_same_rows_again(
     spark: SparkSession, world: MakeWorld, tmp_path: Path
 ) -> None:
@@ -147,6 +150,7 @@ def test_a_task_that_fails_half_way_reads_the_same_rows_again(
     assert flag.exists()
 
 
+@pytest.mark.spark40
 def test_a_shard_is_asked_twice_a_second_and_nothing_else_is_asked_for(spark: SparkSession, world: MakeWorld) -> None:
     w = world()
     w.put(numbered(0, 2_500, size=1_000))
@@ -161,6 +165,7 @@ def test_a_shard_is_asked_twice_a_second_and_nothing_else_is_asked_for(spark: Sp
     assert w.leases() == {}
 
 
+@pytest.mark.spark40
 def test_a_cancelled_job_stops_reading(spark: SparkSession, world: MakeWorld) -> None:
     w = world({"orders": 2})
     w.put(numbered(0, 40_000, size=1_000))
@@ -184,6 +189,7 @@ def test_a_cancelled_job_stops_reading(spark: SparkSession, world: MakeWorld) ->
     assert max(call.time for call in calls(w)) < cancelled + 5
 
 
+@pytest.mark.spark40
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -202,6 +208,7 @@ def test_what_cannot_be_read_is_refused(
     assert message in str(caught.value)
 
 
+@pytest.mark.spark40
 def test_options_of_batch_reads_are_checked_at_load_where_they_tell_that_it_is_one(
     spark: SparkSession, world: MakeWorld
 ) -> None:
@@ -210,12 +217,14 @@ def test_options_of_batch_reads_are_checked_at_load_where_they_tell_that_it_is_o
         kinesis_efo.read(spark, manifest=str(w.manifest), startingPosition="LATEST")
 
 
+@pytest.mark.spark40
 def test_a_streaming_query_has_no_end(spark: SparkSession, world: MakeWorld, queries: Queries) -> None:
     query = queries.start(queries.load(world(), endingPosition="AT_TIMESTAMP:2020-01-01"), "endless")
     wait_until(lambda: query.exception() is not None, 60)
     assert "'endingPosition' is for batch reads" in str(query.exception())
 
 
+@pytest.mark.spark40
 def test_a_stream_without_a_manifest_needs_nothing_but_its_arn(spark: SparkSession, world: MakeWorld) -> None:
     w = world()
     w.put(numbered(0, 5))
@@ -225,6 +234,7 @@ def test_a_stream_without_a_manifest_needs_nothing_but_its_arn(spark: SparkSessi
     assert {row["stream"] for row in df.collect()} == {w.streams["orders"]}
 
 
+@pytest.mark.spark40
 def test_an_empty_stretch_has_no_rows(spark: SparkSession, world: MakeWorld) -> None:
     w = world()
     w.put(numbered(0, 5))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,20 @@ CREDENTIALS: dict[str, Any] = {
 }
 POSITION = {"Type": "TRIM_HORIZON"}
 SHARD = "shardId-000000000000"
+
+
+# The other clients leave sockets to the garbage collector; it runs while that is no error.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <ssl:pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    yield
+    gc.collect()
 
 
 def endpoint(bench: Bench, tls: bool) -> str:

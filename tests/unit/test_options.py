@@ -37,6 +37,7 @@ WRONG = {
     "registration": ["lazy", "EAGER", "always", ""],
     "maxBytesPerTrigger": ["0", "-1", "many", "1.5m"],
     "maxRecordsPerTrigger": ["0", "-1", "1k", "1.0", "٣"],
+    "maxShardSkew": ["0", "9s", "25h", "30", "off", "-30s"],
     "bufferBytes": ["lots", "1023k", "0", "1mib/s"],
     "failOnDataLoss": ["yes", "1", "", "nein"],
     "deaggregate": ["on", "TRUE!", "every"],

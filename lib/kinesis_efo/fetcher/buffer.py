@@ -6,13 +6,14 @@ shard's socket is not read. What is dropped here can always be read from Kinesis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.event_index import EventIndex, Portion
+from kinesis_efo.kinesis.arrivals import Mark, read_marks
 from kinesis_efo.kinesis.events import Event, last_record
 from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
 
@@ -23,6 +24,24 @@ QUIET_ANSWERS: Final = 2
 """So many answers of GetRecords in a row must say that there is no more before that is believed."""
 
 
+class BufferedEvent(NamedTuple):
+    """What a buffer tells of an event.
+
+    Attributes:
+        through: The position behind it.
+        size: Bytes that it occupies.
+        records: Kinesis records in it.
+        last: Its last record, where it has one and the payload is still here.
+        marks: When its records arrived in the stream, where that is noted.
+    """
+
+    through: Position
+    size: int
+    records: int
+    last: LastRecord | None
+    marks: Sequence[Mark]
+
+
 class ShardBuffer:
     """The events of one shard between `start` and `end`.
 
@@ -31,12 +50,20 @@ class ShardBuffer:
         start: Position that the subscription feeding this buffer started from.
         budget: Shared with all other shards of the fetcher.
         arrived: Called whenever the buffer grew or was closed.
+        arrival_step: How exactly it is noted when records arrived in the stream, milliseconds; None: not at all.
 
     Attributes:
         last_record: The last record before `start` that this buffer has held; None where there was none.
     """
 
-    def __init__(self, key: ShardKey, start: Position, budget: Budget, arrived: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        key: ShardKey,
+        start: Position,
+        budget: Budget,
+        arrived: Callable[[], None],
+        arrival_step: int | None = None,
+    ) -> None:
         self.key = key
         self.last_record: LastRecord | None = None
         self._budget = budget
@@ -44,6 +71,7 @@ class ShardBuffer:
         self._reserved = 0
         self._exceeded = False
         self._arrived = arrived
+        self._arrival_step = arrival_step
         self._index = EventIndex(start)
         self._payloads: list[bytes | None] = []
         self._cursors: set[Cursor] = set()
@@ -148,7 +176,9 @@ class ShardBuffer:
 
     def _append(self, event: Event, size: int, now: float) -> None:
         head = event.head
-        if self._index.append(head.continuation, size, head.records, now):
+        step = self._arrival_step
+        marks = read_marks(event.payload, step) if step is not None and head.records else ()
+        if self._index.append(head.continuation, size, head.records, now, marks):
             self._payloads.append(event.payload if head.records else None)
         self._quiet = 0
         self._drop_what_exceeds(self.end)
@@ -175,15 +205,27 @@ class ShardBuffer:
         """As many whole events behind a position as stay within both limits; see `EventIndex.portion`."""
         return self._index.portion(after, max_bytes, max_records, some=some)
 
-    def entries_since(self, told: int) -> tuple[list[tuple[Position, int, int, LastRecord | None]], int]:
+    @property
+    def newest(self) -> float:
+        """See `EventIndex`."""
+        return self._index.newest
+
+    def arrived_behind(self, after: Position) -> float | None:
+        """When the first record behind a position arrived in the stream; see `EventIndex.arrived_behind`."""
+        return self._index.arrived_behind(after)
+
+    def cut(self, after: Position, portion: Portion, horizon: float) -> Portion:
+        """The part of a portion before the first record that arrived behind a time; see `EventIndex.cut`."""
+        return self._index.cut(after, portion, horizon)
+
+    def entries_since(self, told: int) -> tuple[list[BufferedEvent], int]:
         """The events after the first so many of this buffer, and its last one where that is idle: it may have moved.
 
         Args:
             told: The number that the last call returned; 0 at first.
 
         Returns:
-            Per event: the position behind it, bytes, records, and its last record, where it has one and the
-            payload is still here. And the number of events so far.
+            The events, and the number of events so far.
         """
         index = self._index
         first = max(0, min(told - index.compacted, len(index) - int(index.idle)))
@@ -191,7 +233,7 @@ class ShardBuffer:
         for slot in range(first, len(index)):
             payload = self._payloads[slot]
             last = last_record(payload) if payload is not None else None
-            entries.append((index.end_of(slot), *index.sizes(slot), last))
+            entries.append(BufferedEvent(index.end_of(slot), *index.sizes(slot), last, index.marks(slot)))
         return entries, index.compacted + len(index)
 
     # -- reading

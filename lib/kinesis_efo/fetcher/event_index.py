@@ -6,8 +6,12 @@ The planner keeps one for a shard that is buffered in another process.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from itertools import islice, takewhile
+from math import inf
+from typing import Any, Final, NamedTuple
 
+from kinesis_efo.kinesis.arrivals import Mark
 from kinesis_efo.positions import SHARD_END, Position, PositionKind
 
 _COMPACT_AFTER: Final = 1024
@@ -37,7 +41,9 @@ class EventIndex:
     Attributes:
         start: Position before the first event that was not dropped.
         end: Position behind the last event.
-        waiting_since: When the oldest records in the index arrived, seconds on the monotonic clock; None where it has none.
+        waiting_since: When the oldest records in the index came here, seconds on the monotonic clock; None where it has none.
+        newest: When the newest record arrived in the stream, of all that were ever in the index; epoch milliseconds, `-inf` where that is
+            not known.
         gone: The number of dropped events that still have a slot.
         compacted: The number of dropped events whose slots were given back.
     """
@@ -46,12 +52,15 @@ class EventIndex:
         self.start = start
         self.end = start
         self.waiting_since: float | None = None
+        self.newest: float = -inf
         # Parallel columns, bisected by planning and reading. Dropping does not reset the sums; their first element is the
         # sum before the first event.
         self._ends: list[int] = []
         self._since: list[float] = []
         self._bytes_through = [0]
         self._records_through = [0]
+        self._marks: list[Sequence[Mark]] = []
+        self._newest_through: list[float] = []
         self.gone = 0
         self.compacted = 0
 
@@ -74,14 +83,15 @@ class EventIndex:
         """Bytes of the events that were not dropped."""
         return self._bytes_through[-1] - self._bytes_through[self.gone]
 
-    def append(self, continuation: int | None, size: int, records: int, now: float) -> bool:
+    def append(self, continuation: int | None, size: int, records: int, now: float, marks: Sequence[Mark] = ()) -> bool:
         """Add the next event.
 
         Args:
             continuation: The sequence number up to which it reaches; None for the end of the shard.
             size: Bytes that it occupies; 0 where it has no records.
             records: Kinesis records in it.
-            now: When it arrived, seconds on the monotonic clock.
+            now: When it came, seconds on the monotonic clock.
+            marks: When its records arrived in the stream, where that matters.
 
         Returns:
             Whether it has a slot of its own: an event without records moves the one before where that has none either.
@@ -99,6 +109,9 @@ class EventIndex:
         self._since.append(now)
         self._bytes_through.append(self._bytes_through[-1] + size)
         self._records_through.append(self._records_through[-1] + records)
+        self.newest = max(self.newest, _newest(marks))
+        self._marks.append(marks)
+        self._newest_through.append(self.newest)
         if records and self.waiting_since is None:
             self.waiting_since = now
         return True
@@ -154,6 +167,51 @@ class EventIndex:
             self._records_through[last] - self._records_through[first],
         )
 
+    def marks(self, index: int) -> Sequence[Mark]:
+        """When the records of an event arrived in the stream."""
+        return self._marks[index]
+
+    def arrived_behind(self, after: Position) -> float | None:
+        """When the first record behind a position arrived in the stream, epoch milliseconds; None where there is none, or it does not say.
+
+        Args:
+            after: A position that the index covers.
+        """
+        number = after.value if after.kind is PositionKind.AFTER else -1
+        for marks in islice(self._marks, self.index_after(after), None):
+            for mark in marks:
+                if mark.through > number:
+                    return mark.earliest
+        return None
+
+    def cut(self, after: Position, portion: Portion, horizon: float) -> Portion:
+        """The part of a portion before the first record that arrived in the stream behind a time. It may end within an event.
+
+        Args:
+            after: Where the portion begins.
+            portion: Whole events, see `portion`.
+            horizon: The time, epoch milliseconds.
+        """
+        first, last = self.index_after(after), self.index_after(portion.through)
+        index = bisect_right(self._newest_through, horizon, first, last)
+        # A record may have arrived before the one in front of it.
+        while index < last and _newest(self._marks[index]) <= horizon:
+            index += 1
+        if index == last:
+            return portion
+        number = after.value if after.kind is PositionKind.AFTER else -1
+        behind = [mark for mark in self._marks[index] if mark.through > number]
+        inside = list(takewhile(lambda mark: mark.latest <= horizon, behind))
+        size = self._bytes_through[index] - self._bytes_through[first]
+        records = self._records_through[index] - self._records_through[first]
+        if inside:
+            through = Position.after(inside[-1].through)
+            event_size, event_records = self.sizes(index)
+            taken = sum(mark.records for mark in inside)
+            # As if its records were of one size.
+            return Portion(through, size + max(1, event_size * taken // event_records), records + taken)
+        return Portion(self.end_of(index - 1) if index > first else after, size, records)
+
     def sizes(self, index: int) -> tuple[int, int]:
         """The bytes that an event occupies, and the records in it."""
         return (
@@ -184,7 +242,15 @@ class EventIndex:
             return 0
         moved, self.gone = self.gone, 0
         self.compacted += moved
-        for column in (self._ends, self._since, self._bytes_through, self._records_through):
+        columns: tuple[list[Any], ...] = (
+            self._ends,
+            self._since,
+            self._bytes_through,
+            self._records_through,
+            self._marks,
+            self._newest_through,
+        )
+        for column in columns:
             del column[:moved]
         return moved
 
@@ -193,6 +259,10 @@ class EventIndex:
         if index == len(self._ends) > first and self.ended:
             return index - 1
         return index
+
+
+def _newest(marks: Sequence[Mark]) -> float:
+    return max((mark.latest for mark in marks), default=-inf)
 
 
 def _position(end: int) -> Position:

@@ -49,6 +49,7 @@ class ShardFeed:
         listener: Receives what happens.
         clock: Time.
         fail_on_data_loss: Whether a shard that is gone fails the query; else it counts as read to its end.
+        arrival_step: How exactly it is noted when records arrived in the stream, milliseconds; None: not at all.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class ShardFeed:
         clock: Clock,
         *,
         fail_on_data_loss: bool,
+        arrival_step: int | None = None,
     ) -> None:
         self.key = key
         self.buffer: ShardBuffer | None = None
@@ -70,6 +72,7 @@ class ShardFeed:
         self._listener = listener
         self._clock = clock
         self._fail_on_data_loss = fail_on_data_loss
+        self._arrival_step = arrival_step
         self._task: asyncio.Task[None] | None = None
         self._subscription: ShardSubscription | None = None
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
@@ -78,7 +81,7 @@ class ShardFeed:
         """The buffer that holds or will receive everything behind `position`; fetching starts anew there if it has to."""
         if self.buffer is None or not self.buffer.covers(position):
             before = self.close()
-            self.buffer = ShardBuffer(self.key, position, self._budget, self._announce)
+            self.buffer = ShardBuffer(self.key, position, self._budget, self._announce, self._arrival_step)
             self._task = asyncio.create_task(self._fill(self.buffer, before), name=f"feed {self.key}")
         return self.buffer
 
@@ -169,3 +172,5 @@ class _Filling:
             feed._listener.ended(feed.key, event.head.children)
         await self._buffer.admit(event, feed._clock.monotonic())
         feed.millis_behind = event.head.millis_behind
+        if event.head.still and feed._arrival_step is not None:
+            feed._listener.moved(feed.key)  # not in position, but in time

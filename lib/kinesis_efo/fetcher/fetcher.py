@@ -44,10 +44,12 @@ class FetcherSettings:
     Attributes:
         fail_on_data_loss: Whether records that are gone fail the query.
         patience: Seconds for which a read waits until its shard may be read.
+        arrival_step: How exactly it is noted when records arrived in the stream, milliseconds; None: not at all.
     """
 
     fail_on_data_loss: bool
     patience: float
+    arrival_step: int | None = None
 
 
 class Fetcher:
@@ -253,6 +255,7 @@ class Fetcher:
                 self,
                 self._clock,
                 fail_on_data_loss=self._settings.fail_on_data_loss,
+                arrival_step=self._settings.arrival_step,
             )
         return self._feeds[key]
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Protocol
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.fetcher.alignment import Alignment, Timed
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.event_index import Portion
 from kinesis_efo.fetcher.messages import ShardProgress
@@ -21,11 +23,14 @@ from kinesis_efo.positions import Offset, Position, ShardKey
 class Buffers(Protocol):
     """The buffers of all shards."""
 
-    def buffered(self, key: ShardKey, position: Position) -> Buffered | None:
+    def buffered(self, key: ShardKey, position: Position) -> Timed | None:
         """What is buffered of a shard, once everything behind a position is or will be; None while the shard is not read."""
 
     def millis_behind(self, key: ShardKey) -> int | None:
         """How far reading lags, by the last event, in milliseconds."""
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        """The time up to which every record that arrived lies at or before a position, epoch seconds, where it is known."""
 
     def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
         """These shards by the budget of bytes that they share."""
@@ -38,16 +43,20 @@ class Outlook:
         buffers: The buffers.
         clock: Time.
         check: Raises where reading cannot go on.
+        max_skew: Seconds of arrival time that a shard may be ahead of the slowest one; None: any.
 
     Attributes:
         offset: How far the query has come, as it said last; None before.
     """
 
-    def __init__(self, buffers: Buffers, clock: Clock, check: Callable[[], None]) -> None:
+    def __init__(
+        self, buffers: Buffers, clock: Clock, check: Callable[[], None], max_skew: float | None = None
+    ) -> None:
         self.offset: Offset | None = None
         self._buffers = buffers
         self._clock = clock
         self._check = check
+        self._alignment = Alignment(max_skew, buffers.read_until) if max_skew is not None else None
         self._fresh: set[ShardKey] = set()
         self._waiting: set[ShardKey] = set()
         self._told: dict[ShardKey, Position] = {}
@@ -73,6 +82,8 @@ class Outlook:
         self._waiting -= moved.keys() | left
         for key in left:
             self._told.pop(key, None)
+        if self._alignment is not None:
+            self._alignment.follow(moved, left, self._clock.monotonic())
         self.offset = offset
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
@@ -114,6 +125,8 @@ class Outlook:
             elif buffer.news_since(position) is None:
                 idle[key] = buffer.portion(position, 0, 0)
                 self._told[key] = idle[key].through
+                if self._alignment is not None:
+                    self._alignment.saw(key, buffer, position, self._clock.monotonic())
             else:
                 self._waiting.add(key)
         return idle
@@ -124,6 +137,19 @@ class Outlook:
         buffers = {
             key: buffer for key in self._waiting if (buffer := self._buffers.buffered(key, offset[key])) is not None
         }
+        planning = partial(self._planned, offset, max_bytes, max_records)
+        if self._alignment is None:
+            portions = planning(buffers)
+        else:
+            portions = self._alignment.planned(buffers, offset, planning, self._clock.monotonic())
+        return [
+            ShardProgress(*key, str(portion.through), portion.records, portion.bytes, self._buffers.millis_behind(key))
+            for key, portion in {**idle, **portions}.items()
+        ]
+
+    def _planned(
+        self, offset: Offset, max_bytes: int, max_records: int, buffers: Mapping[ShardKey, Buffered]
+    ) -> dict[ShardKey, Portion]:
         portions: dict[ShardKey, Portion] = {}
         for keys, budget in self._buffers.budgets(buffers):
             # At most half of a budget: the next micro-batch is fetched into the other half while Spark works on this one.
@@ -131,10 +157,7 @@ class Outlook:
             portions |= plan({key: buffers[key] for key in keys}, offset, limit, max_records)
         if sum(each.bytes for each in portions.values()) > max_bytes or _records(portions) > max_records:
             portions = plan(buffers, offset, max_bytes, max_records)
-        return [
-            ShardProgress(*key, str(portion.through), portion.records, portion.bytes, self._buffers.millis_behind(key))
-            for key, portion in {**idle, **portions}.items()
-        ]
+        return portions
 
     async def _wait(self, give_up_at: float) -> bool:
         """Wait for news; False where the time is up first."""

@@ -12,7 +12,7 @@ from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Child, Entry, ShardNews
-from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
+from kinesis_efo.positions import ShardKey
 
 MOST_ENTRIES: Final = 5_000
 """Events in one report, about: it is half a megabyte."""
@@ -84,23 +84,14 @@ class Reporter:
         if told is None or told.buffer is not buffer:
             told = self._told[key] = _Told(buffer)
             start = str(buffer.start)
-        entries, told.entries = buffer.entries_since(told.entries)
+        events, told.entries = buffer.entries_since(told.entries)
         return ShardNews(
             *key,
             start=start,
-            entries=[
-                Entry(str(through), size, records, _last(through, last)) for through, size, records, last in entries
-            ],
+            entries=[Entry.of(event) for event in events],
             behind=feed.millis_behind,
             read_until=feed.read_until(buffer.end),
             children=[Child.of(child) for child in self._streams.stream(key.stream).children(key.shard)]
             if buffer.end.is_end
             else [],
         )
-
-
-def _last(through: Position, record: LastRecord | None) -> str | None:
-    """An event's last record as reports have it: most events end with it."""
-    if record is None:
-        return None
-    return "" if through.kind is PositionKind.AFTER and record == LastRecord(through.value) else str(record)

@@ -10,8 +10,10 @@ from typing import Final
 import msgspec
 
 from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.fetcher.buffer import BufferedEvent
+from kinesis_efo.kinesis.arrivals import Mark
 from kinesis_efo.kinesis.events import ChildShard
-from kinesis_efo.positions import ShardKey
+from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
 
 WORK: Final = "work"
 REPORT: Final = "report"
@@ -94,12 +96,25 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         size: Bytes that it occupies; 0 where it has no records.
         records: Kinesis records in it.
         last: Its last record, the text of a `LastRecord`; empty where its number is that of `through`, None where it is not known, or there is none.
+        marks: When its records arrived in the stream, where that is noted.
     """
 
     through: str
     size: int
     records: int
     last: str | None = None
+    marks: list[tuple[int, int, str, int]] = []
+
+    @classmethod
+    def of(cls, event: BufferedEvent) -> Entry:
+        """The message for an event."""
+        # Sequence numbers have more digits than JSON numbers are trusted with.
+        marks = [(mark.earliest, mark.latest, str(mark.through), mark.records) for mark in event.marks]
+        return cls(str(event.through), event.size, event.records, _last(event.through, event.last), marks)
+
+    def parsed_marks(self) -> tuple[Mark, ...]:
+        """The marks as buffers have them."""
+        return tuple(Mark(earliest, latest, int(through), records) for earliest, latest, through, records in self.marks)
 
 
 class Child(msgspec.Struct, frozen=True, array_like=True):
@@ -201,3 +216,10 @@ class WhereReply(msgspec.Struct, frozen=True):
 
     fetchers: list[FetcherAddress | None]
     there: int
+
+
+def _last(through: Position, record: LastRecord | None) -> str | None:
+    """An event's last record as reports have it: most events end with it."""
+    if record is None:
+        return None
+    return "" if through.kind is PositionKind.AFTER and record == LastRecord(through.value) else str(record)

@@ -153,6 +153,29 @@ class LocalAws:
             raise RuntimeError("the local AWS is not running: enter its context or call start()")
         return self._server.kinesis(region)
 
+    def backdate(self, stream: str, seconds: float) -> None:
+        """Let records that are put from now on seem to have arrived earlier: a backlog of hours is made in a moment.
+
+        Arrivals in a shard never go back. Sequence numbers, which Kinesis makes from the time too, stay as they are.
+
+        Args:
+            stream: Name of the stream.
+            seconds: How much earlier; 0 ends it.
+
+        Raises:
+            RuntimeError: The server is not running.
+            AwsError: There is no such stream.
+
+        Example:
+            >>> with LocalAws() as aws:
+            ...     kinesis = aws.client("kinesis")
+            ...     _ = kinesis.create_stream(StreamName="orders", ShardCount=1)
+            ...     aws.backdate("orders", 3600)
+            ...     _ = kinesis.put_record(StreamName="orders", PartitionKey="k", Data=b"of an hour ago")
+        """
+        # One assignment, which readers of the server's thread see at once or not yet.
+        self.kinesis.stream({"StreamName": stream}).traits.backdated_seconds = seconds
+
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables that make every AWS SDK of a child process use this endpoint."""

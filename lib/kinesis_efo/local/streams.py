@@ -31,13 +31,23 @@ def even_ranges(count: int) -> list[tuple[int, int]]:
 
 @dataclass(slots=True)
 class Traits:
-    """The properties of a stream that can change without its shards."""
+    """The properties of a stream that can change without its shards.
+
+    Attributes:
+        retention_seconds: For how long records are kept.
+        mode: PROVISIONED or ON_DEMAND.
+        max_record_bytes: Most bytes of a record, with its partition key.
+        key_id: The key that encrypts it, if any.
+        tags: Its tags.
+        backdated_seconds: By how much records are said to have arrived earlier than they do.
+    """
 
     retention_seconds: float
     mode: str = "PROVISIONED"
     max_record_bytes: int = 1024 * 1024
     key_id: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
+    backdated_seconds: float = 0.0
 
 
 class Stream:

@@ -130,7 +130,7 @@ def _put(kinesis: Kinesis, stream: Stream, entry: Entry, size: int, now: Moment)
             )
         shard.write_records.take(1)
         shard.write_bytes.take(size)
-    arrival = int(now.wall * 1000) / 1000
+    arrival = int((now.wall - stream.traits.backdated_seconds) * 1000) / 1000
     return shard, shard.append(
         stream.next_tick(now.wall), arrival, msgspec.json.encode(entry.key), size, entry.data.encode()
     )

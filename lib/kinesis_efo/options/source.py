@@ -49,6 +49,7 @@ class SourceOptions:
     batch_shards_per_task: int = 1
     max_bytes_per_trigger: int | None = None
     max_records_per_trigger: int | None = None
+    max_shard_skew: float | None = None
     buffer_bytes: int = 256 << 20
     fail_on_data_loss: bool = True
     deaggregate: Deaggregation = Deaggregation.OWN
@@ -69,6 +70,11 @@ class SourceOptions:
     retry: RetrySettings = field(default_factory=RetrySettings)
     aws: AwsSettings = field(default_factory=AwsSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+
+    @property
+    def arrival_step(self) -> int | None:
+        """How exactly fetchers note when records arrived, milliseconds: a tenth of what shards may be apart; None: not at all."""
+        return None if self.max_shard_skew is None else round(self.max_shard_skew * 100)
 
     @property
     def patience(self) -> float:
@@ -165,6 +171,8 @@ SOURCE_OPTIONS: Final = (
            "most bytes in one micro-batch; whole events, at least one", "max_bytes_per_trigger"),
     Option("maxRecordsPerTrigger", read.bounded(read.integer, 1), "a whole number of records, at least 1", "-",
            "most records in one micro-batch; whole events, at least one", "max_records_per_trigger"),
+    Option("maxShardSkew", read.bounded(read.seconds, 10, 86_400), "a duration such as 30s, from 10s to 24h", "-",
+           "how far ahead of the slowest shard any other may be taken, by arrival time; for watermarks", "max_shard_skew"),
     Option("bufferBytes", read.bounded(parse_size, 1 << 20), "a size such as 256m", "`256m`",
            "memory of each fetcher for events; at least 1m", "buffer_bytes"),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",

@@ -55,6 +55,7 @@ class Cluster:
         excuse: Why no fetcher may have come up, for messages.
         fetch_here: Starts a fetcher in this process, and tells whether it has. Called once, when there has been none for half of the
             time after which the query fails.
+        max_skew: See `Outlook`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Cluster:
         gone: Callable[[FetcherAddress], Awaitable[bool]],
         excuse: Callable[[], str] = lambda: "",
         fetch_here: Callable[[], bool] = lambda: False,
+        max_skew: float | None = None,
     ) -> None:
         self._streams = streams
         self._seconds = seconds
@@ -82,7 +84,7 @@ class Cluster:
         self._withheld: frozenset[ShardKey] = frozenset()
         self._rates = Rates(clock.monotonic())
         self._owners = Signal()
-        self._outlook = Outlook(self, clock, self._check)
+        self._outlook = Outlook(self, clock, self._check, max_skew)
         self._watch = ShardWatch(streams, clock, lambda _stream: self._outlook.wake())
         self._absence = Absence(_PATIENCE * timeout, clock.monotonic(), self._fail_alone, fetch_here, excuse)
         self._failure: KinesisEfoError | None = None

@@ -21,11 +21,12 @@ class LocalFetching:
     Args:
         fetcher: The fetcher; not started yet.
         clock: Time.
+        max_skew: See `Outlook`.
     """
 
-    def __init__(self, fetcher: Fetcher, clock: Clock) -> None:
+    def __init__(self, fetcher: Fetcher, clock: Clock, max_skew: float | None = None) -> None:
         self._fetcher = fetcher
-        self._outlook = Outlook(self, clock, fetcher.check)
+        self._outlook = Outlook(self, clock, fetcher.check, max_skew)
 
     def start(self, coordinator: Coordinator) -> None:
         """See `Fetching`."""

@@ -44,7 +44,7 @@ class Mirror:
         for entry in entries:
             through = Position.parse(entry.through)
             end = through.value if through.kind is PositionKind.AFTER else None
-            if self.index.append(end, entry.size, entry.records, now):
+            if self.index.append(end, entry.size, entry.records, now, entry.parsed_marks()):
                 self._lasts.append(_last(entry, end))
             size += entry.size
         return size

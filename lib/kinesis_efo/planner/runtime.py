@@ -276,13 +276,14 @@ class PlannerRuntime:
                 gone=nobody_listens,
                 excuse=self._excuse,
                 fetch_here=self._fetch_here,
+                max_skew=options.max_shard_skew,
             )
             self._service = PlannerService(self._cluster, self._loop, self.secret, self._listening, certificate)
             return self._cluster
-        settings = FetcherSettings(options.fail_on_data_loss, patience=patience)
+        settings = FetcherSettings(options.fail_on_data_loss, patience, options.arrival_step)
         self._fetcher = Fetcher(streams, self._budget, settings, clock)
         self._service = FetcherService(self._fetcher, self._loop, self.secret, self._listening, certificate)
-        return LocalFetching(self._fetcher, clock)
+        return LocalFetching(self._fetcher, clock, options.max_shard_skew)
 
     def _end_remote(self) -> None:
         if self._remote is not None:

@@ -1,0 +1,211 @@
+"""Keeps the shards of a query together in arrival time: `maxShardSkew`. Pure.
+
+Spark's watermark follows the newest event time that it has seen, of whichever shard. While a query catches up, a shard with few
+records would carry it past what the others still hold, and stateful operators drop such rows as late. So no micro-batch takes a
+shard further than the option allows beyond the earliest record that is left in any of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from math import inf
+from typing import Final, NamedTuple, Protocol
+
+from kinesis_efo.fetcher.event_index import Portion
+from kinesis_efo.fetcher.planning import Buffered
+from kinesis_efo.positions import Position, PositionKind, ShardKey
+
+logger = logging.getLogger(__name__)
+
+CLOCK_SECONDS: Final = 5.0
+"""How far this machine's clock may be off: that nothing waits in a shard is known as of a time of this clock."""
+
+UNHEARD_SECONDS: Final = 60.0
+"""A shard that nothing is heard of holds the others back for so long."""
+
+_WORD_SECONDS: Final = 30.0
+
+
+class Timed(Buffered, Protocol):
+    """What is known of the events of a shard: `ShardBuffer`, or `EventIndex`."""
+
+    @property
+    def end(self) -> Position:
+        """Position behind the last event."""
+
+    @property
+    def newest(self) -> float:
+        """When the newest record that came arrived in the stream, epoch milliseconds; `-inf` where that is not known."""
+
+    def arrived_behind(self, after: Position) -> float | None:
+        """When the first record behind a position arrived in the stream, epoch milliseconds."""
+
+    def cut(self, after: Position, portion: Portion, horizon: float) -> Portion:
+        """The part of a portion before the first record that arrived in the stream behind a time."""
+
+
+class _Front(NamedTuple):
+    """How far in arrival time a shard has come: epoch milliseconds, and since when that is known, monotonic seconds."""
+
+    at: float
+    since: float
+
+
+class Alignment:
+    """Follows how far in arrival time each shard of a query has come.
+
+    Args:
+        most: Seconds that a shard may be ahead of the slowest one.
+        read_until: The time up to which every record that arrived in a shard lies at or before the end of its buffer, epoch seconds by
+            this machine's clock; None where that is not known.
+    """
+
+    def __init__(self, most: float, read_until: Callable[[ShardKey, Position], float | None]) -> None:
+        self._most = most * 1000
+        self._read_until = read_until
+        self._fronts: dict[ShardKey, _Front] = {}
+        self._unheard: frozenset[ShardKey] = frozenset()
+        self._said_at = -inf
+
+    def follow(self, moved: Mapping[ShardKey, Position], left: Iterable[ShardKey], now: float) -> None:
+        """Take note of which shards the query reads. New ones count as the slowest until something is heard of them.
+
+        Args:
+            moved: The positions that are new.
+            left: The shards that the query does not read any more.
+            now: Monotonic time, seconds.
+        """
+        for key, position in moved.items():
+            if position.is_end:
+                self._fronts.pop(key, None)
+            elif key not in self._fronts:
+                begins = position.value if position.kind is PositionKind.AT_TIMESTAMP else -inf
+                self._fronts[key] = _Front(begins, now)
+        for key in left:
+            self._fronts.pop(key, None)
+
+    def saw(self, key: ShardKey, buffer: Timed, position: Position, now: float) -> None:
+        """Take note of how far a shard has come.
+
+        Args:
+            key: The shard.
+            buffer: Its events.
+            position: How far the query has read it.
+            now: Monotonic time, seconds.
+        """
+        front = self._fronts.get(key)
+        found = self._front(key, buffer, position)
+        if front is None or found > front.at:
+            self._fronts[key] = _Front(found, now)
+
+    def planned(
+        self,
+        buffers: Mapping[ShardKey, Timed],
+        positions: Mapping[ShardKey, Position],
+        plan: Callable[[Mapping[ShardKey, Buffered]], dict[ShardKey, Portion]],
+        now: float,
+    ) -> dict[ShardKey, Portion]:
+        """Plan a micro-batch after which no shard is too far ahead.
+
+        Args:
+            buffers: The shards that have something to read; each covers its position.
+            positions: Where each shard's range starts.
+            plan: Divides the limits of the micro-batch among shards.
+            now: Monotonic time, seconds.
+
+        Returns:
+            For every shard of `buffers` how far it may go.
+        """
+        if not buffers:
+            return {}
+        for key, buffer in buffers.items():
+            self.saw(key, buffer, positions[key], now)
+        others = self._slowest_but(buffers, now)
+        wanted = plan({key: _UpTo(buffer, inf) for key, buffer in buffers.items()})
+        horizon = self._horizon(wanted, buffers, others)
+        kept = {key: buffers[key].cut(positions[key], portion, horizon) for key, portion in wanted.items()}
+        if kept == wanted:
+            return kept
+        # What those ahead must leave goes to the others, who may come further with it.
+        shared = plan({key: _UpTo(buffer, horizon) for key, buffer in buffers.items()})
+        if self._horizon(shared, buffers, others) >= horizon:
+            kept = shared
+        if not any(portion.records for portion in kept.values()):
+            self._say(len(buffers), now)
+        return kept
+
+    def _horizon(self, portions: Mapping[ShardKey, Portion], buffers: Mapping[ShardKey, Timed], others: float) -> float:
+        """What arrived later than this must be left, where these portions are taken; epoch milliseconds."""
+        left = (self._front(key, buffers[key], portion.through) for key, portion in portions.items())
+        return min([others, *left]) + self._most
+
+    def _front(self, key: ShardKey, buffer: Timed, position: Position) -> float:
+        """No record behind a position arrived before this, epoch milliseconds; apart from those that came out of order."""
+        known = front.at if (front := self._fronts.get(key)) else -inf
+        waiting = buffer.arrived_behind(position)
+        if waiting is not None:
+            return max(known, waiting)
+        if position.is_end:
+            # Its children begin where it ends.
+            return max(known, buffer.newest)
+        read_until = self._read_until(key, buffer.end)
+        return max(known, buffer.newest, -inf if read_until is None else (read_until - CLOCK_SECONDS) * 1000)
+
+    def _slowest_but(self, buffers: Mapping[ShardKey, Timed], now: float) -> float:
+        """How far the slowest shard has come of those that have nothing to read here."""
+        slowest = inf
+        unheard = set()
+        for key, front in self._fronts.items():
+            if key in buffers:
+                continue
+            if now - front.since > UNHEARD_SECONDS:
+                unheard.add(key)
+            elif front.at < slowest:
+                slowest = front.at
+        if new := unheard - self._unheard:
+            logger.warning(
+                "nothing new was heard of shard %s, and %d others, for %.0f s: the rest waits for them no longer. Rows of theirs may come "
+                "behind the watermark, where stateful operators drop them",
+                min(new),
+                len(unheard) - 1,
+                UNHEARD_SECONDS,
+            )
+        self._unheard = frozenset(unheard)
+        return slowest
+
+    def _say(self, waiting: int, now: float) -> None:
+        if now - self._said_at < _WORD_SECONDS:
+            return
+        self._said_at = now
+        key, front = min(self._fronts.items(), key=lambda each: each[1])
+        come = "nothing was heard of yet" if front.at == -inf else f"has come to {_text(front.at)}"
+        logger.info(
+            "%d shards wait, so that none is more than maxShardSkew, %g s, ahead of the slowest: %s, which %s",
+            waiting,
+            self._most / 1000,
+            key,
+            come,
+        )
+
+
+class _UpTo:
+    """A buffer whose records behind a time cannot be seen. The one whose records are the oldest goes first."""
+
+    def __init__(self, buffer: Timed, horizon: float) -> None:
+        self._buffer = buffer
+        self._horizon = horizon
+
+    def news_since(self, after: Position) -> float | None:
+        """See `Buffered`; in arrival time."""
+        return self._buffer.arrived_behind(after)
+
+    def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
+        """See `Buffered`."""
+        portion = self._buffer.portion(after, max_bytes, max_records, some=some)
+        return self._buffer.cut(after, portion, self._horizon)
+
+
+def _text(epoch_ms: float) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -25,7 +25,8 @@ CLOCK_SECONDS: Final = 5.0
 UNHEARD_SECONDS: Final = 60.0
 """A shard that nothing is heard of holds the others back for so long."""
 
-_WORD_SECONDS: Final = 30.0
+_ROUNDS: Final = 8
+_WORD_SECONDS: Final = 10.0
 
 
 class Timed(Buffered, Protocol):
@@ -42,8 +43,10 @@ class Timed(Buffered, Protocol):
     def arrived_behind(self, after: Position) -> float | None:
         """When the first record behind a position arrived in the stream, epoch milliseconds."""
 
-    def cut(self, after: Position, portion: Portion, horizon: float) -> Portion:
-        """The part of a portion before the first record that arrived in the stream behind a time."""
+    def portion_before(
+        self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool = False
+    ) -> Portion:
+        """As many records behind a position as stay within the limits and arrived up to a time, epoch milliseconds."""
 
 
 class _Front(NamedTuple):
@@ -67,6 +70,7 @@ class Alignment:
         self._read_until = read_until
         self._fronts: dict[ShardKey, _Front] = {}
         self._unheard: frozenset[ShardKey] = frozenset()
+        self._held_since: float | None = None
         self._said_at = -inf
 
     def follow(self, moved: Mapping[ShardKey, Position], left: Iterable[ShardKey], now: float) -> None:
@@ -123,16 +127,29 @@ class Alignment:
         for key, buffer in buffers.items():
             self.saw(key, buffer, positions[key], now)
         others = self._slowest_but(buffers, now)
-        wanted = plan({key: _UpTo(buffer, inf) for key, buffer in buffers.items()})
-        horizon = self._horizon(wanted, buffers, others)
-        kept = {key: buffers[key].cut(positions[key], portion, horizon) for key, portion in wanted.items()}
-        if kept == wanted:
+        slowest = min([others, *(self._fronts[key].at for key in buffers)])
+
+        def planned(horizon: float) -> tuple[dict[ShardKey, Portion], float]:
+            portions = plan({key: _UpTo(buffer, horizon) for key, buffer in buffers.items()})
+            return portions, self._horizon(portions, buffers, others)
+
+        horizon = slowest + self._most
+        kept, reached = planned(horizon)
+        if all(buffer.newest <= horizon for buffer in buffers.values()):
             return kept
-        # What those ahead must leave goes to the others, who may come further with it.
-        shared = plan({key: _UpTo(buffer, horizon) for key, buffer in buffers.items()})
-        if self._horizon(shared, buffers, others) >= horizon:
-            kept = shared
-        if not any(portion.records for portion in kept.values()):
+        # How far each comes with an even share. Then what those ahead must leave goes to the others, who come further with it.
+        _, reached = planned(inf)
+        for _ in range(_ROUNDS):
+            if reached <= horizon:
+                break
+            horizon = reached
+            portions, reached = planned(horizon)
+            if reached < horizon:
+                break
+            kept = portions
+        if any(portion.records or portion.through.is_end for portion in kept.values()):
+            self._held_since = None
+        else:
             self._say(len(buffers), now)
         return kept
 
@@ -176,13 +193,17 @@ class Alignment:
         return slowest
 
     def _say(self, waiting: int, now: float) -> None:
+        """Log that nothing may go on, after some seconds of that and then now and then."""
+        if self._held_since is None:
+            self._held_since = self._said_at = now
         if now - self._said_at < _WORD_SECONDS:
             return
         self._said_at = now
         key, front = min(self._fronts.items(), key=lambda each: each[1])
         come = "nothing was heard of yet" if front.at == -inf else f"has come to {_text(front.at)}"
-        logger.info(
-            "%d shards wait, so that none is more than maxShardSkew, %g s, ahead of the slowest: %s, which %s",
+        logger.warning(
+            "for %.0f s, %d shards wait, so that none is more than maxShardSkew, %g s, ahead of the slowest: %s, which %s",
+            now - self._held_since,
             waiting,
             self._most / 1000,
             key,
@@ -203,8 +224,7 @@ class _UpTo:
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
         """See `Buffered`."""
-        portion = self._buffer.portion(after, max_bytes, max_records, some=some)
-        return self._buffer.cut(after, portion, self._horizon)
+        return self._buffer.portion_before(after, max_bytes, max_records, self._horizon, some=some)
 
 
 def _text(epoch_ms: float) -> str:

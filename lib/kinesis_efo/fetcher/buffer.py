@@ -214,9 +214,11 @@ class ShardBuffer:
         """When the first record behind a position arrived in the stream; see `EventIndex.arrived_behind`."""
         return self._index.arrived_behind(after)
 
-    def cut(self, after: Position, portion: Portion, horizon: float) -> Portion:
-        """The part of a portion before the first record that arrived behind a time; see `EventIndex.cut`."""
-        return self._index.cut(after, portion, horizon)
+    def portion_before(
+        self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool = False
+    ) -> Portion:
+        """As many records behind a position as stay within the limits and arrived up to a time; see `EventIndex`."""
+        return self._index.portion_before(after, max_bytes, max_records, horizon, some=some)
 
     def entries_since(self, told: int) -> tuple[list[BufferedEvent], int]:
         """The events after the first so many of this buffer, and its last one where that is idle: it may have moved.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import islice, takewhile
+from itertools import islice
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -184,33 +184,50 @@ class EventIndex:
                     return mark.earliest
         return None
 
-    def cut(self, after: Position, portion: Portion, horizon: float) -> Portion:
-        """The part of a portion before the first record that arrived in the stream behind a time. It may end within an event.
+    def portion_before(
+        self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool = False
+    ) -> Portion:
+        """As many records behind a position as stay within the limits and arrived up to a time. May end within an event, at a mark.
 
         Args:
-            after: Where the portion begins.
-            portion: Whole events, see `portion`.
+            after: A position that the index covers.
+            max_bytes: Most bytes.
+            max_records: Most records.
             horizon: The time, epoch milliseconds.
+            some: Include the records of the first mark, where they arrived up to the time, however many they are.
         """
-        first, last = self.index_after(after), self.index_after(portion.through)
+        first = self.index_after(after)
+        whole = self.portion(after, max_bytes, max_records)
+        stop = self._stop_before(horizon, first, self.index_after(whole.through))
+        size = self._bytes_through[stop] - self._bytes_through[first]
+        records = self._records_through[stop] - self._records_through[first]
+        number = after.value if after.kind is PositionKind.AFTER else -1
+        if stop < len(self._ends) and (marks := [mark for mark in self._marks[stop] if mark.through > number]):
+            event_size, event_records = self.sizes(stop)
+            taken, through = 0, 0
+            for mark in marks:
+                more = taken + mark.records
+                # As if its records were of one size.
+                fits = records + more <= max_records and size + event_size * more // event_records <= max_bytes
+                if mark.latest > horizon or not (fits or (some and not records and not taken)):
+                    break
+                taken, through = more, mark.through
+            if taken:
+                return Portion(
+                    Position.after(through), size + max(1, event_size * taken // event_records), records + taken
+                )
+        elif some and not records:
+            # It does not say when it arrived, or it is the end.
+            return self.portion(after, max_bytes, max_records, some=True)
+        return Portion(self.end_of(stop - 1) if stop > first else after, size, records)
+
+    def _stop_before(self, horizon: float, first: int, last: int) -> int:
+        """The first of some events with a record that arrived behind a time; the index behind them where none has."""
         index = bisect_right(self._newest_through, horizon, first, last)
         # A record may have arrived before the one in front of it.
         while index < last and _newest(self._marks[index]) <= horizon:
             index += 1
-        if index == last:
-            return portion
-        number = after.value if after.kind is PositionKind.AFTER else -1
-        behind = [mark for mark in self._marks[index] if mark.through > number]
-        inside = list(takewhile(lambda mark: mark.latest <= horizon, behind))
-        size = self._bytes_through[index] - self._bytes_through[first]
-        records = self._records_through[index] - self._records_through[first]
-        if inside:
-            through = Position.after(inside[-1].through)
-            event_size, event_records = self.sizes(index)
-            taken = sum(mark.records for mark in inside)
-            # As if its records were of one size.
-            return Portion(through, size + max(1, event_size * taken // event_records), records + taken)
-        return Portion(self.end_of(index - 1) if index > first else after, size, records)
+        return index
 
     def sizes(self, index: int) -> tuple[int, int]:
         """The bytes that an event occupies, and the records in it."""

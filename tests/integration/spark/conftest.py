@@ -90,10 +90,14 @@ class Queries:
         given = {**world.options, "leaseTimeout": "10s", "startingPosition": "TRIM_HORIZON", **options}
         return self.spark.readStream.format("kinesis-efo").options(**given).load()
 
-    def start(self, df: DataFrame, sink: str | Callable[[DataFrame, int], None], **trigger: Any) -> StreamingQuery:
+    def start(
+        self, df: DataFrame, sink: str | Callable[[DataFrame, int], None], mode: str = "append", **trigger: Any
+    ) -> StreamingQuery:
         """Start a query into a memory table or a function; queries of one name continue each other."""
         name = sink if isinstance(sink, str) else sink.__name__
-        writer = df.writeStream.option("checkpointLocation", str(self.directory / f"checkpoint-{name}"))
+        writer = df.writeStream.outputMode(mode).option(
+            "checkpointLocation", str(self.directory / f"checkpoint-{name}")
+        )
         if isinstance(sink, str):
             # Two queries of one name cannot run at a time.
             writer = writer.format("memory").queryName(f"{name}{len(self.started)}")

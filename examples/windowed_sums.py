@@ -19,13 +19,15 @@ from kinesis_efo import await_stop, read_stream, stop_signals
 
 SCHEMA = "customer string, amount decimal(12, 2), placed timestamp"
 DELAY = "10 minutes"
+# While it catches up, no shard gets further ahead: its orders would make those of the others late.
+SKEW = "1m"
 
 options = dict(argument.split("=", 1) for argument in sys.argv[1:])
 output, checkpoint = options.pop("output"), options.pop("checkpoint")
 
 spark = SparkSession.builder.appName("windowed sums").getOrCreate()
 with stop_signals(spark) as stopping:
-    records = read_stream(spark, **options)
+    records = read_stream(spark, **{"maxShardSkew": SKEW, **options})
     orders = records.select(F.from_json(F.col("data").cast("string"), SCHEMA).alias("order")).select("order.*")
     sums = (
         orders.withWatermark("placed", DELAY)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.backoff import Backoff
+from kinesis_efo.kinesis.before import Found, last_before, look_from
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal, replaced
 from kinesis_efo.kinesis.lineage import Lineage, Shard, announced
@@ -21,7 +23,7 @@ from kinesis_efo.kinesis.retention import Retention, predates
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.subscription import EventSink, ShardHistory, ShardSubscription
 from kinesis_efo.kinesis.topology import ShardLister, explained, identified, starting_positions
-from kinesis_efo.kinesis.transport import Transport
+from kinesis_efo.kinesis.transport import Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
@@ -249,12 +251,40 @@ class Stream:
         Raises:
             StreamError: It cannot be subscribed to.
         """
+        return await self._asked(shard_id, lambda: self._context.transport.latest_tip(self._ref, shard_id, position))
+
+    async def end_before(self, shard_id: str, epoch_ms: int, position: Position) -> Position:
+        """The position in front of the first record of a shard that arrived at a time or later; `SHARD_END` where none did.
+
+        Args:
+            shard_id: The shard.
+            epoch_ms: The time, epoch milliseconds; not in the future.
+            position: How far it has been read. Returned where nothing is left before the time.
+
+        Raises:
+            StreamError: It cannot be subscribed to.
+        """
+        transport = self._context.transport
+
+        async def look(start: Position) -> Found:
+            return await last_before(await transport.subscribe(self._ref, shard_id, start, Unlimited()), epoch_ms)
+
+        for start in look_from(epoch_ms, position):
+            found = await self._asked(shard_id, partial(look, start))
+            while not found.complete and found.position is not None:
+                found = await self._asked(shard_id, partial(look, found.position))
+            if found.position is not None:
+                return found.position
+        return position
+
+    async def _asked(self, shard_id: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask by a subscription of its own, as often as it takes."""
         backoff = Backoff(self._context.retry, self._context.random)
         history = self._history(shard_id)
         while True:
             await self._clock.sleep(max(0.0, history.next_call - self._clock.monotonic()))
             try:
-                tip = await self._context.transport.latest_tip(self._ref, shard_id, position)
+                answer = await ask()
             except Exception as error:
                 fault = classify(error)
                 patient = fault.verdict in (Verdict.RETRY, Verdict.TOO_SOON, Verdict.NOT_ACTIVE, Verdict.TAKEN_OVER)
@@ -264,7 +294,7 @@ class Stream:
                 await self._clock.sleep(delay)
             else:
                 history.next_call = self._clock.monotonic() + self._context.limits.after_success
-                return tip
+                return answer
 
     def _history(self, shard_id: str) -> ShardHistory:
         if shard_id not in self._histories:

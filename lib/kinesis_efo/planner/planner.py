@@ -22,7 +22,9 @@ from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseKeys
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.leases.store import LeaseStore
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.options import Bounds
+from kinesis_efo.planner.ending import Ends
+from kinesis_efo.positions import SHARD_END, LastRecord, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +80,7 @@ class Planner:
         pace: How often checkpoints are written.
         patience: Seconds for which the lease is waited for, where nothing else can be done.
         clock: Time.
+        ends: Where a query ends that reads what is there.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class Planner:
         pace: Pace,
         patience: float,
         clock: Clock,
+        ends: Bounds | None = None,
     ) -> None:
+        self._ends = ends or Bounds()
         self._streams = streams
         self._fetching = fetching
         self._leases = leases
@@ -211,17 +216,21 @@ class Planner:
             self.failed(error)
             raise
 
-    # -- where the streams end right now
+    # -- where a query ends
 
     async def tips(self, offset: Offset, at_most: float) -> Offset | None:
-        """Tell where the streams end right now, for the shards of an offset and their descendants.
+        """Tell where a query is to end that reads what is there: at the tips, or where the option says.
 
         Args:
             offset: Positions of all shards.
             at_most: Seconds to wait for the answer.
 
         Returns:
-            A position per shard, `SHARD_END` for closed ones; None while that is not known yet: ask again.
+            A position for each shard of the offset, and each descendant that is reached, `SHARD_END` for those that are read whole;
+            None while that is not known yet: ask again.
+
+        Raises:
+            ConfigurationError: The option names what does not exist, or a time in the future.
         """
         self._check()
         if self._offset is None:
@@ -238,15 +247,12 @@ class Planner:
     async def _find_tips(self, offset: Offset) -> Offset:
         await self._streams.refresh()
         found = self._streams.ends(offset)
-        open_shards = [key for key, end in found.items() if end is None]
+        ends = Ends(self._ends, self._streams, self._clock)
+        asked = [key for key, end in found.items() if ends.asks(key, is_open=end is None)]
         # Asking takes a subscription and would end another run's: so it needs the lease, as reading does.
-        await self._leases.wait_held({key.stream for key in open_shards}, self._patience)
-        await self._fetching.let_go(open_shards)
-        tips = await asyncio.gather(
-            *(self._streams.stream(key.stream).tip(key.shard, offset.get(key, TRIM_HORIZON)) for key in open_shards)
-        )
-        ends = {key: end for key, end in found.items() if end is not None}
-        return Offset({**ends, **dict(zip(open_shards, tips, strict=True))})
+        await self._leases.wait_held({key.stream for key in asked}, self._patience)
+        await self._fetching.let_go(asked)
+        return await ends.find(offset, found)
 
     # -- what the run's lease tells it
 

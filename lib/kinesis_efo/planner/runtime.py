@@ -249,7 +249,9 @@ class PlannerRuntime:
         what = "fetcher" if self._cluster is None else "planner"
         logger.info("tasks reach the %s at %s", what, ", ".join(ways))
         pace = Pace(options.checkpoint_rate)
-        self._planner = Planner(streams, fetching, leases, self._table, self._lease_keys, pace, patience, self._clock)
+        self._planner = Planner(
+            streams, fetching, leases, self._table, self._lease_keys, pace, patience, self._clock, options.ends
+        )
         self._stack.callback(self._end_remote)
         self._stack.push_async_callback(self._end_own)
         self._stack.push_async_callback(self._planner.stop)

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, resolve_manifest
-from kinesis_efo.options import AwsSettings, BatchOptions, Bounds, SourceOptions, are_for_batch
+from kinesis_efo.options import AwsSettings, BatchOptions, SourceOptions, are_for_batch
 
 if TYPE_CHECKING:
     from kinesis_efo.spark.stream_reader import KinesisStreamReader
@@ -91,17 +91,12 @@ class KinesisEfoSource(DataSource):
         """Make the reader of one query.
 
         Raises:
-            ConfigurationError: The query has a schema of its own that is not this source's, or an end.
+            ConfigurationError: The query has a schema of its own that is not this source's.
         """
         _check_columns(schema)
         from kinesis_efo.spark.stream_reader import KinesisStreamReader
 
         options, manifest = self._resolve()
-        if options.ends != Bounds():
-            raise ConfigurationError(
-                "kinesis-efo option 'endingPosition' is for batch reads, and a streaming query has no end: leave it out, "
-                "or use spark.read"
-            )
         return KinesisStreamReader(options, manifest)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

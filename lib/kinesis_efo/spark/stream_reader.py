@@ -27,6 +27,7 @@ from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark import latency
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable, StreamReaderBase, read_limit
+from kinesis_efo.spark.ending import Ending
 from kinesis_efo.spark.finished import PlannedNote, planned_note
 from kinesis_efo.spark.host import where_to_listen
 from kinesis_efo.spark.lag import LagNotes, notes_directory, to_report
@@ -69,9 +70,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._planned: Offset | None = None
         self._running: Offset | None = None
         self._committed: Offset | None = None
-        self._targets: Offset | None = None
-        self._wants_targets = self._options.catch_up
-        self._available_now = False
+        self._ending = Ending(catch_up=self._options.catch_up, ends=self._options.ends)
         self._had_nothing = False
         self._others_run = False
         self._stored_idle_at = time.monotonic()
@@ -108,28 +107,31 @@ class KinesisStreamReader(StreamReaderBase):
             start: The offset that the query has reached; Spark 4.0 passes none.
             limit: Spark's limit for this trigger; 4.0 passes none, and the limits of the options apply.
         """
+        ending = self._ending
+        ending.check()
         position = self._offset(start) if start else self._planned or self._initial_offset()
         if position == self._running:
             self._done(position)
+        if ending.over:
+            return self._data(position)
         added = self._added_streams(position)
-        if added and not (self._wants_targets and not self._available_now):
+        if added and not (ending.wanted and ending.in_one_batch):
             # They begin in a micro-batch that reads nothing of them: from then on, Spark's log knows where they began.
             return self._data(Offset({**position, **added}))
-        if self._wants_targets:
-            self._wants_targets = False
-            self._targets = self._tips(position)
-            if not self._available_now:
-                # Its one micro-batch cannot do both. The next run reads the new streams.
-                return self._data(Offset({**self._up_to_targets(position), **added}))
+        if ending.wanted:
+            ending.found(self._tips(position))
+            if ending.in_one_batch:
+                # It cannot do both. The next run reads the new streams.
+                return self._data(Offset({**ending.whole(position), **added}))
         # Another source of the query has rows: waiting for ours would hold them up in every trigger.
-        at_most = 0.0 if self._others_run and self._targets is None else self._options.poll_timeout
+        at_most = 0.0 if self._others_run and ending.targets is None else self._options.poll_timeout
         self._others_run = self._had_nothing = False
         while not self._asked_to_end.is_set():
             reply = self._poll(position, at_most, unlimited=isinstance(limit, ReadAllAvailable))
             end = self._advance(position, reply)
             if end is not None:
                 return self._data(end)
-            if self._targets is None or self._at_targets(position):
+            if ending.targets is None or ending.reached(position):
                 break
         self._had_nothing = True
         return self._data(position)
@@ -188,8 +190,8 @@ class KinesisStreamReader(StreamReaderBase):
         return read_limit(self._options.max_bytes_per_trigger, self._options.max_records_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Make the query end at the streams' present tips. The first `latestOffset` asks for them."""
-        self._wants_targets = self._available_now = True
+        """Make the query end at the streams' present tips, or in front of them. The first `latestOffset` asks for them."""
+        self._ending.available_now()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The lag of each shard in milliseconds, for the query's progress (Spark 4.2+)."""
@@ -324,8 +326,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _advance(self, position: Offset, reply: PollReply) -> Offset | None:
         """The offset after a reply, or None where the reply does not justify a micro-batch."""
-        # A shard without a target began after the targets were taken: the next run reads it, and the rest of its parents.
-        starting = [key for key in starmap(ShardKey, reply.starting) if self._targets is None or key in self._targets]
+        starting = [key for key in starmap(ShardKey, reply.starting) if self._ending.begins(key)]
         justified = bool(starting)
         moved: dict[ShardKey, Position] = {}
         empty: dict[ShardKey, Position] = {}
@@ -333,7 +334,7 @@ class KinesisStreamReader(StreamReaderBase):
         for progress in reply.shards:
             key = ShardKey(progress.stream, progress.shard)
             self._millis_behind[key] = progress.millis_behind
-            through = self._capped(key, position[key], Position.parse(progress.through))
+            through = self._ending.capped(key, position[key], Position.parse(progress.through))
             if through == position[key]:
                 continue
             if progress.records or through.is_end:
@@ -365,9 +366,7 @@ class KinesisStreamReader(StreamReaderBase):
     def _idle_offsets_due(self) -> bool:
         # Without this, the stored position of an idle shard would in time fall out of the stream's retention.
         due = time.monotonic() - self._stored_idle_at >= self._options.idle_checkpoint_interval
-        return bool(self._idle) and (due or self._targets is not None)
-
-    # -- reading up to the present tips
+        return bool(self._idle) and (due or self._ending.targets is not None)
 
     def _tips(self, position: Offset) -> Offset:
         # Short calls, because Python handles a signal only between them.
@@ -375,25 +374,3 @@ class KinesisStreamReader(StreamReaderBase):
             if self._asked_to_end.is_set():
                 return position
         return tips
-
-    def _capped(self, key: ShardKey, at: Position, through: Position) -> Position:
-        if self._targets is None:
-            return through
-        target = self._targets.get(key, at)
-        if at.reaches(target):
-            return at
-        return target if through.reaches(target) else through
-
-    def _at_targets(self, position: Offset) -> bool:
-        assert self._targets is not None
-        return all(position[key].reaches(target) for key, target in self._targets.items() if key in position)
-
-    def _up_to_targets(self, position: Offset) -> Offset:
-        """The end of one micro-batch with everything up to the targets: parent shards and their children, see `partitions`."""
-        assert self._targets is not None
-        targets, self._targets = self._targets, None
-        moved = dict(position)
-        for key, target in targets.items():
-            at = position.get(key, TRIM_HORIZON)
-            moved[key] = at if at.reaches(target) else target
-        return Offset(moved)

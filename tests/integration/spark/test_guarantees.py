@@ -227,11 +227,15 @@ def test_what_exceeds_a_trigger_comes_with_the_next(world: MakeWorld, queries: Q
 @pytest.mark.spark
 def test_everything_available_now_and_nothing_else(world: MakeWorld, queries: Queries) -> None:
     w, rows = world({"orders": 2}), Rows()
+    w.aws.backdate(w.streams["orders"], 40)
     w.put(numbered(400))
+    w.aws.backdate(w.streams["orders"], 0)
+    w.put(numbered(50, first=400))
     options: dict[str, Any] = {"maxRecordsPerTrigger": "100"} if SPARK_VERSION >= (4, 2) else {"catchUp": "true"}
+    a_moment_ago = {"endingPosition": f"AT_TIMESTAMP:{round(time.time() * 1000) - 20_000}"}
     # Subscriptions tell where the end is; for GetRecords it is where the last record is.
-    for run, (total, mode) in enumerate([(400, "efo"), (500, "polling"), (500, "efo")]):
-        query = queries.start(queries.load(w, readMode=mode, **options), rows, availableNow=True)
+    for run, (total, mode, end) in enumerate([(400, "efo", a_moment_ago), (500, "polling", {}), (500, "efo", {})]):
+        query = queries.start(queries.load(w, readMode=mode, **options, **end), rows, availableNow=True)
         assert query.awaitTermination(120), "it does not end"
         assert sorted(numbers(rows.all)) == list(range(total))
         if run == 0:
@@ -239,7 +243,7 @@ def test_everything_available_now_and_nothing_else(world: MakeWorld, queries: Qu
                 StreamName=w.streams["orders"], ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125)
             )
             w.wait_active()
-            w.put(numbered(100, first=400))
+            w.put(numbered(50, first=450))
 
 
 @pytest.mark.spark

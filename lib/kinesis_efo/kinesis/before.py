@@ -1,0 +1,79 @@
+"""Finds where a shard stood at a time: in front of its first record that arrived then or later."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kinesis_efo.errors import FrameError
+from kinesis_efo.kinesis.arrivals import read_marks
+from kinesis_efo.kinesis.transport import EventStream
+from kinesis_efo.positions import Position, PositionKind
+
+LOOK_BACK_SECONDS: Final = (30.0, 600.0)
+"""From so long before the time on, a record is looked for behind which the shard can be left. Then from where the query is."""
+
+
+class Found(NamedTuple):
+    """What one subscription has told.
+
+    Attributes:
+        position: Behind the last record before the time; None where there was none.
+        complete: Whether nothing else lies before the time. If not, the subscription ended too soon: go on behind `position`.
+    """
+
+    position: Position | None
+    complete: bool
+
+
+def look_from(epoch_ms: int, position: Position) -> list[Position]:
+    """Where to look for the last record before a time, one after the other; nowhere where the query has passed it.
+
+    Args:
+        epoch_ms: The time, epoch milliseconds.
+        position: How far the query has come.
+
+    >>> [str(each) for each in look_from(1_000_000, Position.after(42))]
+    ['AT_TIMESTAMP:970000', 'AT_TIMESTAMP:400000', 'AFTER:42']
+    >>> look_from(1_000_000, Position.at_timestamp(1_000_000))
+    []
+    """
+    begins = position.value if position.kind is PositionKind.AT_TIMESTAMP else 0
+    if begins >= epoch_ms:
+        return []
+    times = [max(0, epoch_ms - round(seconds * 1000)) for seconds in LOOK_BACK_SECONDS]
+    return [*(Position.at_timestamp(time) for time in times if time > begins), position]
+
+
+async def last_before(events: EventStream, epoch_ms: int) -> Found:
+    """Read events up to the first record that arrived at a time or later, or to the tip.
+
+    Args:
+        events: The events of a shard; closed when this returns.
+        epoch_ms: The time, epoch milliseconds.
+
+    Raises:
+        FrameError: A record does not say when it arrived.
+        Exception: The transport's.
+    """
+    last: Position | None = None
+    try:
+        async for event in events:
+            head = event.head
+            if head.records:
+                marks = read_marks(event.payload, 0)
+                if not marks:
+                    raise FrameError(
+                        "a record does not say when it arrived, so that the shard cannot be read up to a time. Give kinesis-efo option "
+                        "'endingPosition' AFTER:<sequence number> for it"
+                    )
+                for mark in marks:
+                    if mark.latest >= epoch_ms:
+                        return Found(last, complete=True)
+                    last = Position.after(mark.through)
+            if not head.still:
+                last = event.through
+            if head.continuation is None or not head.millis_behind:
+                return Found(last, complete=True)
+    finally:
+        events.close()
+    return Found(last, complete=False)

@@ -1,0 +1,89 @@
+"""How a query ends that reads what is there: with `Trigger.AvailableNow`, or with Spark 4.0's `catchUp`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.options import Bounds
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+
+
+class Ending:
+    """Follows one query to its end.
+
+    Args:
+        catch_up: Whether the first micro-batch reads everything: Spark before 4.2 has no limits and ends by itself.
+        ends: The option `endingPosition`.
+
+    Attributes:
+        wanted: Whether the positions at which the query ends have to be found out next.
+        in_one_batch: Whether its first micro-batch goes there.
+        over: Whether nothing more is read.
+        targets: The positions at which it ends, by shard; None where it goes on.
+    """
+
+    def __init__(self, *, catch_up: bool, ends: Bounds) -> None:
+        self.wanted = self.in_one_batch = catch_up
+        self.over = False
+        self.targets: Mapping[ShardKey, Position] | None = None
+        self._ends = ends
+        self._available_now = False
+
+    def available_now(self) -> None:
+        """Take note of `Trigger.AvailableNow`."""
+        self.wanted = self._available_now = True
+        self.in_one_batch = False
+
+    def check(self) -> None:
+        """Refuse an end where the query has none.
+
+        Raises:
+            ConfigurationError: It goes on for ever, and `endingPosition` is given.
+        """
+        if self._ends != Bounds() and not (self.wanted or self._available_now or self.over):
+            raise ConfigurationError(
+                "kinesis-efo option 'endingPosition' needs a query that ends: .trigger(availableNow=True) on Spark 4.2 or newer; before, "
+                "option 'catchUp' with that trigger; or spark.read. Leave it out for a query that goes on"
+            )
+
+    def found(self, targets: Mapping[ShardKey, Position]) -> None:
+        """Take note of the positions at which the query ends."""
+        self.wanted, self.targets = False, targets
+
+    def begins(self, shard: ShardKey) -> bool:
+        """Whether a shard is read at all. One that began after the query is read by the next run, and so is the rest of its parents."""
+        return self.targets is None or shard in self.targets
+
+    def capped(self, shard: ShardKey, at: Position, through: Position) -> Position:
+        """How far a shard is read.
+
+        Args:
+            shard: The shard.
+            at: How far it has been read.
+            through: How far it could be.
+        """
+        if self.targets is None:
+            return through
+        target = self.targets.get(shard, at)
+        if at.reaches(target):
+            return at
+        return target if through.reaches(target) else through
+
+    def reached(self, position: Offset) -> bool:
+        """Whether everything is read; never where the query goes on."""
+        if self.targets is None:
+            return False
+        return all(position[key].reaches(target) for key, target in self.targets.items() if key in position)
+
+    def whole(self, position: Offset) -> dict[ShardKey, Position]:
+        """The end of the one micro-batch with everything: parent shards and their children. Without `endingPosition`, the query goes on."""
+        assert self.targets is not None
+        targets, self.targets = self.targets, None
+        self.in_one_batch = False
+        self.over = self._ends != Bounds()
+        moved = dict(position)
+        for key, target in targets.items():
+            at = position.get(key, TRIM_HORIZON)
+            moved[key] = at if at.reaches(target) else target
+        return moved

@@ -1,0 +1,75 @@
+"""Where a shard stood at a time, by the events of one subscription."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kinesis_efo.errors import FrameError
+from kinesis_efo.kinesis.before import Found, last_before
+from kinesis_efo.kinesis.events import Event, EventHead
+from kinesis_efo.positions import SHARD_END, Position
+
+
+class Events:
+    """The events of one subscription; implements `EventStream`."""
+
+    received = 0
+
+    def __init__(self, *events: Event) -> None:
+        self.events = events
+        self.closed = False
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        for event in self.events:
+            yield event
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def event(continuation: int | None, *seconds: float | None, behind: int = 1000, still: bool = False) -> Event:
+    first = (continuation or 100) - len(seconds)
+    records = [
+        {"SequenceNumber": str(first + n), "ApproximateArrivalTimestamp": each, "Data": ""}
+        for n, each in enumerate(seconds)
+    ]
+    payload = json.dumps({"Records": records}).encode()
+    return Event(payload, EventHead(continuation, behind, len(seconds), still=still))
+
+
+def found(*events: Event) -> Found:
+    stream = Events(*events)
+    answer = asyncio.run(last_before(stream, 50_000))
+    assert stream.closed
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("events", "position"),
+    [
+        ([event(20, 10.0, 20.0), event(30, 30.0, 50.0)], Position.after(28)),
+        ([event(20, 10.0, 20.0), event(30, 50.0)], Position.after(20)),
+        ([event(20), event(30, 60.0)], Position.after(20)),
+        ([event(20, 60.0)], None),
+        ([event(20, 10.0, behind=0)], Position.after(20)),
+        ([event(0, behind=0, still=True)], None),
+        ([event(20, 10.0), event(None)], SHARD_END),
+    ],
+)
+def test_the_end_is_in_front_of_the_first_record_of_the_time_or_at_the_tip(
+    events: list[Event], position: Position | None
+) -> None:
+    assert found(*events) == Found(position, complete=True)
+
+
+def test_a_subscription_that_ends_too_soon_is_gone_on_with() -> None:
+    assert found(event(20, 10.0), event(30, 20.0)) == Found(Position.after(30), complete=False)
+
+
+def test_a_record_without_a_time_cannot_be_placed() -> None:
+    with pytest.raises(FrameError, match="does not say when it arrived"):
+        found(event(20, None))

@@ -33,7 +33,7 @@ class View:
         put_rate: Bytes put per second.
         archived_rate: Events archived per second.
         batch: Id of the last completed micro-batch; -1 before the first.
-        lag: Number of events not archived yet, per (stream, shard).
+        lag: Number of events not archived yet, by stream.
     """
 
     phase: str
@@ -43,7 +43,7 @@ class View:
     put_rate: float
     archived_rate: float
     batch: int
-    lag: Mapping[tuple[str, str], int]
+    lag: Mapping[str, int]
 
 
 class Display:
@@ -95,10 +95,8 @@ def _panel(view: View) -> Group:
     flow.add_row("events out", _bar(view.archived, view.total), f"{view.archived:,}", f"{view.archived_rate:,.0f}/s")
     worst = max([1000, *view.lag.values()])
     lag = Table.grid(padding=(0, 2))
-    for (stream, shard), behind in sorted(view.lag.items()):
-        lag.add_row(
-            f"{stream} {shard.removeprefix('shardId-').lstrip('0') or '0'}", _bar(behind, worst), f"{behind:,} behind"
-        )
+    for stream, behind in sorted(view.lag.items()):
+        lag.add_row(stream, _bar(behind, worst), f"{behind:,} behind")
     batch = "none yet" if view.batch < 0 else str(view.batch)
     return Group(Text(f"\n{view.phase}", style="bold"), flow, Text(f"last micro-batch: {batch}\n"), lag)
 
@@ -107,8 +105,15 @@ def _bar(part: int, whole: int) -> ProgressBar:
     return ProgressBar(total=max(whole, 1), completed=part, width=40)
 
 
-def report(console: Console, verdicts: Sequence[Verdict], sentence: str, chart: Path) -> None:
-    """Print the comparison as a table, the path of the picture, and the verdict in one line."""
+def report(console: Console, verdicts: Sequence[Verdict], sentences: Sequence[tuple[bool, str]], chart: Path) -> None:
+    """Print the comparison as a table, the path of the picture, and each verdict in one line.
+
+    Args:
+        console: Where to.
+        verdicts: What was put and what is archived.
+        sentences: The verdicts: whether it is a good one, and the line.
+        chart: The picture.
+    """
     table = Table(
         title="What was put, and what is in Parquet",
         title_justify="left",
@@ -132,8 +137,8 @@ def report(console: Console, verdicts: Sequence[Verdict], sentence: str, chart: 
         )
     console.print(table)
     console.print(f"backlog and throughput: {chart}", highlight=False, soft_wrap=True)
-    good = all(verdict.exact for verdict in verdicts)
-    console.print(sentence, style="bold green" if good else "bold red", highlight=False, soft_wrap=True)
+    for good, sentence in sentences:
+        console.print(sentence, style="bold green" if good else "bold red", highlight=False, soft_wrap=True)
 
 
 def checksums(verdict: Verdict) -> str:

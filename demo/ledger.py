@@ -96,6 +96,23 @@ def sentence(verdicts: list[Verdict], kills: int) -> str:
         return "NOT PROVEN: nothing was put"
     if all(verdict.exact for verdict in verdicts):
         return f"EXACTLY ONCE: all {count:,} events are archived, none lost, none twice{survived}"
+    return f"BROKEN: {_faults(verdicts)}{survived}"
+
+
+def sentence_of_read(verdicts: list[Verdict], seconds: float) -> str:
+    """Sum up the comparison of the archive with a batch read in one line.
+
+    Args:
+        verdicts: With what is archived as what was put, and what was read as what is archived.
+        seconds: How long the batch read took.
+    """
+    count = sum(verdict.put.count for verdict in verdicts)
+    if count and all(verdict.exact for verdict in verdicts):
+        return f"THE SAME AGAIN: a batch read of the streams gives the archive's {count:,} events, in {seconds:.0f} s"
+    return f"BROKEN: the batch read is not the archive: {_faults(verdicts) or 'nothing is archived'}"
+
+
+def _faults(verdicts: list[Verdict]) -> str:
     faults = []
     for verdict in verdicts:
         found = [f"{verdict.lost:,} lost"] * bool(verdict.lost) + [f"{verdict.surplus:,} too many"] * bool(
@@ -103,4 +120,4 @@ def sentence(verdicts: list[Verdict], kills: int) -> str:
         )
         found += ["content altered"] * verdict.altered
         faults += [f"{verdict.stream}: {', '.join(found)}"] * bool(found)
-    return f"BROKEN: {'; '.join(faults)}{survived}"
+    return "; ".join(faults)

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from hashlib import md5
 from types import TracebackType
 from typing import Self
 
@@ -16,16 +15,12 @@ from demo.ledger import Tally
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import BlockingProducer
 
-ShardRanges = Mapping[str, list[tuple[str, int]]]
-"""The shards of each logical stream: ids, and the last hash key of each, in order of hash keys."""
-
 
 class Loader:
     """Puts events until all are acknowledged. A context manager; leaving it ends the thread.
 
     Args:
         names: Names of the streams in Kinesis, by logical name.
-        shards: Shards of each stream.
         url: Endpoint of Kinesis.
         region: Region of the streams.
         events: Number of events to put; None for all.
@@ -33,16 +28,13 @@ class Loader:
 
     Attributes:
         tallies: The events that the producer was given, by stream. Complete when `done`.
-        handed: Number of these events, per (stream, shard).
+        handed: Number of these events, by stream.
         error: The error that ended the thread, or None.
         done: Whether all events are acknowledged.
     """
 
-    def __init__(
-        self, names: Mapping[str, str], shards: ShardRanges, url: str, region: str, events: int | None, rate: float
-    ) -> None:
+    def __init__(self, names: Mapping[str, str], url: str, region: str, events: int | None, rate: float) -> None:
         self._names = names
-        self._shards = shards
         self._aws = AwsSettings(region=region, endpoint_url=url)
         self._events = events
         self._rate = rate
@@ -50,7 +42,7 @@ class Loader:
         self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
         self._progress: list[Callable[[], tuple[int, int]]] = []
         self.tallies = {stream: Tally() for stream in STREAMS}
-        self.handed: Counter[tuple[str, str]] = Counter()
+        self.handed: Counter[str] = Counter()
         self.error: Exception | None = None
         self.done = False
 
@@ -92,11 +84,7 @@ class Loader:
                 return
             producers[event.stream].put(event.payload, event.key)
             self.tallies[event.stream].add(event.id, event.key, event.payload)
-            self.handed[event.stream, self._shard(event.stream, event.key)] += 1
-
-    def _shard(self, stream: str, key: str) -> str:
-        place = int.from_bytes(md5(key.encode(), usedforsecurity=False).digest(), "big")
-        return next(shard for shard, last in self._shards[stream] if place <= last)
+            self.handed[event.stream] += 1
 
 
 def _progress(producer: BlockingProducer) -> Callable[[], tuple[int, int]]:

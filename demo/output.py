@@ -29,8 +29,21 @@ def committed(output: Path) -> list[Path]:
 
 def tally(output: Path) -> dict[str, Tally]:
     """Count every archived event, by stream."""
+    return _tally(output, committed(output))
+
+
+def tally_of_read(output: Path) -> dict[str, Tally]:
+    """Count every event that the batch read has written, by stream.
+
+    Args:
+        output: Its output directory. What a batch writes is there in one piece or not at all.
+    """
+    return _tally(output, sorted(output.glob("stream=*/*.parquet")))
+
+
+def _tally(output: Path, files: list[Path]) -> dict[str, Tally]:
     tallies: dict[str, Tally] = {}
-    for file in committed(output):
+    for file in files:
         of_stream = tallies.setdefault(_stream(file, output), Tally())
         table = pq.ParquetFile(file).read(columns=["partitionKey", "data"])
         for key, data in zip(table["partitionKey"].to_pylist(), table["data"].to_pylist(), strict=True):
@@ -45,14 +58,14 @@ class Watch:
         output: The job's output directory; it need not exist yet.
 
     Attributes:
-        archived: Number of archived events, per (stream, shard).
+        archived: Number of archived events, by stream.
         batch: Id of the last completed micro-batch; -1 before the first.
     """
 
     def __init__(self, output: Path) -> None:
         self._output = output
         self._seen: set[Path] = set()
-        self.archived: Counter[tuple[str, str]] = Counter()
+        self.archived: Counter[str] = Counter()
         self.batch = -1
 
     @property
@@ -75,10 +88,7 @@ class Watch:
         self.batch = last
 
     def _count(self, file: Path) -> None:
-        stream = _stream(file, self._output)
-        shards = pq.ParquetFile(file).read(columns=["shardId"])["shardId"]
-        for entry in shards.value_counts().to_pylist():
-            self.archived[stream, entry["values"]] += entry["counts"]
+        self.archived[_stream(file, self._output)] += pq.ParquetFile(file).metadata.num_rows
 
 
 def _logs(output: Path) -> list[Path]:

@@ -75,6 +75,20 @@ class Child:
         except subprocess.TimeoutExpired:
             raise DemoError(f"the process did not end within {seconds:.0f} s of SIGTERM; see {self.log}") from None
 
+    def wait(self, seconds: float) -> None:
+        """Wait until the process has done its work.
+
+        Raises:
+            DemoError: It failed, or has not ended in time.
+        """
+        assert self._process is not None
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"the process did not end within {seconds:.0f} s; see {self.log}") from None
+        if code:
+            raise DemoError(f"the process ended with exit code {code}:\n{self.tail()}")
+
     def kill(self) -> int:
         """Send SIGKILL to the process and all its descendants at once, so that none can clean up.
 
@@ -162,19 +176,32 @@ def environment(url: str) -> dict[str, str]:
 
 def archive_job(directory: Path, url: str, manifest: str, *, batch_records: int) -> Child:
     """`jobs/archive.py` under `spark-submit`, as users run it."""
+    arguments = [
+        "--manifest", manifest,
+        "--output", str(directory / "lake"),
+        "--checkpoint", str(directory / "checkpoint"),
+        "--starting-position", "TRIM_HORIZON",
+        "--trigger", "1 second",
+        "--option", f"maxRecordsPerTrigger={batch_records}",
+    ]  # fmt: skip
+    return _submitted(ROOT / "jobs" / "archive.py", arguments, url, directory / "job.log")
+
+
+def batch_read(directory: Path, url: str, manifest: str) -> Child:
+    """The batch read under `spark-submit`; writes to `read` in the directory."""
+    arguments = [manifest, str(directory / "read")]
+    return _submitted(ROOT / "demo" / "batch_read.py", arguments, url, directory / "batch-read.log")
+
+
+def _submitted(program: Path, arguments: Sequence[str], url: str, log: Path) -> Child:
     return Child(
         [
             str(BIN / "spark-submit"),
             "--master", "local[2]",
             "--conf", "spark.ui.enabled=false",
             "--conf", "spark.log.level=WARN",
-            str(ROOT / "jobs" / "archive.py"),
-            "--manifest", manifest,
-            "--output", str(directory / "lake"),
-            "--checkpoint", str(directory / "checkpoint"),
-            "--starting-position", "TRIM_HORIZON",
-            "--trigger", "1 second",
-            "--option", f"maxRecordsPerTrigger={batch_records}",
+            str(program),
+            *arguments,
         ],
         {
             **environment(url),
@@ -182,7 +209,7 @@ def archive_job(directory: Path, url: str, manifest: str, *, batch_records: int)
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
         },
-        directory / "job.log",
+        log,
     )  # fmt: skip
 
 

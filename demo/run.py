@@ -63,20 +63,30 @@ def run(plan: Plan, console: Console) -> int:
         os.environ.update(processes.environment(url))
         up(_ENVIRONMENTS, "demo", url, through="boto3")
         names, shards = _declared()
-        shapes = ", ".join(f"{name} (shards: {len(shards[name])})" for name in names)
+        shapes = ", ".join(f"{name} (shards: {shards[name]})" for name in names)
         shown.say(f"declared {shapes}; manifest {MANIFEST}")
         job = processes.archive_job(directory, url, MANIFEST, batch_records=max(500, total // 16))
-        loader = Loader(names, shards, url, processes.REGION, plan.events, total / plan.seconds)
+        loader = Loader(names, url, processes.REGION, plan.events, total / plan.seconds)
         with job, loader:
-            watched = _Run(loader, job, directory, total, shown)
+            watched = _Run(loader, job, directory, total, shown, split=lambda: _split(names[STREAMS[0]]))
             watched.execute(plan)
-    shown.say("comparing what was put with what is in Parquet")
-    verdicts = ledger.compare(loader.tallies, output.tally(directory / "lake"))
+        shown.say("a batch read of both streams, from their beginning to their tips")
+        began = time.monotonic()
+        with processes.batch_read(directory, url, MANIFEST) as batch_read:
+            batch_read.start()
+            batch_read.wait(_PATIENCE)
+        seconds = time.monotonic() - began
+    shown.say("comparing what was put with what is in Parquet, and that with the batch read")
+    archived = output.tally(directory / "lake")
+    verdicts = ledger.compare(loader.tallies, archived)
+    again = ledger.compare(archived, output.tally_of_read(directory / "read"))
     picture = directory / "backlog.png"
     chart.draw(watched.samples, watched.marks, picture)
     kills = sum(what == "killed" for _, what in watched.marks)
-    display.report(console, verdicts, ledger.sentence(verdicts, kills), picture)
-    return 0 if total and all(verdict.exact for verdict in verdicts) else 1
+    exact, same = (bool(total) and all(verdict.exact for verdict in each) for each in (verdicts, again))
+    sentences = [(exact, ledger.sentence(verdicts, kills)), (same, ledger.sentence_of_read(again, seconds))]
+    display.report(console, verdicts, sentences, picture)
+    return 0 if exact and same else 1
 
 
 @dataclass
@@ -88,6 +98,7 @@ class _Run:
     directory: Path
     total: int
     shown: Display
+    split: Callable[[], str]
     samples: list[Sample] = field(default_factory=list)
     marks: list[tuple[float, str]] = field(default_factory=list)
 
@@ -100,6 +111,9 @@ class _Run:
     def execute(self, plan: Plan) -> None:
         self.shown.say("spark-submit jobs/archive.py; its log: " + str(self.job.log))
         self.job.start()
+        self._until(lambda: self._watch.total * 4 >= self.total, "reading")
+        self._mark("split")
+        self.shown.say(self.split())
         if plan.kill:
             self._until(lambda: self._watch.total * 2 >= self.total, "reading")
             self._until(self._in_a_batch, "reading")
@@ -138,7 +152,7 @@ class _Run:
         self.samples.append(Sample(time.monotonic() - self._began, put, self._watch.total))
         self._bytes.append(size)
         seconds = [sample.seconds for sample in self.samples[-40:]]
-        lag = {key: handed - self._watch.archived[key] for key, handed in dict(self.loader.handed).items()}
+        lag = {name: handed - self._watch.archived[name] for name, handed in dict(self.loader.handed).items()}
         self.shown.show(
             View(
                 phase,
@@ -184,24 +198,19 @@ def _last(log: Path) -> int:
     return max((int(file.name) for file in log.iterdir() if file.name.isdigit()), default=-1)
 
 
-def _declared() -> tuple[dict[str, str], dict[str, list[tuple[str, int]]]]:
-    """The streams' names from the manifest, and their shards from Kinesis."""
-    document: dict[str, Any] = json.loads(
-        boto3.client("ssm").get_parameter(Name=MANIFEST.removeprefix("ssm://"), WithDecryption=True)["Parameter"][
-            "Value"
-        ]
-    )
-    kinesis = boto3.client("kinesis")
-    streams: Mapping[str, Any] = document["streams"]
+def _declared() -> tuple[dict[str, str], dict[str, int]]:
+    """The streams' names from the manifest, and their numbers of shards from Kinesis."""
+    parameter = boto3.client("ssm").get_parameter(Name=MANIFEST.removeprefix("ssm://"), WithDecryption=True)
+    streams: Mapping[str, Any] = json.loads(parameter["Parameter"]["Value"])["streams"]
     names = {name: str(streams[name]["streamName"]) for name in STREAMS}
-    shards = {
-        name: sorted(
-            (
-                (str(shard["ShardId"]), int(shard["HashKeyRange"]["EndingHashKey"]))
-                for shard in kinesis.list_shards(StreamName=names[name])["Shards"]
-            ),
-            key=lambda shard: shard[1],
-        )
-        for name in STREAMS
-    }
-    return names, shards
+    kinesis = boto3.client("kinesis")
+    return names, {name: len(kinesis.list_shards(StreamName=names[name])["Shards"]) for name in STREAMS}
+
+
+def _split(stream: str) -> str:
+    """Split the first shard of a stream in two, and say so."""
+    kinesis = boto3.client("kinesis")
+    shard = kinesis.list_shards(StreamName=stream)["Shards"][0]
+    middle = (int(shard["HashKeyRange"]["StartingHashKey"]) + int(shard["HashKeyRange"]["EndingHashKey"])) // 2
+    kinesis.split_shard(StreamName=stream, ShardToSplit=shard["ShardId"], NewStartingHashKey=str(middle))
+    return f"split shard {shard['ShardId']} of {stream} in two"

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from demo.ledger import compare, sentence
-from demo.output import committed, tally
+from demo.ledger import compare, sentence, sentence_of_read
+from demo.output import committed, tally, tally_of_read
 
 ROOT = Path(__file__).resolve().parents[2]
 EVENTS = 3000
@@ -31,8 +31,12 @@ def test_the_demo_passes_and_would_see_a_single_wrong_event(tmp_path: Path) -> N
         f"EXACTLY ONCE: all {EVENTS:,} events are archived, none lost, none twice, with the job killed once"
         in done.stdout
     )
+    assert f"THE SAME AGAIN: a batch read of the streams gives the archive's {EVENTS:,} events" in done.stdout
+    assert "split shard shardId-000000000000 of demo-flights in two" in done.stdout
     assert (directory / "backlog.png").read_bytes().startswith(b"\x89PNG")
 
+    read = tally_of_read(directory / "read")
+    assert sum(one.count for one in read.values()) == EVENTS
     # The same comparison, over an archive in which one file is tampered with.
     lake = directory / "lake"
     put = tally(lake)
@@ -42,6 +46,7 @@ def test_the_demo_passes_and_would_see_a_single_wrong_event(tmp_path: Path) -> N
     for tampered, said in ((whole.slice(1), "1 lost"), (_doubled(whole), "1 too many"), (_altered(whole), "altered")):
         pq.write_table(tampered, victim)
         assert said in sentence(compare(put, tally(lake)), kills=1)
+        assert sentence_of_read(compare(tally(lake), read), 1.0).startswith("BROKEN")
 
 
 def _doubled(table: pa.Table) -> pa.Table:

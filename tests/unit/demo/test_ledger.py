@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from demo.display import checksums
-from demo.ledger import Tally, compare, sentence
+from demo.ledger import Tally, compare, sentence, sentence_of_read
 
 Rows = list[tuple[str, str, bytes]]
 ROWS: Rows = [(f"id-{number}", f"key-{number % 7}", f'{{"id":"id-{number}"}}'.encode()) for number in range(50)]
@@ -83,3 +84,19 @@ _rows = st.lists(st.tuples(st.sampled_from("abc"), st.text(max_size=3), st.binar
 def test_exact_means_the_same_multiset(put: Rows, archived: Rows) -> None:
     (verdict,) = compare({"a": _tally(put)}, {"a": _tally(archived)})
     assert verdict.exact is (sorted(put) == sorted(archived))
+
+
+@pytest.mark.parametrize(
+    ("read", "said"),
+    [
+        (ROWS, "THE SAME AGAIN: a batch read of the streams gives the archive's 50 events, in 3 s"),
+        (ROWS[1:], "BROKEN: the batch read is not the archive: a: 1 lost"),
+        ([*ROWS, ROWS[0]], "BROKEN: the batch read is not the archive: a: 1 too many"),
+    ],
+)
+def test_a_batch_read_is_compared_with_the_archive(read: Rows, said: str) -> None:
+    assert sentence_of_read(compare({"a": _tally(ROWS)}, {"a": _tally(read)}), 2.6) == said
+
+
+def test_nothing_read_of_nothing_archived_proves_nothing() -> None:
+    assert sentence_of_read(compare({}, {}), 1.0).startswith("BROKEN")

@@ -67,7 +67,7 @@ def test_the_watch_counts_each_file_once(sink: Sink) -> None:
     watch.look()
     sink.commit(1, sink.file("c", ["4"], stream="weather"), compact=True)
     watch.look()
-    assert dict(watch.archived) == {("flights", "s0"): 2, ("flights", "s1"): 1, ("weather", "s0"): 1}
+    assert dict(watch.archived) == {"flights": 3, "weather": 1}
     assert watch.batch == 1
 
 

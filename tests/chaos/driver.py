@@ -1,6 +1,6 @@
 """A driver program to be killed: reads the streams of a manifest and writes Parquet, one directory per micro-batch.
 
-Takes one argument, JSON. Says READY once Spark is up, and starts the query when a line comes on stdin: the next driver warms
+Takes one argument, JSON. Says READY once Spark is up, and which one, and starts the query when a line comes on stdin: the next driver warms
 up while this one runs. Writing a directory anew is idempotent by batch id, as every exactly-once sink has to be.
 """
 
@@ -52,7 +52,7 @@ def main(config: dict[str, Any]) -> None:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    print("READY", flush=True)  # noqa: T201
+    print(f"SPARK {spark.version}\nREADY", flush=True)  # noqa: T201
     sys.stdin.readline()
 
     output, flags = config["output"], config["flags"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,9 @@ Output = Callable[[], list[int]]
 FULL = os.environ.get("KINESIS_EFO_FULL") == "1"
 KILLS = 10 if FULL else 2
 """At random times, on Spark 4.0: on 4.3, the soak and the demo kill a driver at random times."""
+
+OTHER = Path(sys.prefix).with_name(".venv-spark40")
+"""The environment of Spark 4.0, beside that of 4.3: each reads on where the other was killed."""
 
 
 def family(driver: Driver) -> list[psutil.Process]:
@@ -70,17 +74,19 @@ def test_a_driver_killed_again_and_again_loses_nothing_and_leaves_nothing(
     put = w.put(numbered(400))
     limit = {"maxRecordsPerTrigger": "100"}
     at_random = FULL or SPARK_VERSION < (4, 1)
+    other = None if at_random else OTHER
 
     # In a task, with the offset logged.
-    current = driver(w, options=limit, killInTask=30)
+    current = first = driver(w, options=limit, killInTask=30)
     current.go()
     # Each driver starts its Spark while the one before still runs.
-    standby = driver(w, options=limit, killAfterSink=2)
+    standby = driver(w, other, options=limit, killAfterSink=2)
     current.wait_killed()
     assert _logged(tmp_path, "offsets") > _logged(tmp_path, "commits"), "killed between offset log and task end"
 
     # After the sink's commit and before Spark's.
     current, standby = standby, driver(w)
+    second = current
     current.go()
     current.wait_killed()
     written = len(list((tmp_path / "output").glob("batch=*")))
@@ -108,6 +114,8 @@ def test_a_driver_killed_again_and_again_loses_nothing_and_leaves_nothing(
     wait_until(lambda: len(output()) >= put, 120, f"{put} rows; {current.log}")
     assert output() == list(range(put))
     if not at_random:
+        ran_on = (_spark(first), _spark(second), _spark(current))
+        assert ran_on[0] == ran_on[2] == pyspark.__version__ and ran_on[1].startswith("4.0")
         current.kill()
         return
     assert batches[-1] - batches[0] >= KILLS // 2, f"the runs got nowhere: {batches}"
@@ -147,6 +155,11 @@ def test_a_driver_killed_again_and_again_loses_nothing_and_leaves_nothing(
     wait_until(lambda: len(output()) >= put, 120, f"{put} rows; {standby.log}")
     standby.kill()
     assert output() == list(range(put))
+
+
+def _spark(driver: Driver) -> str:
+    """The version of Spark that a driver has run on."""
+    return driver.log.read_text().partition("SPARK ")[2].split()[0]
 
 
 def _logged(directory: Path, log: str) -> int:

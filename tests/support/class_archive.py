@@ -16,15 +16,20 @@ QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The JVMs of tests run too briefly for the optimizing compiler to pay off: without it, a test takes half the CPU time."""
 
 
-def path() -> Path:
-    """The path of the archive, which may not exist."""
-    return Path(sys.prefix) / "spark-classes.jsa"
+def path(environment: Path | None = None) -> Path:
+    """The path of the archive of an environment, by default of this one; it may not exist."""
+    return (environment or Path(sys.prefix)) / "spark-classes.jsa"
 
 
-def jvm_options() -> str:
-    """Options for every JVM of the tests."""
+def jvm_options(environment: Path | None = None) -> str:
+    """Options for every JVM of the tests.
+
+    Args:
+        environment: The environment of its Spark; None for this one.
+    """
+    archive = path(environment)
     # No logs: a JVM would warn about an archive that does not fit.
-    return f"{QUICK_JVM} -XX:SharedArchiveFile={path()} -Xlog:disable" if path().exists() else QUICK_JVM
+    return f"{QUICK_JVM} -XX:SharedArchiveFile={archive} -Xlog:disable" if archive.exists() else QUICK_JVM
 
 
 def write() -> None:

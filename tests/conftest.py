@@ -29,17 +29,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share the tests out by file, those of the Spark session in one process, and those of the cluster in one.
+    """Share the tests out by file, those of the Spark session in two processes by halves, and those of the cluster in one.
 
     A session is a JVM, a cluster is six, and files have fixtures that take long. What is long comes first: coming last, it would
     keep one process busy while the others have nothing to do. This runs before pytest-xdist's own hook, which reads the groups.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    order = {}
+    order = {item: 2 if item.path in slow else 3 for item in items}
+    group = {item: str(item.path) for item in items}
+    # The cluster's tests wait for each other; those of the session are more than one process should have.
+    for name, processes in (("cluster", 1), ("spark", 2)):
+        sharing = [item for item in items if name in getattr(item, "fixturenames", ())]
+        for position, item in enumerate(sharing):
+            group[item] = f"the fixture {name}, process {1 + position * processes // len(sharing)}"
+            order[item] = 1 if name == "spark" else 0
     for item in items:
-        shared = [name for name in ("spark", "cluster") if name in getattr(item, "fixturenames", ())]
-        order[item] = 0 if shared else 1 if item.path in slow else 2
-        item.add_marker(pytest.mark.xdist_group(f"the fixture {shared[0]}" if shared else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group(group[item]))
     items.sort(key=order.__getitem__)
 
 

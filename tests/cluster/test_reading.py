@@ -14,7 +14,7 @@ from tests.support.driven import Driver, Query, Row
 from tests.support.hosts import Hosts
 from tests.support.world import World
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 MakeWorld = Callable[..., World]
 
 
@@ -32,6 +32,7 @@ def wait_for_both(query: Query) -> None:
     query.wait_for(lambda rows: {row.host for row in rows} == set(WORKERS), "rows that either worker has read")
 
 
+@pytest.mark.spark40
 def test_tasks_on_both_workers_read_from_the_driver(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
     w = world({"orders": 4})
     put = w.put(numbered(400))
@@ -42,6 +43,7 @@ def test_tasks_on_both_workers_read_from_the_driver(world: MakeWorld, driver: Dr
     query.stop()
 
 
+@pytest.mark.spark
 def test_a_plain_query_needs_no_option_to_read_on_a_cluster(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
     w = world({"orders": 2})
     put = w.put(numbered(100))
@@ -52,6 +54,7 @@ def test_a_plain_query_needs_no_option_to_read_on_a_cluster(world: MakeWorld, dr
     query.stop()
 
 
+@pytest.mark.spark40
 def test_a_host_that_is_cut_off_costs_time_alone_and_takes_part_again_afterwards(
     world: MakeWorld, hosts: Hosts, cluster: Cluster, driver: Driver, tmp_path: Path
 ) -> None:
@@ -78,6 +81,7 @@ def test_a_host_that_is_cut_off_costs_time_alone_and_takes_part_again_afterwards
     query.stop()
 
 
+@pytest.mark.spark
 @pytest.mark.cluster
 def test_the_driver_may_be_on_a_workers_host(
     world: MakeWorld, new_driver: Callable[..., Driver], tmp_path: Path

@@ -13,10 +13,11 @@ from tests.support.driven import Driver
 from tests.support.hosts import Hosts
 from tests.support.world import World
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 MakeWorld = Callable[..., World]
 
 
+@pytest.mark.spark40
 def test_an_address_that_is_not_routed_is_named(world: MakeWorld, hosts: Hosts, driver: Driver, tmp_path: Path) -> None:
     w = world()
     w.put(numbered(10))
@@ -27,6 +28,7 @@ def test_an_address_that_is_not_routed_is_named(world: MakeWorld, hosts: Hosts, 
     assert query.rows() == []
 
 
+@pytest.mark.spark
 @pytest.mark.cluster
 def test_an_address_whose_port_is_blocked_is_named(
     world: MakeWorld, hosts: Hosts, driver: Driver, tmp_path: Path

@@ -55,7 +55,7 @@ def bare(archive: Archive, tmp_path: Path) -> tuple[Path, dict[str, str]]:
         "SPARK_HOME": str(spark_home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": job.PYTHON,
-        **{name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ},
+        **{name: os.environ[name] for name in ("JAVA_HOME", "JAVA_TOOL_OPTIONS") if name in os.environ},
     }
     if "JAVA_HOME" not in environment:
         environment["PATH"] = f"{environment['PATH']}:{os.environ['PATH']}"

@@ -130,7 +130,7 @@ def test_one_shard_is_read_between_two_numbers(spark: SparkSession, world: MakeW
     assert numbers(df.collect()) == [6, 7, 8, 9]
 
 
-@pytest.mark.spark
+@pytest.mark.spark43
 def test_a_task_that_fails_half_way_reads_the_same_rows_again(
     spark: SparkSession, world: MakeWorld, tmp_path: Path
 ) -> None:

@@ -63,7 +63,7 @@ def end_offset(query: StreamingQuery) -> Offset:
     return Offset.from_json(query.lastProgress["sources"][0]["endOffset"].replace("'", '"'))  # type: ignore[index]
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 def test_a_task_that_fails_half_way_is_done_again_and_nothing_is_twice(
     spark: SparkSession, world: MakeWorld, queries: Queries, tmp_path: Path
 ) -> None:

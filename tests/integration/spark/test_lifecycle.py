@@ -171,7 +171,7 @@ def test_asked_to_end_it_releases_the_leases_although_the_connection_stays_open(
 def test_asked_to_end_it_serves_a_second_action_that_begins_after_a_pause(
     world: MakeWorld, play: Callable[..., PlayedSpark]
 ) -> None:
-    w, spark, _ = read_one_record(world, play, "8s")
+    w, spark, _ = read_one_record(world, play, "5s")
     (task,) = spark.tasks
     assert task.address is not None
 
@@ -181,7 +181,7 @@ def test_asked_to_end_it_serves_a_second_action_that_begins_after_a_pause(
 
     first = action()
     spark.process.send_signal(signal.SIGTERM)
-    time.sleep(4)  # the driver works on what it has read
+    time.sleep(2.5)  # the driver works on what it has read
     assert action() == first != []
     assert len(owners(w)) == 1
     wait_until(lambda: not owners(w), what="released leases")

@@ -17,7 +17,6 @@ from kinesis_efo.spark.jvm import spark_jvm
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows
 
-pytestmark = pytest.mark.spark
 MakeWorld = Callable[..., World]
 
 
@@ -38,6 +37,7 @@ def listening() -> set[str]:
     return {each.laddr.ip.removeprefix("::ffff:") for each in sockets if each.status == psutil.CONN_LISTEN}
 
 
+@pytest.mark.spark
 def test_in_local_mode_nothing_but_loopback_is_bound(queries: Queries, world: MakeWorld) -> None:
     w = world({"orders": 2})
     w.put((f"k{n}", b"data") for n in range(100))
@@ -46,6 +46,7 @@ def test_in_local_mode_nothing_but_loopback_is_bound(queries: Queries, world: Ma
     assert [spark_jvm(process.pid, {}).local for process in readers()] == [True], "seen by what the JVM does"
 
 
+@pytest.mark.spark40
 def test_read_stream_in_local_mode_binds_nothing_else_either(queries: Queries, world: MakeWorld) -> None:
     w = world({"orders": 1})
     w.put((f"k{n}", b"data") for n in range(10))
@@ -55,6 +56,7 @@ def test_read_stream_in_local_mode_binds_nothing_else_either(queries: Queries, w
     assert listening() == {"127.0.0.1"}
 
 
+@pytest.mark.spark40
 def test_tasks_read_over_tls_where_every_address_is_served(queries: Queries, world: MakeWorld) -> None:
     w = world({"orders": 2})
     w.put((f"k{n}", b"data") for n in range(100))
@@ -62,6 +64,7 @@ def test_tasks_read_over_tls_where_every_address_is_served(queries: Queries, wor
     assert [ip_address(each).is_unspecified for each in listening()] == [True]
 
 
+@pytest.mark.spark43
 def test_a_port_that_is_taken_is_an_error_that_says_so(queries: Queries, world: MakeWorld) -> None:
     w = world({"orders": 1})
     with socket.create_server(("127.0.0.1", 0)) as taken:

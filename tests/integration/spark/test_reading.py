@@ -13,9 +13,7 @@ import kinesis_efo
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows, wait_until
 
-pytestmark = pytest.mark.spark
-
-
+@pytest.mark.spark
 def test_a_new_query_reads_what_is_there_and_what_comes(
     spark: SparkSession, world: Callable[..., World], tmp_path: Path
 ) -> None:
@@ -43,19 +41,21 @@ def test_a_new_query_reads_what_is_there_and_what_comes(
     wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 10)
 
 
+@pytest.mark.spark
 def test_an_idle_source_does_not_hold_up_another_one(
     queries: Queries, world: Callable[..., World], spark: SparkSession
 ) -> None:
     busy, idle = world(), world()
     busy.put((f"k{n}", b"%d" % n) for n in range(100))
     # Ten micro-batches, of an event each.
-    rows = queries.load(busy, maxRecordsPerTrigger="10").union(queries.load(idle, pollTimeout="5s"))
+    rows = queries.load(busy, maxRecordsPerTrigger="10").union(queries.load(idle, pollTimeout="3s"))
     query = queries.start(rows, "union")
-    wait_for_rows(query, 100, seconds=35)
+    wait_for_rows(query, 100, seconds=25)
     batches = {progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]}
     assert len(batches) >= 10
 
 
+@pytest.mark.spark40
 def test_aggregates_of_other_shards_are_left_out_or_delivered(
     queries: Queries, world: Callable[..., World], spark: SparkSession
 ) -> None:

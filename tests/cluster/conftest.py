@@ -29,7 +29,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 def local_aws(hosts: Hosts) -> Iterator[LocalAws]:
     # Small events, because a micro-batch is made of whole ones.
     settings = Settings(
-        consumer_creating_seconds=0.0, idle_event_seconds=0.5, resubscribe_seconds=0.5, max_event_records=20
+        consumer_creating_seconds=0.0, idle_event_seconds=0.5, resubscribe_seconds=0.0, max_event_records=20
     )
     aws = LocalAws(settings=settings, host=hosts[AWS].address)
     with hosts[AWS].entered():

@@ -69,7 +69,7 @@ class Job:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    settings = Settings(consumer_creating_seconds=0.0, idle_event_seconds=0.5, resubscribe_seconds=0.5)
+    settings = Settings(consumer_creating_seconds=0.0, idle_event_seconds=0.5, resubscribe_seconds=0.0)
     with LocalAws(settings=settings) as aws:
         yield make_world(aws, tmp_path, {"orders": 2, "clicks": 1})
 

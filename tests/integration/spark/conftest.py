@@ -22,7 +22,7 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 def local_aws() -> Iterator[LocalAws]:
     # Small events, because a micro-batch is made of whole ones; and a query that goes on where another one stopped need not wait.
     settings = Settings(
-        consumer_creating_seconds=0.0, idle_event_seconds=0.5, resubscribe_seconds=0.5, max_event_records=10
+        consumer_creating_seconds=0.0, idle_event_seconds=0.5, resubscribe_seconds=0.0, max_event_records=10
     )
     with LocalAws(settings=settings) as aws:
         yield aws

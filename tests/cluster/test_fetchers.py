@@ -14,11 +14,12 @@ from tests.support.driven import Driver
 from tests.support.hosts import Hosts
 from tests.support.world import World, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 MakeWorld = Callable[..., World]
 TWO = {"fetchers": "2"}
 
 
+@pytest.mark.spark40
 def test_fetchers_come_and_go_with_their_query_and_any_number_of_them_goes_on(
     world: MakeWorld, hosts: Hosts, driver: Driver, tmp_path: Path
 ) -> None:
@@ -38,6 +39,7 @@ def test_fetchers_come_and_go_with_their_query_and_any_number_of_them_goes_on(
     query.stop()
 
 
+@pytest.mark.spark
 def test_a_plain_query_cannot_have_fetchers_and_is_told_what_can(
     world: MakeWorld, driver: Driver, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ import kinesis_efo
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows, wait_until
 
+
 @pytest.mark.spark
 def test_a_new_query_reads_what_is_there_and_what_comes(
     spark: SparkSession, world: Callable[..., World], tmp_path: Path

@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     order = {item: 2 if item.path in slow else 3 for item in items}
     group = {item: str(item.path) for item in items}
-    # As many processes as fixtures: one of those for the session would still be busy with it when the others have ended.
+    # One process with all tests of the session would be busy long after the others have ended.
     for name, processes in (("cluster", 1), ("spark", 2)):
         sharing = [item for item in items if name in getattr(item, "fixturenames", ())]
         for position, item in enumerate(sharing):

@@ -1,4 +1,4 @@
-"""The source read by a real Spark session, on both Spark versions."""
+"""The source read by a real Spark session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A batch read of one shard, on one core, compared with a loop over GetRecords with boto3, which gives the records as dictionaries.
+"""A batch read of one shard, on one core, with GetRecords and with a subscription, compared with a loop over GetRecords with boto3,
+which gives the records as dictionaries.
 
 The local Kinesis, without its limits, runs in a process of its own. MB a second of the reading process's CPU time.
 """
@@ -30,7 +31,7 @@ SHARD: Final = "shardId-000000000000"
 
 def run() -> list[Figure]:
     """Measure. MB count the records' data."""
-    loop, ours = [], []
+    loop, ours, subscribed = [], [], []
     with AwsProcess(settings=Settings(read_limit=False)) as aws:
         kinesis = aws.client("kinesis")
         kinesis.create_stream(StreamName="orders", ShardCount=1)
@@ -47,14 +48,25 @@ def run() -> list[Figure]:
         options = BatchOptions.parse({"manifest": "here", "batch.maxRate": "1g"})
         options = replace(options, source=replace(options.source, aws=AwsSettings(endpoint_url=aws.endpoint_url)))
         planned = asyncio.run(plan(manifest, options, tip))
+        consumer = kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="lake")["Consumer"]["ConsumerARN"]
+        with_consumer = replace(manifest, streams={"orders": replace(ref, consumer_arn=consumer)})
+        efo = replace(options.source, read_mode="efo")
         for _ in range(RUNS + 1):
             loop.append(_rate(lambda: _loop(kinesis, arn)))
             ours.append(
                 _rate(lambda: sum(rows.num_rows for rows in Reading(planned, manifest, options.source).batches()))
             )
+            subscribed.append(
+                _rate(lambda: sum(rows.num_rows for rows in Reading(planned, with_consumer, efo).batches()))
+            )
     case = f"{RECORD_BYTES} B records, one shard"
     baseline = Figure(case, "boto3, a loop over GetRecords", "MB/s and core", tuple(loop[1:]))
-    return [baseline, Figure.against(baseline, case, "kinesis-efo, batch read", ours[1:], Goal(4, of_ratio=True))]
+    goal = Goal(4, of_ratio=True)
+    return [
+        baseline,
+        Figure.against(baseline, case, "kinesis-efo, batch read", ours[1:], goal),
+        Figure.against(baseline, case, "kinesis-efo, batch read with readMode=efo", subscribed[1:], goal),
+    ]
 
 
 def _loop(kinesis: Any, arn: str) -> int:

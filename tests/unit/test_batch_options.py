@@ -104,15 +104,21 @@ def test_a_start_from_leases_is_refused() -> None:
     assert "a batch read knows no leases" in faults(startingPosition="LEASES")[0]
 
 
-def test_reading_with_a_consumer_is_refused() -> None:
-    (fault,) = faults(readMode="EFO")
-    assert fault.startswith("kinesis-efo option 'readMode' must be polling in a batch read, which has no consumer")
+def test_reading_with_a_consumer() -> None:
+    assert parse(readMode="EFO").source.read_mode == "efo"
     assert parse(readMode="polling") == parse()
+    arn = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
+    with pytest.raises(
+        OptionsError, match="needs option 'manifest', or 'consumerArn' and 'leaseTable' besides 'streamArn'"
+    ):
+        BatchOptions.parse({"streamArn": arn, "readMode": "efo"})
+    (fault,) = faults(readMode="efo", **{"batch.maxRate": "1m"})
+    assert fault.startswith("kinesis-efo option 'batch.maxRate' is for batch reads with readMode=polling")
 
 
 def test_all_faults_are_reported_together() -> None:
     found = faults(
-        startingPosition="LATEST", readMode="efo", endingPosition="TRIM_HORIZON", bufferBytes="lots", bogus="1"
+        startingPosition="LATEST", readMode="fast", endingPosition="TRIM_HORIZON", bufferBytes="lots", bogus="1"
     )
     assert [fault.split("'")[1] for fault in found] == [
         "startingPosition",

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from kinesis_efo.aws import AsyncClients
+from kinesis_efo.batch.consumers import check_consumers
 from kinesis_efo.batch.server_time import ServerTime
 from kinesis_efo.batch.stretches import Side, Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
@@ -70,10 +71,14 @@ async def plan(manifest: Manifest, options: BatchOptions, tip: Position, clock: 
         ConfigurationError: Start and end cannot be read from or to, or name what does not exist.
         StreamError: A stream cannot be asked for its shards.
         DataLossError: The read begins before the stream's retention, and losses are errors.
+        LeaseError: A query reads with the consumer, or whether one does cannot be told.
     """
     clock = clock or SystemClock()
     _check_names(manifest, options)
     clients = AsyncClients(options.source.aws, manifest.region)
+    if options.source.read_mode == "efo":
+        async with await clients.open("dynamodb") as dynamodb:
+            await check_consumers(manifest, dynamodb, options.source.lease_timeout, clock)
     async with await clients.open("kinesis") as client:
         server_time = ServerTime(client, clock)
         lister = Topology(client, clock)

@@ -1,4 +1,4 @@
-"""Reads stretches in a task: with GetRecords, all of them at a time, each at its shard's pace.
+"""Reads stretches in a task: all of them at a time, with GetRecords at each shard's pace, or with subscriptions.
 
 The network has a thread of its own, so that records come while others are decoded.
 """
@@ -10,16 +10,16 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
-from kinesis_efo.batch.ending import first_position, is_complete, last_arrival, rows_of
+from kinesis_efo.batch.ending import SETTLED_SECONDS, first_position, is_complete, last_arrival, rows_of
 from kinesis_efo.batch.server_time import ServerTime
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.clock import Clock, SystemClock
@@ -29,9 +29,9 @@ from kinesis_efo.kinesis.polling import POLLING_CONFIG, Pace, PollingTransport, 
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import Unlimited
-from kinesis_efo.manifest import Manifest
+from kinesis_efo.kinesis.topology import Topology, explained
+from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, subscription_config
+from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey
 
@@ -42,6 +42,9 @@ WORD_SECONDS: Final = 10.0
 
 CALLS_PER_MEBIBYTE: Final = 2
 """GetRecords for each MiB of `batch.maxRate`: less than the half of what a shard allows, with the default."""
+
+_SUBSCRIPTION_LIMITS: Final = replace(KINESIS_LIMITS, takeovers=1)
+"""Whoever takes the consumer keeps it: a query that has begun meanwhile is not to be cut off again and again."""
 
 _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
@@ -283,9 +286,19 @@ class Reading:
         ref = self._manifest.streams[stretch.key.stream]
         async with AsyncExitStack() as stack:
             control = await stack.enter_async_context(await clients.open("kinesis"))
-            config = AioConfig(**POLLING_CONFIG, max_pool_connections=2)
+            subscribed = options.read_mode == "efo"
+            config = AioConfig(
+                **(subscription_config(options.transport) if subscribed else POLLING_CONFIG), max_pool_connections=2
+            )
             reader = await stack.enter_async_context(await clients.open("kinesis", config))
-            transport = PollingTransport(reader, self._clock, _AT_TIP_SECONDS, partial(pace_of, options.batch_rate))
+            transport: Transport
+            if subscribed:
+                await self._wait_until_settled(control, ref, stretch)
+                transport, limits = BotoTransport(reader), _SUBSCRIPTION_LIMITS
+            else:
+                pace = partial(pace_of, options.batch_rate)
+                transport = PollingTransport(reader, self._clock, _AT_TIP_SECONDS, pace)
+                limits = polling_limits(KINESIS_LIMITS)
             yield (
                 Stream(
                     ref,
@@ -294,11 +307,22 @@ class Reading:
                     options.retry,
                     self._manifest.source,
                     self._clock,
-                    polling_limits(KINESIS_LIMITS),
+                    limits,
                     fail_on_data_loss=options.fail_on_data_loss,
                 ),
                 ServerTime(reader, self._clock),
             )
+
+    async def _wait_until_settled(self, control: Any, ref: StreamRef, stretch: Stretch) -> None:
+        """Wait until whatever belongs to a stretch can be read.
+
+        An event does not say when it was sent, only the answer that opens a subscription does. So one that says that nothing more is
+        there is believed where its subscription was opened behind the end of the stretch.
+        """
+        if stretch.until is not None:
+            time = ServerTime(control, self._clock)
+            await explained(Topology(control).retention(ref.stream_arn), ref, self._manifest.source)
+            await self._clock.sleep(max(0.0, stretch.until / 1000 + SETTLED_SECONDS + 1 - time.answered))
 
 
 async def _quiet() -> None:

@@ -36,7 +36,7 @@ class ServerTime:
         try:
             told = parsedate_to_datetime(parsed["ResponseMetadata"]["HTTPHeaders"]["date"]).timestamp()
         except (KeyError, TypeError, ValueError):
-            self._answered = None
+            self._answered = self._clock.time()
             return
         self._answered = told
         now = self._clock.time()

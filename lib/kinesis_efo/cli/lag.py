@@ -23,9 +23,9 @@ from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.leases.strays import strays
+from kinesis_efo.leases.watch import watch
 from kinesis_efo.operate import lag as lagging
 from kinesis_efo.operate.lag import ShardLag, Sightings, State
-from kinesis_efo.operate.lease_watch import watch
 from kinesis_efo.options import AwsSettings
 
 

@@ -14,9 +14,9 @@ from kinesis_efo.clock import SystemClock
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import LeaseStore, Scan
+from kinesis_efo.leases.watch import Watched, watch
 from kinesis_efo.operate import lease_edits
 from kinesis_efo.operate.lease_edits import Edit
-from kinesis_efo.operate.lease_watch import Watched, watch
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,11 @@ from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.kinesis.topology import SKEW_SECONDS
 from kinesis_efo.leases.row import Lease, LeaseKeys
+from kinesis_efo.leases.watch import Watched
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.backlog import backlog
 from kinesis_efo.operate.checkup import consumer_name
-from kinesis_efo.operate.lease_watch import Watched
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 
 METRIC_WINDOW: Final = timedelta(minutes=10)

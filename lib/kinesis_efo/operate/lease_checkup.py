@@ -11,10 +11,10 @@ from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.leases.row import Lease, LeaseKeys
 from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.leases.watch import watch
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import CheckFailed, Finding, finding
-from kinesis_efo.operate.lease_watch import watch
 
 PROBE_KEY: Final = "kinesis-efo-doctor"
 """Lease key of the writes that are tried. No shard has it, and every write requires that it exists."""

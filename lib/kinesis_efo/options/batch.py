@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.options.bounds import Bounds, starts
@@ -59,13 +59,12 @@ TRIM_HORIZON or AT_TIMESTAMP:<time>. Behind the tip there is nothing yet; spark.
             faults.append(f"kinesis-efo option 'startingPosition' {reason}; got {start!r}")
         faults += _not_for_batches(given)
         try:
-            source = SourceOptions.parse({**given, BATCH: "true"})
+            source = SourceOptions.parse({"readmode": "polling", **given, BATCH: "true"})
         except OptionsError as error:
             raise OptionsError([*faults, *error.faults]) from None
         if faults:
             raise OptionsError(faults)
-        # Without a consumer: GetRecords reads the streams.
-        return cls(replace(source, read_mode="polling"), begin)
+        return cls(source, begin)
 
 
 def are_for_batch(options: Iterable[str]) -> bool:
@@ -78,8 +77,8 @@ def are_for_batch(options: Iterable[str]) -> bool:
 
 
 def _not_for_batches(given: Mapping[str, str]) -> Iterator[str]:
-    if given.get("readmode", "polling").strip().lower() == "efo":
+    if given.get("readmode", "polling").strip().lower() == "efo" and "batch.maxrate" in given:
         yield (
-            "kinesis-efo option 'readMode' must be polling in a batch read, which has no consumer: each would need one of its own, "
-            "since that of a running query is taken. Leave the option out; got 'efo'"
+            "kinesis-efo option 'batch.maxRate' is for batch reads with readMode=polling, which share the shards' limits with others; "
+            f"a consumer has 2 MB a second of each shard for itself: leave one of the two out; got {given['batch.maxrate']!r}"
         )

@@ -250,7 +250,7 @@ def _contradictions(given: Given) -> Iterator[str]:
     names, values = given.names, given.values
     needed = ["streamArn", "consumerArn", "leaseTable"]
     direct = [name for name in needed if name in names]
-    if values.get(BATCH):
+    if values.get(BATCH) and values.get("readMode") != "efo":
         needed = ["streamArn"]
     elif values.get("readMode") == "polling":
         needed.remove("consumerArn")

@@ -35,9 +35,12 @@ class Read:
 
     def __init__(self, bench: Bench, shards: int = 1, **options: str) -> None:
         self.bench = bench
-        ref = replace(bench.stream(shards), consumer_arn=None)
+        ref = bench.stream(shards)
+        if options.get("readMode") != "efo":
+            ref = replace(ref, consumer_arn=None)
+            options = {"batch.maxRate": "1g", **options}
         self.manifest = Manifest("lake", "dev", "us-east-1", "", {"orders": ref}, "m.json", {"orders": ref.stream_name})
-        parsed = BatchOptions.parse({"manifest": "m.json", "batch.maxRate": "1g", **options})
+        parsed = BatchOptions.parse({"manifest": "m.json", **options})
         aws = AwsSettings(endpoint_url=bench.aws.endpoint_url)
         self.options = replace(parsed, source=replace(parsed.source, aws=aws))
 

@@ -12,10 +12,10 @@ import pytest
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Scan
+from kinesis_efo.leases.watch import Watched
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.backlog import MOST_CALLS, Backlog, backlog
 from kinesis_efo.operate.lag import Movement, ShardLag, Sightings, State, rows
-from kinesis_efo.operate.lease_watch import Watched
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.support.virtual_time import LoopClock, run
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.operate.lease_watch import Watched, watch
+from kinesis_efo.leases.watch import Watched, watch
 from kinesis_efo.positions import Position
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.virtual_time import LoopClock, run

@@ -20,6 +20,7 @@ from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.operate import checkup, lease_checkup, machine
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.findings import Finding, Status
+from kinesis_efo.operate.restart import restart
 from kinesis_efo.options import AwsSettings
 
 
@@ -33,6 +34,14 @@ def doctor(
     subscribe_anyway: Annotated[
         bool, typer.Option("--subscribe-anyway", help="Try a dry-run subscription even while a query holds leases.")
     ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="LOCATION",
+            help="Also say what the next start on this checkpointLocation would do: a path, or s3://bucket/prefix.",
+        ),
+    ] = None,
     as_json: output.JsonFlag = False,
 ) -> None:
     """Check everything a query needs: credentials, manifest, streams, consumers, leases, quotas, clock, Spark and Java.
@@ -40,12 +49,17 @@ def doctor(
     Each check passed, failed or is unknown; a failed one names the fix. Registers and writes nothing. Run it where the job
     runs, or with its role. Exit code 1 if a check failed; unknown is not a failure.
 
+    With --checkpoint, it also compares a query's checkpoint with the manifest, the streams and the leases: which streams are new,
+    gone, renamed or others, what retention has taken, and whether a micro-batch is repeated.
+
     With --subscribe, it also reads one shard of the first stream for some seconds over HTTP/2, then over HTTP/1.1, and
     says what Kinesis offered. Nothing else subscribes.
     """
     if wanted is not None and polling:
         raise ConfigurationError("--subscribe goes without --polling: a polled stream has no consumer to subscribe")
-    findings, details = asyncio.run(_examine(manifest, stream, aws, wanted, polling=polling, anyway=subscribe_anyway))
+    findings, details = asyncio.run(
+        _examine(manifest, stream, aws, wanted, checkpoint, polling=polling, anyway=subscribe_anyway)
+    )
     report(as_json, findings, details)
 
 
@@ -54,6 +68,7 @@ async def _examine(
     streams: list[str] | None,
     aws: AwsSettings,
     wanted: Measuring | None,
+    checkpoint: str | None,
     *,
     polling: bool,
     anyway: bool,
@@ -92,6 +107,8 @@ async def _examine(
                 await lease_checkup.lease_table(access, manifest),
                 await lease_checkup.lease_writes(access, manifest),
             ]
+            if checkpoint is not None:
+                findings += await restart(access, manifest, checkpoint, clock)
             if wanted is not None:
                 subscribed, details = await measure(access, first, wanted, clock)
                 findings += subscribed

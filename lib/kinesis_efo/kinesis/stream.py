@@ -168,6 +168,19 @@ class Stream:
             if resumed and shard is not None and position == TRIM_HORIZON and self._follows(shard, positions):
                 await self._listed(self._retention.check_begun(shard))
 
+    async def check_position(self, shard_id: str, position: Position, read_until: float | None = None) -> None:
+        """Report what is gone behind a position, as a subscription from there on does.
+
+        Args:
+            shard_id: The shard.
+            position: How far it was read.
+            read_until: What arrived before this time was read, epoch seconds, where that is known.
+
+        Raises:
+            DataLossError, StreamError: As `check_loss`.
+        """
+        await self._listed(self._retention.check(shard_id, position, read_until))
+
     async def check_replay(self, shard_id: str, through: Position, positions: Mapping[str, Position]) -> None:
         """Report what is gone of a range from a shard's trim horizon on that was planned before: its end says what it held.
 

@@ -9,7 +9,7 @@ from enum import Enum
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe, key_remedy
-from kinesis_efo.errors import ConfigurationError, LeaseTableError, TableUnavailableError
+from kinesis_efo.errors import ConfigurationError, KinesisEfoError, LeaseTableError, TableUnavailableError
 
 
 class Status(Enum):
@@ -84,8 +84,16 @@ async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bo
         return Finding(subject, Status.UNKNOWN, str(error), "try again; if it stays so, look at the network path")
     except ConfigurationError as error:
         return Finding(subject, Status.FAILED, str(error), "correct the command line or the SDK's configuration")
+    except KinesisEfoError as error:
+        return Finding(subject, Status.FAILED, *what_and_fix(error))
     except (ClientError, BotoCoreError, OSError) as error:
         return failed_call(subject, error, action, needed=needed)
+
+
+def what_and_fix(error: KinesisEfoError) -> tuple[str, str]:
+    """What an error of this library says: first what is wrong, then what to do."""
+    what, _, fix = str(error).partition(". ")
+    return what, fix or "a query ends with the same error: the runbook says what to do"
 
 
 def failed_call(subject: str, error: Exception, action: str, *, needed: bool = True) -> Finding:

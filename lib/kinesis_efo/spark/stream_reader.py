@@ -24,6 +24,7 @@ from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import Deaggregation, SourceOptions
+from kinesis_efo.planner.stream_set import StreamSet
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark import latency
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable, StreamReaderBase, read_limit
@@ -34,7 +35,6 @@ from kinesis_efo.spark.lag import LagNotes, notes_directory, to_report
 from kinesis_efo.spark.left_out import LEFT_OUT
 from kinesis_efo.spark.lifecycle import Asked, end_with_spark
 from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
-from kinesis_efo.spark.stream_set import StreamSet
 
 if TYPE_CHECKING:
     from kinesis_efo.fetcher.address import FetcherAddress

@@ -6,7 +6,7 @@ Pure but for the log. A checkpoint knows streams by their logical names, and sin
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError
@@ -45,17 +45,12 @@ class StreamSet:
             ValueError: The data is not an offset.
         """
         offset = Offset.from_dict(data)
-        sources = sources_of(data)
-        known = {key.stream for key in offset}
-        for name in sorted(known & sources.keys()):
-            self._compare(name, sources[name], known)
-        gone = known - self._streams.keys()
+        for fault in self.faults(offset, sources_of(data)):
+            raise fault
+        gone = {key.stream for key in offset} - self._streams.keys()
         if not gone:
             return offset
-        left = {name: {key: at for key, at in offset.items() if key.stream == name} for name in sorted(gone)}
-        if not self._drop:
-            raise ConfigurationError(self._removed(left))
-        for name, positions in left.items():
+        for name, positions in _left(offset, gone).items():
             self._say(
                 "stream %s is not read any more, as kinesis-efo option 'removedStreams' asks; it was left at %s",
                 name,
@@ -63,34 +58,53 @@ class StreamSet:
             )
         return Offset({key: at for key, at in offset.items() if key.stream not in gone})
 
+    def faults(self, offset: Offset, sources: Mapping[str, str]) -> list[ConfigurationError | StreamReplacedError]:
+        """Why the query cannot go on from an offset; empty where it can.
+
+        Args:
+            offset: The offset.
+            sources: What its streams were read from, as far as it says so; see `sources_of`.
+        """
+        known = {key.stream for key in offset}
+        found: list[ConfigurationError | StreamReplacedError] = []
+        gone = known - self._streams.keys()
+        for name in sorted(known & sources.keys()):
+            if (fault := self._compare(name, sources[name], known)) is not None:
+                found.append(fault)
+                gone.discard(name)
+        if gone and not self._drop:
+            found.append(ConfigurationError(self._removed(gone)))
+        return found
+
     def added(self, offset: Offset) -> list[str]:
         """The streams that an offset does not name."""
         known = {key.stream for key in offset}
         return sorted(self._streams.keys() - known)
 
-    def _compare(self, name: str, before: str, known: set[str]) -> None:
+    def _compare(self, name: str, before: str, known: set[str]) -> ConfigurationError | StreamReplacedError | None:
         arn = _stream_arn(before)
         ref = self._streams.get(name)
         if ref is None:
             other = next((each.name for each in self._streams.values() if each.stream_arn == arn), None)
             if other is not None and other not in known:
-                raise ConfigurationError(
+                return ConfigurationError(
                     f"stream {arn} is called {other!r} in {self._source}, but {name!r} in the query's checkpoint: under a new name all "
                     f"of it would be read again. Call it {name!r} again, or start the query with a new checkpoint"
                 )
         elif ref.stream_arn != arn:
-            raise StreamReplacedError(
+            return StreamReplacedError(
                 f"stream {name!r} is {ref.stream_arn} in {self._source}, but the query's checkpoint is of {arn}: positions of one stream mean "
                 "nothing in another. Give the new stream another logical name, so that both are known for what they are, or start "
                 "the query with a new checkpoint"
             )
         elif _read_from(ref) != before:
             self._say("stream %s is read as %s now; the runs before read it as %s", name, _read_from(ref), before)
+        return None
 
-    def _removed(self, left: Mapping[str, Mapping[ShardKey, Position]]) -> str:
-        names = ", ".join(map(repr, left))
+    def _removed(self, gone: Collection[str]) -> str:
+        names = ", ".join(map(repr, sorted(gone)))
         return (
-            f"the query's checkpoint names {'stream' if len(left) == 1 else 'streams'} {names}, but the query reads "
+            f"the query's checkpoint names {'stream' if len(gone) == 1 else 'streams'} {names}, but the query reads "
             f"{', '.join(map(repr, sorted(self._streams)))} (from {self._source}). Where a stream was renamed, give it its former name. To go "
             "on without it, set kinesis-efo option 'removedStreams' to drop: what was not read of it yet is then left in the stream"
         )
@@ -107,6 +121,10 @@ def _read_from(ref: StreamRef) -> str:
 
 def _stream_arn(read_from: str) -> str:
     return read_from.partition("/consumer/")[0]
+
+
+def _left(offset: Offset, gone: Collection[str]) -> dict[str, dict[ShardKey, Position]]:
+    return {name: {key: at for key, at in offset.items() if key.stream == name} for name in sorted(gone)}
 
 
 def _shown(positions: Mapping[ShardKey, Position]) -> str:

@@ -9,10 +9,8 @@ import pytest
 
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError
 from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.planner.stream_set import StreamSet
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
-from kinesis_efo.spark.stream_set import StreamSet
-
-pytestmark = pytest.mark.spark43
 
 ACCOUNT = "arn:aws:kinesis:eu-west-1:111111111111:stream"
 FIRST, SECOND = (f"shardId-00000000000{number}" for number in range(2))

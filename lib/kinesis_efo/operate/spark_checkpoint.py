@@ -1,0 +1,194 @@
+"""Reads the checkpoint location of a query: which micro-batch Spark planned last, whether it finished, and up to where it reads."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.operate.access import Clients
+from kinesis_efo.positions import Offset, sources_of
+
+_NUMBER: Final = re.compile(r"\d+")
+_NAMED: Final = re.compile(r"[^{:]+:(?=\{)")
+"""In version 2 of the log, the id of the source stands before its offset."""
+
+_KNOWN_VERSIONS: Final = ("v1", "v2")
+_NOTHING: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The last micro-batch that Spark planned.
+
+    Attributes:
+        batch: Its number.
+        finished: Whether Spark has noted that it is done. If not, the next start repeats it.
+        ends: Up to where it reads, of each kinesis-efo source of the query.
+    """
+
+    batch: int
+    finished: bool
+    ends: tuple[SourceEnd, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceEnd:
+    """From where and up to where a micro-batch reads one source.
+
+    Attributes:
+        begin: The offset that the next start reads on from: the end, where the micro-batch is finished. None where that is the start of
+            the query, whose first micro-batch is not finished.
+        offset: The end.
+        sources: What its streams were read from, as far as it says so: ARNs by logical name.
+    """
+
+    begin: Offset | None
+    offset: Offset
+    sources: dict[str, str]
+
+    @property
+    def streams(self) -> set[str]:
+        """Logical names of its streams."""
+        return {key.stream for key in self.offset}
+
+
+class Folder(Protocol):
+    """Where a checkpoint lies."""
+
+    async def names(self, folder: str) -> Collection[str]:
+        """The names of the files in one of its folders; empty where there is no such folder."""
+        ...
+
+    async def read(self, name: str) -> str:
+        """The text of a file, by its name relative to the checkpoint."""
+        ...
+
+
+async def planned(folder: Folder) -> Planned | None:
+    """The last micro-batch that a query planned; None where it has not planned any.
+
+    Args:
+        folder: Its checkpoint location.
+
+    Raises:
+        ConfigurationError: What lies there is no checkpoint of a query that this library can read.
+        ClientError, OSError: It cannot be read.
+    """
+    batches = _numbers(await folder.names("offsets"))
+    if not batches:
+        return None
+    newest = max(batches)
+    finished = newest in _numbers(await folder.names("commits"))
+    ends = await _read(folder, newest)
+    before = ends if finished else await _read(folder, newest - 1) if newest - 1 in batches else {}
+    found = tuple(
+        SourceEnd(Offset.from_dict(before[at]) if at in before else None, Offset.from_dict(end), sources_of(end))
+        for at, end in ends.items()
+    )
+    return Planned(newest, finished, found)
+
+
+def _numbers(names: Collection[str]) -> set[int]:
+    # Beside the log's files lie checksums and what a writer has not renamed yet.
+    return {int(name) for name in names if _NUMBER.fullmatch(name)}
+
+
+async def _read(folder: Folder, batch: int) -> dict[int, dict[str, Any]]:
+    """The ends of this library's sources, by their place in the log."""
+    name = f"offsets/{batch}"
+    version, _, rest = (await folder.read(name)).partition("\n")
+    if version.strip() not in _KNOWN_VERSIONS:
+        raise ConfigurationError(
+            f"{name} is no offset log that this library reads: it begins with {version[:40]!r}, not with {' or '.join(_KNOWN_VERSIONS)}"
+        )
+    found = {}
+    for place, line in enumerate(rest.splitlines()[1:]):
+        data = _plain(line)
+        if isinstance(data, dict) and {"streams", "version"} <= data.keys():
+            try:
+                Offset.from_dict(data)
+            except ValueError as error:
+                raise ConfigurationError(f"{name}: {error}") from None
+            found[place] = data
+    return found
+
+
+def _plain(line: str) -> Any:
+    if line == _NOTHING:
+        return None
+    try:
+        return msgspec.json.decode(_NAMED.sub("", line, count=1) if not line.startswith("{") else line)
+    except msgspec.DecodeError:
+        return None
+
+
+def folder_at(location: str, clients: Clients) -> Folder:
+    """The folder at a checkpoint location: a path, or `s3://bucket/prefix`.
+
+    Args:
+        location: As `checkpointLocation` has it.
+        clients: Gives the client for S3.
+
+    Raises:
+        ConfigurationError: It is of another file system.
+
+    >>> folder_at("hdfs:///checkpoints/lake", None)
+    Traceback (most recent call last):
+    ...
+    kinesis_efo.errors.ConfigurationError: checkpoint hdfs:///checkpoints/lake: file system 'hdfs' cannot be read from here. Copy its folders 'offsets' and 'commits' into a local folder, and give that
+    """
+    parts = urlsplit(location)
+    if parts.scheme in ("s3", "s3a", "s3n"):
+        if not parts.netloc:
+            raise ConfigurationError(f"checkpoint {location} must be s3://bucket/prefix")
+        return _S3Folder(clients, parts.netloc, parts.path.strip("/"))
+    if parts.scheme == "file":
+        return _LocalFolder(Path(unquote(parts.path)))
+    if len(parts.scheme) > 1:  # one letter is a drive
+        raise ConfigurationError(
+            f"checkpoint {location}: file system {parts.scheme!r} cannot be read from here. Copy its folders 'offsets' and 'commits' into a "
+            "local folder, and give that"
+        )
+    return _LocalFolder(Path(location))
+
+
+class _LocalFolder:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def names(self, folder: str) -> Collection[str]:
+        def listed() -> list[str]:
+            inside = self._path / folder
+            return [each.name for each in inside.iterdir()] if inside.is_dir() else []
+
+        return await asyncio.to_thread(listed)
+
+    async def read(self, name: str) -> str:
+        return await asyncio.to_thread((self._path / name).read_text, encoding="utf-8")
+
+
+class _S3Folder:
+    def __init__(self, clients: Clients, bucket: str, prefix: str) -> None:
+        self._clients = clients
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    async def names(self, folder: str) -> Collection[str]:
+        s3 = await self._clients.client("s3")
+        prefix = f"{self._prefix}{folder}/"
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix, Delimiter="/")
+        return [each["Key"].removeprefix(prefix) async for page in pages for each in page.get("Contents", ())]
+
+    async def read(self, name: str) -> str:
+        s3 = await self._clients.client("s3")
+        answer = await s3.get_object(Bucket=self._bucket, Key=f"{self._prefix}{name}")
+        async with answer["Body"] as body:
+            return bytes(await body.read()).decode()

@@ -1,0 +1,187 @@
+"""`kinesis-efo doctor --checkpoint`: what the next start of a query would do, where streams, leases and retention have changed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.leases import Lease
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+from tests.integration.cli.conftest import Result
+from tests.support.world import World
+
+Run = Callable[..., Result]
+FIRST, SECOND = (f"shardId-00000000000{number}" for number in range(2))
+
+
+def write(world: World, folder: Path, positions: dict[str, dict[str, Position]], *, finished: bool = True) -> Path:
+    """Write the checkpoint of a query as Spark writes one, with one micro-batch."""
+    offset = Offset({ShardKey(name, shard): at for name, shards in positions.items() for shard, at in shards.items()})
+    text = json.dumps(offset.to_dict(world.consumers), separators=(",", ":"))
+    for name, content in (("offsets", f'v1\n{{"conf":{{}}}}\n{text}'), ("commits", "v1\n{}")):
+        (folder / name).mkdir(parents=True)
+        if name == "offsets" or finished:
+            (folder / name / "0").write_text(content)
+    return folder
+
+
+def numbers(world: World, stream: str, count: int) -> list[int]:
+    """Put records into the first shard, and return their sequence numbers."""
+    shard = world.shards(stream)[0]["HashKeyRange"]["StartingHashKey"]
+    name = world.streams[stream]
+    answers = [
+        world.kinesis.put_record(StreamName=name, PartitionKey="k", ExplicitHashKey=shard, Data=b"x")
+        for _ in range(count)
+    ]
+    return [int(answer["SequenceNumber"]) for answer in answers]
+
+
+def said(run: Run, world: World, checkpoint: object, *more: str) -> dict[str, tuple[str, str, str]]:
+    """The findings on the checkpoint, by subject: status, detail and fix."""
+    found = run("doctor", "--manifest", world.manifest, "--checkpoint", checkpoint, "--json", *more)
+    lines = {line["subject"]: (line["status"], line["detail"], line["fix"]) for line in found.data["findings"]}
+    assert found.code == any(status == "failed" for status, _, _ in lines.values())
+    return {name: line for name, line in lines.items() if name.startswith(("checkpoint", "streams of", "restart of"))}
+
+
+def changed(world: World, change: Callable[[dict[str, Any]], None]) -> None:
+    manifest = json.loads(world.manifest.read_text())
+    change(manifest["streams"])
+    world.manifest.write_text(json.dumps(manifest))
+
+
+def test_a_query_that_goes_on_with_a_new_stream(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
+    w = world({"orders": 2, "clicks": 1})
+    (number,) = numbers(w, "orders", 1)
+    here = write(w, tmp_path / "c", {"orders": {FIRST: Position.after(number), SECOND: TRIM_HORIZON}})
+    found = said(run, w, here)
+    assert {name: status for name, (status, _, _) in found.items()} == dict.fromkeys(
+        ("checkpoint", "restart of orders", "restart of clicks"), "passed"
+    )
+    assert found["checkpoint"][1] == f"{here}: micro-batch 0 is finished, and the next start goes on behind it"
+    assert found["restart of orders"][1].startswith("goes on with 2 shards, read up to 20")
+    assert found["restart of clicks"][1].startswith(
+        "is new to the checkpoint: its 1 shards begin at 'newStreamPosition'"
+    )
+
+
+def test_a_first_micro_batch_that_is_not_finished(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
+    w = world()
+    here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}}, finished=False)
+    status, detail, _ = said(run, w, here)["checkpoint"]
+    assert status == "passed"
+    assert "micro-batch 0 is not finished: the next start repeats it, from where 'startingPosition' says then" in detail
+
+
+@pytest.mark.parametrize("location", ["nothing", "s3://nothing-here/at-all"])
+def test_a_location_without_a_query(run: Run, world: Callable[..., World], location: str, tmp_path: Path) -> None:
+    w = world()
+    if location.startswith("s3"):
+        w.aws.client("s3").create_bucket(Bucket="nothing-here")
+    found = said(run, w, location if location.startswith("s3") else tmp_path / location)
+    (status, detail, fix) = found.pop("checkpoint")
+    assert (status, found) == ("unknown", {})
+    assert detail.endswith(
+        "has no micro-batch: the next start is that of a new query, which begins at 'startingPosition'"
+    )
+    assert "correct the location" in fix
+
+
+def test_a_checkpoint_on_s3(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
+    w = world()
+    (number,) = numbers(w, "orders", 1)
+    here = write(w, tmp_path / "c", {"orders": {FIRST: Position.after(number)}})
+    s3 = w.aws.client("s3")
+    s3.create_bucket(Bucket="checkpoints")
+    for file in here.rglob("*/0"):
+        s3.put_object(Bucket="checkpoints", Key=f"lake/{file.relative_to(here)}", Body=file.read_bytes())
+    found = said(run, w, "s3a://checkpoints/lake/")
+    assert found["restart of orders"][1].startswith("goes on with 1 shard, read up to 20")
+
+
+def test_a_file_system_that_cannot_be_read(run: Run, world: Callable[..., World]) -> None:
+    status, detail, _ = said(run, world(), "hdfs:///checkpoints/lake")["checkpoint"]
+    assert (status, "Copy its folders 'offsets' and 'commits'" in detail) == ("failed", True)
+
+
+def test_streams_that_are_gone_renamed_and_replaced_are_all_told(
+    run: Run, world: Callable[..., World], tmp_path: Path
+) -> None:
+    w = world({"orders": 1, "clicks": 1, "visits": 1})
+    here = write(w, tmp_path / "c", {name: {FIRST: TRIM_HORIZON} for name in ("orders", "clicks", "visits")})
+
+    def change(streams: dict[str, Any]) -> None:
+        del streams["orders"]
+        streams["hits"] = streams.pop("clicks")
+        for part in ("streamArn", "consumerArn"):
+            streams["visits"][part] = streams["visits"][part].replace(":123456789012:", ":210987654321:")
+
+    changed(w, change)
+    found = run("doctor", "--manifest", w.manifest, "--checkpoint", here, "--json").data["findings"]
+    faults = {line["detail"]: line["fix"] for line in found if line["subject"] == "streams of the checkpoint"}
+    assert len(faults) == 3
+    assert next(fix for text, fix in faults.items() if "names stream 'orders'" in text).startswith(
+        "Where a stream was renamed"
+    )
+    assert next(fix for text, fix in faults.items() if "is called 'hits'" in text).startswith("Call it 'clicks' again")
+    assert next(fix for text, fix in faults.items() if ":210987654321:" in text).startswith(
+        "Give the new stream another"
+    )
+    # Nothing is said of their shards: a start ends before it lists them.
+    assert not [line for line in found if line["subject"].startswith("restart of")]
+
+
+def test_a_stream_that_was_created_again(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
+    w = world()
+    here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}})
+    arn = w.consumers["orders"].partition("/consumer/")[0]
+    row = Lease(f"orders:{FIRST}").moved(Position.after(7)).written_in(1, StreamIdentity(arn, 1_600_000_000))
+    w.dynamodb.put_item(TableName=w.lease_table, Item=row.to_item())
+    status, detail, fix = said(run, w, here)["restart of orders"]
+    assert status == "failed"
+    assert f"checkpoint orders:{FIRST} is of another stream: {arn}, created 2020-09-13T12:26:40+00:00" in detail
+    assert "start the query with a new one, at TRIM_HORIZON" in fix
+
+
+def test_what_retention_has_taken(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
+    w = world()
+    thirty_hours_ago = Position.at_timestamp(round((time.time() - 30 * 3600) * 1000))
+    here = write(w, tmp_path / "c", {"orders": {FIRST: thirty_hours_ago}})
+    status, detail, fix = said(run, w, here)["restart of orders"]
+    assert status == "failed"
+    assert f"shard {FIRST} was read up to {thirty_hours_ago} only" in detail
+    assert "'failOnDataLoss' to false" in fix
+
+
+def test_a_checkpoint_that_is_behind_the_leases(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
+    w = world()
+    first, second, third = numbers(w, "orders", 3)
+    here = write(w, tmp_path / "c", {"orders": {FIRST: Position.after(second)}})
+    for number, status in ((first, "passed"), (second, "passed"), (third, "unknown")):
+        row = Lease(f"orders:{FIRST}").moved(Position.after(number))
+        w.dynamodb.put_item(TableName=w.lease_table, Item=row.to_item())
+        found = said(run, w, here)["restart of orders"]
+        assert found[0] == status, found
+    assert f"ahead of the checkpoint in 1 of 1 shards ({FIRST} is at AFTER:{third}" in found[1]
+    assert "none from a backup" in found[2]
+
+
+def test_which_of_two_sources_is_meant_is_asked(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
+    w = world({"orders": 1, "clicks": 1})
+    here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}})
+    log = here / "offsets" / "0"
+    other = Offset({ShardKey("clicks", FIRST): TRIM_HORIZON}).to_json()
+    log.write_text(f"{log.read_text()}\n{other}")
+    assert "2 kinesis-efo sources, which read orders; clicks" in said(run, w, here)["checkpoint"][1]
+    found = said(run, w, here, "--stream", "clicks")
+    assert found["restart of clicks"][0] == "passed"
+    assert "restart of orders" not in found
+    log.write_text('v1\n{}\n{"orders":{"0":12}}')
+    status, detail, _ = said(run, w, here)["checkpoint"]
+    assert (status, "without a kinesis-efo source" in detail) == ("failed", True)

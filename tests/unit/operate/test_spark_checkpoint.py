@@ -1,0 +1,111 @@
+"""Reading the offset log of a query: both of its versions, other sources beside ours, and files that are none of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.operate.spark_checkpoint import Planned, folder_at, planned
+from kinesis_efo.positions import Offset, Position, ShardKey
+
+METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795456444971,"conf":{}}'
+RATE = "2"
+KAFKA = '{"orders":{"0":12}}'
+
+
+def at(number: int, stream: str = "orders") -> Offset:
+    return Offset({ShardKey(stream, "shardId-000000000000"): Position.after(number)})
+
+
+def written(tmp_path: Path, *batches: tuple[str, ...], commits: int, version: str = "v1") -> Planned | None:
+    for folder, texts in (
+        ("offsets", ["\n".join([version, METADATA, *lines]) for lines in batches]),
+        ("commits", ['v1\n{"nextBatchWatermarkMs":0}'] * commits),
+    ):
+        (tmp_path / folder).mkdir()
+        for number, text in enumerate(texts):
+            (tmp_path / folder / str(number)).write_text(text)
+            (tmp_path / folder / f".{number}.crc").write_bytes(b"crc")
+    (tmp_path / "offsets" / ".9.tmp").write_text("v1")
+    nobody: Any = None
+    return asyncio.run(planned(folder_at(f"file://{tmp_path}", nobody)))
+
+
+def test_a_finished_micro_batch_is_gone_on_from(tmp_path: Path) -> None:
+    found = written(tmp_path, (at(1).to_json(),), (at(2).to_json(),), commits=2)
+    assert found is not None
+    (end,) = found.ends
+    assert (found.batch, found.finished, end.begin, end.offset) == (1, True, at(2), at(2))
+
+
+def test_one_that_is_not_finished_begins_behind_the_one_before(tmp_path: Path) -> None:
+    found = written(tmp_path, (at(1).to_json(),), (at(2).to_json(),), commits=1)
+    assert found is not None
+    (end,) = found.ends
+    assert (found.batch, found.finished, end.begin, end.offset) == (1, False, at(1), at(2))
+
+
+def test_nobody_knows_where_the_first_one_begins(tmp_path: Path) -> None:
+    found = written(tmp_path, (at(1).to_json(),), commits=0)
+    assert found is not None
+    assert (found.finished, found.ends[0].begin) == (False, None)
+
+
+def test_other_sources_of_the_query_are_left_out(tmp_path: Path) -> None:
+    lines = [(RATE, "-", KAFKA, at(1).to_json()), (RATE, at(7, "clicks").to_json(), "-", at(2).to_json())]
+    found = written(tmp_path, *lines, commits=1)
+    assert found is not None
+    assert [(end.begin, end.offset) for end in found.ends] == [(None, at(7, "clicks")), (at(1), at(2))]
+
+
+def test_version_2_names_each_source(tmp_path: Path) -> None:
+    found = written(
+        tmp_path, (f"0:{RATE}", f"1:{at(1).to_json()}", f"orders:{at(2).to_json()}"), commits=1, version="v2"
+    )
+    assert found is not None
+    assert [end.offset for end in found.ends] == [at(1), at(2)]
+
+
+def test_what_the_streams_were_read_from_is_known(tmp_path: Path) -> None:
+    arn = "arn:aws:kinesis:eu-west-1:111111111111:stream/orders"
+    text = str(at(1).to_dict({"orders": arn})).replace("'", '"')
+    found = written(tmp_path, (text,), commits=1)
+    assert found is not None
+    assert found.ends[0].sources == {"orders": arn}
+
+
+def test_a_location_without_a_micro_batch(tmp_path: Path) -> None:
+    nobody: Any = None
+    assert asyncio.run(planned(folder_at(str(tmp_path), nobody))) is None
+    assert written(tmp_path, commits=0) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "message"),
+    [
+        (
+            at(1).to_json(),
+            "v3",
+            r"offsets/0 is no offset log that this library reads: it begins with 'v3', not with v1 or v2",
+        ),
+        ('{"streams":{},"version":2}', "v1", r"offsets/0: the offset has version 2, this library reads version 1"),
+        ('{"streams":{"orders":{"s":"SOON"}},"version":1}', "v1", r"offsets/0: 'SOON' is not a position"),
+    ],
+)
+def test_what_cannot_be_read_is_told(tmp_path: Path, line: str, version: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        written(tmp_path, (line,), commits=0, version=version)
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [("s3:///prefix", "must be s3://bucket/prefix"), ("abfss://a@b/c", "file system 'abfss' cannot be read from here")],
+)
+def test_other_file_systems_are_copied_first(location: str, message: str) -> None:
+    nobody: Any = None
+    with pytest.raises(ConfigurationError, match=message):
+        folder_at(location, nobody)

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from kinesis_efo.cli import output
+from kinesis_efo.cli.shapes import Shape, duration, size, written_out
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.operate.lag import State
@@ -15,27 +16,31 @@ from kinesis_efo.operate.lag import State
 STATE_STYLES = {State.READING: "green", State.SILENT: "bold red", State.FREE: "yellow", State.UNSTARTED: "yellow"}
 
 
-def runs_table(runs: Mapping[str, Lease], states: Mapping[str, State] | None = None) -> Table:
+def runs_table(runs: Mapping[str, Lease], shape: Shape, now: float, states: Mapping[str, State] | None = None) -> Table:
     """The runs' leases with what they say of their lag.
 
     Args:
         runs: The runs' rows, by stream.
+        shape: How long texts may be.
+        now: The time, epoch seconds.
         states: Whether their owners are alive, by stream; None where that was not watched.
     """
+    watched = states is not None
     columns = [
         "stream",
-        *(["=state"] if states is not None else []),
+        *(["=state"] if watched else []),
         "run",
         ">shards",
         ">behind",
-        "=of shard",
+        "=shard",
         ">buffered",
+        ">said",
     ]
     rows = []
     for stream, row in runs.items():
         lag = row.lag
         state = [] if states is None else [output.painted(states[stream].value, STATE_STYLES.get(states[stream], ""))]
-        behind = None if lag is None or lag.millis_behind is None else f"{lag.millis_behind / 1000:.1f} s"
+        behind = None if lag is None or lag.millis_behind is None else duration(lag.millis_behind / 1000)
         rows.append(
             (
                 stream,
@@ -43,8 +48,9 @@ def runs_table(runs: Mapping[str, Lease], states: Mapping[str, State] | None = N
                 row.owner and readable(row.owner),
                 None if lag is None else f"{lag.shards:,}",
                 behind,
-                None if lag is None else lag.shard,
-                None if lag is None else f"{lag.buffered / 1e6:.1f} MB",
+                None if lag is None or lag.shard is None else shape.shard(lag.shard),
+                None if lag is None else size(lag.buffered),
+                None if lag is None or lag.at is None else shape.ago(max(0.0, now - lag.at / 1000)),
             )
         )
     return output.table(columns, rows, "what runs said with their last renewal")
@@ -59,4 +65,6 @@ def lag_data(run: Lease) -> dict[str, Any] | None:
         "millisBehindLatest": run.lag.millis_behind,
         "shardId": run.lag.shard,
         "bufferedBytes": run.lag.buffered,
+        "bufferedRecords": run.lag.records,
+        "at": None if run.lag.at is None else written_out(run.lag.at / 1000),
     }

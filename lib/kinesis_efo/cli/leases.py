@@ -18,6 +18,7 @@ from kinesis_efo.cli.lease_access import Leases, ShardsOption, opened
 from kinesis_efo.cli.lease_guard import ChangeMode, Plan, change, changes_leases
 from kinesis_efo.cli.lease_runs import lag_data, runs_table
 from kinesis_efo.cli.lease_transfer import export, export_kcl, import_kcl
+from kinesis_efo.cli.shapes import Shape
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
@@ -62,21 +63,21 @@ def list_leases(
             "runs": [_run_data(name, lease) for name, lease in runs.items()],
             "leases": [_data(key, lease, runs.get(key.stream)) for key, lease in rows],
         },
-        lambda: _view(rows, runs),
+        lambda: _view(rows, runs, Shape.of(output.terminal().width), SystemClock().time()),
     )
     for remark in remarks:
         output.remark(f"kinesis-efo: {remark}")
 
 
-def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease]) -> Group:
+def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease], shape: Shape, now: float) -> Group:
     several = any(lease.fetcher for _, lease in rows)
     shards = output.table(
         ("stream", "=shard", "checkpoint", "owner", ">counter", ">epoch", *(("fetcher",) if several else ())),
         [
             (
                 key.stream,
-                key.shard,
-                _checkpoint(lease),
+                shape.shard(key.shard),
+                shape.position(_checkpoint(lease)),
                 (owner := _owner(lease, runs.get(key.stream))) and readable(owner),
                 str(lease.counter),
                 str(lease.epoch),
@@ -85,7 +86,7 @@ def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease]) -> Group:
             for key, lease in rows
         ],
     )
-    return Group(runs_table(runs), "", shards) if runs else Group(shards)
+    return Group(runs_table(runs, shape, now), "", shards) if runs else Group(shards)
 
 
 async def _strays(application: Leases, rows: list[tuple[ShardKey, Lease]]) -> list[str]:

@@ -97,6 +97,11 @@ class ShardBuffer:
         return self._index.waiting_since
 
     @property
+    def records(self) -> int:
+        """Kinesis records that it holds."""
+        return self._index.records
+
+    @property
     def held(self) -> int:
         """Bytes of the budget that it holds."""
         return self._account.held

@@ -39,7 +39,8 @@ class Connection:
         address: How to reach it.
         secret: The secret of the run.
         namespace: The network namespace of this process.
-        connect_seconds: Time for each way but the last, which has more.
+        connect_seconds: Time for each way but the last.
+        last_connect_seconds: Time for the last way.
     """
 
     service = "fetcher"
@@ -52,11 +53,13 @@ class Connection:
         *,
         namespace: str | None = None,
         connect_seconds: float = _CONNECT_SECONDS,
+        last_connect_seconds: float = _LAST_CONNECT_SECONDS,
     ) -> None:
         self._address = address
         self._secret = secret
         self._namespace = network_namespace() if namespace is None else namespace
         self._connect_seconds = connect_seconds
+        self._last_connect_seconds = last_connect_seconds
         self._location = str(address)
         self._client: flight.FlightClient | None = None
 
@@ -97,7 +100,7 @@ class Connection:
         hosts = self._address.hosts_from(self._namespace)
         tried: list[str] = []
         for host in sorted(hosts, key=lambda host: host != _reached.get(hosts)):
-            seconds = self._connect_seconds if len(tried) < len(hosts) - 1 else _LAST_CONNECT_SECONDS
+            seconds = self._connect_seconds if len(tried) < len(hosts) - 1 else self._last_connect_seconds
             began = time.monotonic()
             client = self._connect(host, seconds)
             try:

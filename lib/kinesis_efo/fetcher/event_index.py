@@ -83,6 +83,11 @@ class EventIndex:
         """Bytes of the events that were not dropped."""
         return self._bytes_through[-1] - self._bytes_through[self.gone]
 
+    @property
+    def records(self) -> int:
+        """Kinesis records in the events that were not dropped."""
+        return self._records_through[-1] - self._records_through[self.gone]
+
     def append(self, continuation: int | None, size: int, records: int, now: float, marks: Sequence[Mark] = ()) -> bool:
         """Add the next event.
 

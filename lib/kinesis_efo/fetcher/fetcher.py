@@ -20,13 +20,12 @@ from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.coordinator import Attention, Coordinator
 from kinesis_efo.fetcher.feed import ShardFeed
-from kinesis_efo.fetcher.lag import summed_up
+from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.vigil import Vigil
 from kinesis_efo.fetcher.watch import ShardWatch
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
-from kinesis_efo.leases.lag import Lag
 from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
@@ -148,10 +147,37 @@ class Fetcher:
         self._committed = offset
         return records
 
-    def lag(self, stream: str) -> Lag:
-        """How far this fetcher is behind in a stream, in a few numbers."""
-        feeds = [feed for feed in self._feeds.values() if feed.key.stream == stream]
-        return summed_up(feeds, self._streams.stream(stream).stats, self._clock.monotonic())
+    def statuses(self, stream: str | None = None) -> list[ShardStatus]:
+        """How the shards are read.
+
+        Args:
+            stream: Only those of this one.
+        """
+        now = self._clock.monotonic()
+        return [
+            status
+            for feed in self._feeds.values()
+            if stream in (None, feed.key.stream) and (status := self._status(feed, now)) is not None
+        ]
+
+    def subscription(self, key: ShardKey) -> Subscription | None:
+        """What happened to the subscriptions of a shard; None before the first."""
+        stats = self._streams.stream(key.stream).stats.get(key.shard)
+        return Subscription.of(stats, self._clock.monotonic()) if stats is not None else None
+
+    def _status(self, feed: ShardFeed, now: float) -> ShardStatus | None:
+        if (buffer := feed.buffer) is None:
+            return None
+        stats = self._streams.stream(feed.key.stream).stats.get(feed.key.shard)
+        return ShardStatus(
+            *feed.key,
+            str(buffer.end),
+            buffer.held,
+            buffer.records,
+            None if buffer.waiting_since is None else max(0.0, now - buffer.waiting_since),
+            stats.lag(now) if stats is not None else None,
+            subscription=Subscription.of(stats, now) if stats is not None else None,
+        )
 
     def millis_behind(self, key: ShardKey) -> int | None:
         """How far reading of a shard lags, by the last event, in milliseconds; None where that is not known."""

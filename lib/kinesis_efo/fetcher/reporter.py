@@ -94,4 +94,5 @@ class Reporter:
             children=[Child.of(child) for child in self._streams.stream(key.stream).children(key.shard)]
             if buffer.end.is_end
             else [],
+            subscription=self._fetcher.subscription(key),
         )

@@ -12,7 +12,7 @@ from pyarrow import flight
 
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.messages import PAYLOAD_SCHEMA, TOGETHER_BYTES, GetTicket, RangeLabel, payload_batches
-from kinesis_efo.fetcher.serving import Service, decoded
+from kinesis_efo.fetcher.serving import Service, StatusDesk, decoded, refuse_tools
 from kinesis_efo.positions import ShardKey, ShardRange
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class FetcherService(Service):
         secret: The secret of the run; a call without it is refused.
         listening: Where to listen.
         certificate: Encrypts what is served; None: nothing does.
+        desk: Answers tools; None: nobody does.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class FetcherService(Service):
         secret: str,
         listening: Listening,
         certificate: Certificate | None = None,
+        desk: StatusDesk | None = None,
     ) -> None:
         self._fetcher = fetcher
-        super().__init__(loop, secret, listening, certificate)
+        super().__init__(loop, secret, listening, certificate, desk)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
         """Stream the payloads of some ranges, each batch with the label of its range."""
+        refuse_tools(context)
         return flight.GeneratorStream(
             PAYLOAD_SCHEMA, self._batches(context, decoded(ticket.ticket, GetTicket).parsed())
         )

@@ -10,8 +10,9 @@ import concurrent.futures
 import errno
 import hmac
 import socket
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +22,7 @@ from kinesis_efo.errors import FetcherError, KinesisEfoError
 from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.messages import SECRET_HEADER, pack_error
+from kinesis_efo.fetcher.status import STATUS, RunStatus
 from kinesis_efo.hosts import bracketed
 
 if TYPE_CHECKING:
@@ -28,6 +30,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _CANCEL_CHECK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class StatusDesk:
+    """Answers tools that ask how a run reads its shards.
+
+    Attributes:
+        token: What a tool has to know; it opens nothing else.
+        status: Gives the answer, in the event loop of the one that is served.
+    """
+
+    token: str
+    status: Callable[[], Awaitable[RunStatus]]
 
 
 class Service(flight.FlightServerBase):  # type: ignore[misc]
@@ -38,6 +53,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         secret: The secret of the run; a call without it is refused.
         listening: Where to listen.
         certificate: Encrypts what is served; None: nothing does.
+        desk: Answers tools; None: nobody does.
 
     Attributes:
         address: How it is reached.
@@ -55,9 +71,11 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         secret: str,
         listening: Listening,
         certificate: Certificate | None = None,
+        desk: StatusDesk | None = None,
     ) -> None:
         self._loop = loop
-        self._listen(listening, certificate, _SecretCheck(secret))
+        self._desk = desk
+        self._listen(listening, certificate, _SecretCheck(secret, None if desk is None else desk.token))
         namespace = network_namespace() if listening.on_loopback else ""
         pem = None if certificate is None else certificate.pem
         self.address = FetcherAddress(namespace, self.port, listening.hosts, pem)
@@ -68,7 +86,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         for port in listening.ports:
             try:
                 where = f"{scheme}://{bracketed(listening.address(port))}:{port}"
-                super().__init__(where, tls_certificates=pairs, middleware={"secret": check})
+                super().__init__(where, tls_certificates=pairs, middleware={_CHECK: check})
             except OSError as error:
                 reason = str(error)
                 if error.errno != errno.EADDRINUSE:
@@ -81,6 +99,17 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
             f"the {self.what} cannot listen on {listening}: {reason}. Give ports that are free on host {socket.gethostname()}, one for "
             "each query that runs there (kinesis-efo option 'fetcherPort'), and an address that the host has ('fetcherBindHost')"
         )
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+        """Answer one call."""
+        if action.type == STATUS and self._desk is not None:
+            return [flight.Result(msgspec.json.encode(self.run(context, _awaited(self._desk.status()))))]
+        refuse_tools(context)
+        return self.act(context, action)
+
+    def act(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:  # noqa: ARG002
+        """Answer a call of a task or a fetcher."""
+        raise flight.FlightServerError(f"the {self.what} has no action {action.type!r}")
 
     def run(self, context: flight.ServerCallContext | None, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the event loop, for a call: until its caller has gone."""
@@ -116,11 +145,32 @@ def decoded(data: bytes, kind: type[T]) -> T:
         raise flight.FlightServerError(f"not a {kind.__name__}: {error}") from None
 
 
-class _SecretCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    def __init__(self, secret: str) -> None:
-        self._secret = secret.encode()
+def refuse_tools(context: flight.ServerCallContext) -> None:
+    """Let those go on alone who know the run's secret: the token of a tool opens its status and nothing else."""
+    if context.get_middleware(_CHECK) is not None:
+        raise flight.FlightUnauthenticatedError("the token of the status opens nothing else")
 
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:  # noqa: ARG002
-        given = (headers.get(SECRET_HEADER) or [""])[0]
-        if not hmac.compare_digest(given.encode(), self._secret):
-            raise flight.FlightUnauthenticatedError("the secret of the run is missing or wrong")
+
+async def _awaited(answer: Awaitable[T]) -> T:
+    return await answer
+
+
+_CHECK: Final = "secret"
+
+
+class _Tool(flight.ServerMiddleware):  # type: ignore[misc]
+    """Marks a call that knows the token of the status alone."""
+
+
+class _SecretCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    def __init__(self, secret: str, token: str | None) -> None:
+        self._secret = secret.encode()
+        self._token = None if token is None else token.encode()
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Tool | None:  # noqa: ARG002
+        given = (headers.get(SECRET_HEADER) or [""])[0].encode()
+        if hmac.compare_digest(given, self._secret):
+            return None
+        if self._token is not None and hmac.compare_digest(given, self._token):
+            return _Tool()
+        raise flight.FlightUnauthenticatedError("the secret of the run is missing or wrong")

@@ -11,6 +11,7 @@ import msgspec
 
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.buffer import BufferedEvent
+from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.kinesis.arrivals import Mark
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
@@ -146,6 +147,7 @@ class ShardNews(msgspec.Struct, frozen=True):
         behind: How far reading lags, in milliseconds.
         read_until: What arrived before this time lies before the end of the last entry, epoch seconds, where that is known.
         children: Its children, where it has ended.
+        subscription: What happened to its subscriptions.
     """
 
     stream: str
@@ -155,6 +157,7 @@ class ShardNews(msgspec.Struct, frozen=True):
     behind: int | None = None
     read_until: float | None = None
     children: list[Child] = []
+    subscription: Subscription | None = None
 
     @property
     def key(self) -> ShardKey:

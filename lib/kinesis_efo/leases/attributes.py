@@ -94,6 +94,8 @@ def read_checkpoint(item: Attributes) -> Position | None:
 def of_lag(lag: Lag) -> dict[str, dict[str, Any]]:
     """The attribute of a run's row that says how far it is behind."""
     fields = {"shards": {"N": str(lag.shards)}, "bufferedBytes": {"N": str(lag.buffered)}}
+    fields |= {"records": {"N": str(lag.records)}} if lag.records else {}
+    fields |= {"at": {"N": str(lag.at)}} if lag.at is not None else {}
     if lag.millis_behind is not None and lag.shard is not None:
         fields |= {"millisBehind": {"N": str(lag.millis_behind)}, "shardId": {"S": lag.shard}}
     return {"lag": {"M": fields}}
@@ -106,7 +108,14 @@ def read_lag(item: Attributes) -> Lag | None:
         return None
     named = {**fields, "leaseKey": item.get("leaseKey", {})}  # for messages
     behind = number(named, "millisBehind") if "millisBehind" in fields else None
-    return Lag(number(named, "shards"), number(named, "bufferedBytes"), behind, read(named, "shardId", "S", None))
+    return Lag(
+        number(named, "shards"),
+        number(named, "bufferedBytes"),
+        behind,
+        read(named, "shardId", "S", None),
+        number(named, "records", 0),
+        number(named, "at") if "at" in fields else None,
+    )
 
 
 def of_stream(stream: StreamIdentity) -> dict[str, dict[str, str]]:

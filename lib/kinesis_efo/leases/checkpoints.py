@@ -303,7 +303,7 @@ class Checkpoints:
             if change is None or stray is not None or change.epoch > epoch:  # a later run has written it
                 return wrote
             wrote = True
-            change = change.written_in(epoch, self._identity(shard.stream), self._fetcher(shard))
+            change = change.written_in(epoch, self._identity(shard.stream), self._fetcher(shard), self._clock.time())
             outcome: Outcome | Behind
             if row is None:
                 outcome = await self._table.create_if_absent(change)

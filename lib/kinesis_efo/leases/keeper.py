@@ -36,8 +36,11 @@ class Timing:
 
     @property
     def renewal(self) -> float:
-        """Time between two renewals of one lease: a third of the timeout, so that two may fail."""
-        return self.lease_timeout / 3
+        """Time between two renewals of one lease: a third of the timeout, so that two may fail.
+
+        At most 10 s: with each renewal, the row tells how far the run is behind.
+        """
+        return min(self.lease_timeout / 3, 10.0)
 
 
 class Ending(Enum):

@@ -11,12 +11,16 @@ class Lag(NamedTuple):
     Attributes:
         shards: Shards that are read.
         buffered: Bytes fetched of them and not yet processed.
-        millis_behind: How far behind the tip the last that was fetched is, of the shard that is furthest behind, milliseconds; None
-            where nothing has come of any.
+        millis_behind: How far behind the tip the shard is that is furthest behind, with the time for which what was fetched of it waits
+            to be processed; milliseconds. None where nothing has come of any.
         shard: That shard's id.
+        records: Kinesis records fetched of them all and not yet processed.
+        at: When that was so, epoch milliseconds by the run's own clock; None where it is not known.
     """
 
     shards: int
     buffered: int
     millis_behind: int | None = None
     shard: str | None = None
+    records: int = 0
+    at: int | None = None

@@ -3,7 +3,7 @@
 A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`).
 Attribute names and types are those of KCL's `DynamoDBLeaseSerializer` where it has one, so that rows of a KCL application can be
 read; `epoch`, `endpoint`, `continuation`, `checkpointTimestamp`, `readUntil` (epoch milliseconds), `streamArn`, `streamCreated`
-(epoch seconds) and `lag` are ours.
+(epoch seconds), `writtenAt` (epoch milliseconds), `status` and `lag` are ours.
 """
 
 from __future__ import annotations
@@ -85,6 +85,8 @@ class Lease:
         stream: The stream that was read; None in rows of a KCL application, of version 0.1, and those that were moved by hand.
         fetcher: Which fetcher read the shard when its row was written, as `<number> on <host>`; None where there was only one.
         lag: How far the run was behind at its last renewal; None in shards' rows, and before the first.
+        status: How tools ask the run how far it is; opens nothing else. None in shards' rows.
+        written: When a run wrote a shard's row, epoch seconds by its own clock; None where that is not known.
         also: Attributes with texts that only rows for a KCL application have.
         ours: Whether it was surely this library that wrote the row, and no KCL application.
         read_until: What arrived before this time lies at or before the checkpoint, epoch seconds; None where that is not
@@ -108,6 +110,8 @@ class Lease:
     stream: StreamIdentity | None = None
     fetcher: str | None = None
     lag: Lag | None = None
+    status: str | None = None
+    written: float | None = field(default=None, compare=False)
     also: tuple[tuple[str, str], ...] = ()
     ours: bool = field(default=True, compare=False)
 
@@ -134,9 +138,9 @@ class Lease:
             ending_hash_key=self.ending_hash_key or info.ending_hash_key,
         )
 
-    def taken(self, owner: str, endpoint: str, epoch: int) -> Self:
+    def taken(self, owner: str, endpoint: str, epoch: int, status: str | None = None) -> Self:
         """The row once `owner` has taken the lease."""
-        return replace(self._next(), owner=owner, endpoint=endpoint, epoch=epoch, lag=None)
+        return replace(self._next(), owner=owner, endpoint=endpoint, epoch=epoch, status=status, lag=None)
 
     def renewed(self, lag: Lag | None = None) -> Self:
         """The row once its owner has shown that it is alive, and how far it is behind."""
@@ -173,9 +177,11 @@ class Lease:
             self.released(), checkpoint=checkpoint, sub=sub, continuation=continuation, read_until=None, stream=None
         )
 
-    def written_in(self, epoch: int, stream: StreamIdentity | None, fetcher: str | None = None) -> Self:
-        """The row as the run with this epoch writes it, which reads that stream, and the shard with that fetcher."""
-        return replace(self, epoch=epoch, stream=stream, fetcher=fetcher)
+    def written_in(
+        self, epoch: int, stream: StreamIdentity | None, fetcher: str | None = None, now: float | None = None
+    ) -> Self:
+        """The row as the run with this epoch writes it at a time, which reads that stream, and the shard with that fetcher."""
+        return replace(self, epoch=epoch, stream=stream, fetcher=fetcher, written=now)
 
     def seen(self, read_until: float | None) -> Self:
         """The row with the time up to which its checkpoint reaches, where that is known."""
@@ -183,7 +189,7 @@ class Lease:
 
     def released(self) -> Self:
         """The row once its owner has given the lease up."""
-        return replace(self._next(), owner=None, endpoint=None, lag=None)
+        return replace(self._next(), owner=None, endpoint=None, status=None, lag=None)
 
     def _next(self) -> Self:
         return replace(self, counter=self.counter + 1)
@@ -246,6 +252,8 @@ class Lease:
             item["continuation"] = {"S": str(self.continuation)}
         if self.read_until is not None:
             item["readUntil"] = {"N": str(round(self.read_until * 1000))}
+        if self.written is not None:
+            item["writtenAt"] = {"N": str(round(self.written * 1000))}
         if self.stream is not None:
             item |= attributes.of_stream(self.stream)
         if self.lag is not None:
@@ -256,6 +264,7 @@ class Lease:
             ("endingHashKey", self.ending_hash_key),
             ("endpoint", self.endpoint),
             ("fetcher", self.fetcher),
+            ("status", self.status),
             *self.also,
         ):
             if text is not None:
@@ -292,6 +301,8 @@ class Lease:
             epoch=attributes.number(item, "epoch", 0),
             endpoint=attributes.read(item, "endpoint", "S", None),
             fetcher=attributes.read(item, "fetcher", "S", None),
+            status=attributes.read(item, "status", "S", None),
+            written=attributes.number(item, "writtenAt") / 1000 if "writtenAt" in item else None,
             ours=not _OURS.isdisjoint(item),
             read_until=attributes.number(item, "readUntil") / 1000 if "readUntil" in item else None,
             continuation=attributes.read_continuation(item),

@@ -74,6 +74,7 @@ class RunLease:
         self._me = owner
         self._keys = keys
         self._endpoint = ""
+        self._status: str | None = None
         self._listener: LeaseListener = SilentListener()
         self._clock = clock
         self._timing = timing
@@ -164,18 +165,19 @@ class RunLease:
 
     # -- start and stop
 
-    async def start(self, listener: LeaseListener, endpoint: str) -> None:
+    async def start(self, listener: LeaseListener, endpoint: str, status: str | None = None) -> None:
         """Check the table and begin.
 
         Args:
             listener: Reads the streams, and learns what happens to their leases.
             endpoint: Where this run serves data; other processes find it in the rows.
+            status: How tools ask this run how far it is; they find it there, too.
 
         Raises:
             LeaseTableError: The table is missing, is no lease table, or refuses us.
             TableUnavailableError: It cannot be reached.
         """
-        self._listener, self._endpoint = listener, endpoint
+        self._listener, self._endpoint, self._status = listener, endpoint, status
         await self._table.check()
         self._loop_task = asyncio.create_task(self._run(), name=f"leases of {self._me}")
 
@@ -306,10 +308,10 @@ class RunLease:
     async def _take(self, stream: str, free: Free, seen: Mapping[str, Sighting]) -> bool:
         write: Awaitable[Outcome]
         if free.row is None:
-            row = Lease(run_key(stream), checkpoint=None).taken(self._me, self._endpoint, free.epoch)
+            row = Lease(run_key(stream), checkpoint=None).taken(self._me, self._endpoint, free.epoch, self._status)
             write = self._table.create_if_absent(row)
         else:
-            write = self._table.take(free.row, self._me, self._endpoint, free.epoch)
+            write = self._table.take(free.row, self._me, self._endpoint, free.epoch, self._status)
         sent_at = self._clock.monotonic()
         outcome = await write
         if isinstance(outcome, Lost):

@@ -98,14 +98,14 @@ class LeaseStore(ABC):
         """Write a new row. It may have an owner already: creating and taking are one write then."""
         return await self._put(lease)
 
-    async def take(self, seen: Lease, owner: str, endpoint: str, epoch: int) -> Outcome:
+    async def take(self, seen: Lease, owner: str, endpoint: str, epoch: int, status: str | None = None) -> Outcome:
         """Make `owner` the owner of a lease, on condition that nobody has written its row since it was seen.
 
         Returns:
             `Lost` also where an earlier take of ours had arrived although its answer got lost: the row names us then,
             but since when is not known. It is ours to take again.
         """
-        return await self._update(seen, seen.taken(owner, endpoint, epoch))
+        return await self._update(seen, seen.taken(owner, endpoint, epoch, status))
 
     async def apply(self, held: Lease, change: Callable[[Lease], Lease]) -> Outcome | Behind:
         """Change a row, on condition that owner and counter are as the caller knows them.

@@ -79,6 +79,7 @@ class ShardLag:
         seconds: Age of the oldest unread record, seconds; 0 if there is none.
         seconds_exact: Whether `seconds` was measured; if not, it is an upper bound.
         movement: How the position moved.
+        age: How old the position is, seconds: 0 where its run told it; None where that is not known.
     """
 
     key: ShardKey
@@ -91,6 +92,7 @@ class ShardLag:
     seconds: float | None = None
     seconds_exact: bool = False
     movement: Movement = Movement()  # noqa: RUF009
+    age: float | None = None
 
 
 class Sightings:
@@ -178,6 +180,7 @@ def rows(
             _read_until(shard_id, lease, clock.time()),
             holder.owner,
             movement=sightings.movement(lease.key, now),
+            age=None if lease.written is None else max(0.0, clock.time() - lease.written),
         )
         for shard_id, lease in leases.items()
         if shard_id not in done

@@ -19,10 +19,10 @@ from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.event_index import EventIndex
 from kinesis_efo.fetcher.messages import ShardProgress, unpack_error
 from kinesis_efo.fetcher.outlook import Outlook
+from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.watch import ShardWatch
 from kinesis_efo.fetcher.work import Report, ReportReply, Shard, ShardNews, WhereReply, WhereRequest, Work, WorkRequest
-from kinesis_efo.leases.lag import Lag
 from kinesis_efo.planner.absence import Absence
 from kinesis_efo.planner.contact import Contact
 from kinesis_efo.planner.members import Member, Members, Standing
@@ -178,11 +178,14 @@ class Cluster:
         member = self._members.owner(key)
         return f"{member.place} on {member.host}" if member is not None else None
 
-    def lag(self, stream: str) -> Lag:
+    def statuses(self, stream: str | None = None) -> list[ShardStatus]:
         """See `Fetching`. By what the fetchers have said last."""
-        mirrors = [(key, mirror) for key, mirror in self._mirrors.items() if key.stream == stream]
-        behind = [(mirror.behind, key.shard) for key, mirror in mirrors if mirror.behind is not None]
-        return Lag(len(mirrors), sum(mirror.held for _, mirror in mirrors), *max(behind, default=()))
+        now = self._clock.monotonic()
+        return [
+            mirror.status(key, self.fetcher_of(key), now)
+            for key, mirror in self._mirrors.items()
+            if stream in (None, key.stream)
+        ]
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
         """See `Fetching`."""
@@ -289,7 +292,7 @@ class Cluster:
         elif mirror is None or mirror.owner != name:
             return False
         self._rates.add(key, mirror.append(news.entries, self._clock.monotonic()))
-        mirror.behind, mirror.read_until = news.behind, news.read_until
+        mirror.note(news, self._clock.monotonic())
         if news.children:
             self._streams.stream(key.stream).learn(key.shard, [child.parsed() for child in news.children])
             self._watch.look_soon()

@@ -11,7 +11,7 @@ from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.messages import ShardProgress
 from kinesis_efo.fetcher.outlook import Outlook
-from kinesis_efo.leases.lag import Lag
+from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey
 
 
@@ -74,9 +74,9 @@ class LocalFetching:
         """See `Fetching`."""
         return None
 
-    def lag(self, stream: str) -> Lag:
+    def statuses(self, stream: str | None = None) -> list[ShardStatus]:
         """See `Fetching`."""
-        return self._fetcher.lag(stream)
+        return self._fetcher.statuses(stream)
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
         """See `Fetching`."""

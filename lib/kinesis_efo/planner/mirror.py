@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from kinesis_efo.fetcher.event_index import EventIndex
-from kinesis_efo.fetcher.work import Entry
-from kinesis_efo.positions import LastRecord, Position, PositionKind
+from kinesis_efo.fetcher.status import ShardStatus, Subscription
+from kinesis_efo.fetcher.work import Entry, ShardNews
+from kinesis_efo.kinesis.stats import QUIET_SECONDS
+from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
 
 
 class Mirror:
@@ -29,6 +33,40 @@ class Mirror:
         self.read_until: float | None = None
         self._lasts: list[LastRecord | None] = []
         self._last: LastRecord | None = None
+        self._subscription: Subscription | None = None
+        self._heard_at: float | None = None
+
+    def note(self, news: ShardNews, now: float) -> None:
+        """Take note of what was told beside the events.
+
+        Args:
+            news: As it was told.
+            now: Monotonic time, seconds.
+        """
+        self.behind, self.read_until, self._subscription = news.behind, news.read_until, news.subscription
+        self._heard_at = now
+
+    def status(self, key: ShardKey, fetcher: str | None, now: float) -> ShardStatus:
+        """How its shard is read, by what was told last.
+
+        Args:
+            key: The shard.
+            fetcher: Which fetcher reads it.
+            now: Monotonic time, seconds.
+        """
+        index, told, since = self.index, self._subscription, self._heard_at
+        quiet = 0.0 if since is None else now - since
+        silent = round(1000 * quiet) if quiet > QUIET_SECONDS and not index.ended else 0
+        return ShardStatus(
+            *key,
+            str(index.end),
+            index.held,
+            index.records,
+            None if index.waiting_since is None else max(0.0, now - index.waiting_since),
+            None if self.behind is None else self.behind + silent,
+            fetcher,
+            None if told is None else msgspec.structs.replace(told, age=None if told.age is None else told.age + quiet),
+        )
 
     def append(self, entries: Iterable[Entry], now: float) -> int:
         """Add events.

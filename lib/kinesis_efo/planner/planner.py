@@ -11,10 +11,13 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError, LeaseLostError
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.messages import PollReply, ShardProgress
+from kinesis_efo.fetcher.status import ShardStatus, summed_up
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.leases.checkpoints import Checkpoints, Pace
 from kinesis_efo.leases.lag import Lag
@@ -61,8 +64,8 @@ class Fetching(Protocol):
     def fetcher_of(self, key: ShardKey) -> str | None:
         """Which fetcher reads a shard; None where nobody does, or there is only one."""
 
-    def lag(self, stream: str) -> Lag:
-        """How far reading of a stream is behind, in a few numbers."""
+    def statuses(self, stream: str | None = None) -> list[ShardStatus]:
+        """How the shards are read, those of one stream or all."""
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
         """The time up to which every record that arrived lies at or before a position, where it is known."""
@@ -118,18 +121,19 @@ class Planner:
         self._failure: KinesisEfoError | None = None
         self._tips: asyncio.Task[Offset] | None = None
 
-    async def start(self, endpoint: str) -> None:
+    async def start(self, endpoint: str, status: str | None = None) -> None:
         """Take the run's lease on each stream as soon as it is free, and begin to read what polls ask for.
 
         Args:
             endpoint: Where this run serves data; other processes find it in its rows.
+            status: How tools ask this run how far it is; they find it there, too.
 
         Raises:
             LeaseTableError: The lease table cannot be used.
             StreamError: A stream cannot be listed.
         """
         self._fetching.start(self)
-        await self._leases.start(self, endpoint)
+        await self._leases.start(self, endpoint, status)
         self._checkpoints.start()
         await asyncio.gather(self._streams.refresh(), self._streams.identify())
         self._leases.want(self._streams.streams)
@@ -274,7 +278,14 @@ class Planner:
 
     def lag(self, stream: str) -> Lag:
         """How far this run is behind in a stream, for its row."""
-        return self._fetching.lag(stream)
+        return summed_up(self._fetching.statuses(stream), round(self._clock.time() * 1000))
+
+    async def status(self) -> list[ShardStatus]:
+        """How each shard is read, and how far it is processed, for tools."""
+        done: Mapping[ShardKey, Position] = self._committed or self._offset or {}
+        return [
+            replace(each, done=str(done[each.key]) if each.key in done else None) for each in self._fetching.statuses()
+        ]
 
     def failed(self, error: KinesisEfoError) -> None:
         """Make every call from now on fail with this error, or with the first one where there were several."""

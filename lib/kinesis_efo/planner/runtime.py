@@ -26,6 +26,8 @@ from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.remote import FetcherPlan, fetch
 from kinesis_efo.fetcher.service import FetcherService
+from kinesis_efo.fetcher.serving import StatusDesk
+from kinesis_efo.fetcher.status import RunStatus, StatusAccess
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import WhereRequest
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
@@ -91,6 +93,7 @@ class PlannerRuntime:
         limits: Limits = KINESIS_LIMITS,
     ) -> None:
         self.secret: Final = secrets.token_urlsafe(32)
+        self._desk: Final = StatusDesk(secrets.token_urlsafe(16), self._status)
         self._manifest = manifest
         self._options = options
         self._listening = listening
@@ -255,7 +258,7 @@ class PlannerRuntime:
         self._stack.callback(self._end_remote)
         self._stack.push_async_callback(self._end_own)
         self._stack.push_async_callback(self._planner.stop)
-        await self._planner.start(str(self.address))
+        await self._planner.start(str(self.address), StatusAccess(self.address, self._desk.token).to_text())
         if self._start_fetchers is not None:
             self._remote = self._start_fetchers(self._plan)
         about = {"application": manifest.application, "environment": manifest.environment}
@@ -280,12 +283,18 @@ class PlannerRuntime:
                 fetch_here=self._fetch_here,
                 max_skew=options.max_shard_skew,
             )
-            self._service = PlannerService(self._cluster, self._loop, self.secret, self._listening, certificate)
+            self._service = PlannerService(
+                self._cluster, self._loop, self.secret, self._listening, certificate, self._desk
+            )
             return self._cluster
         settings = FetcherSettings(options.fail_on_data_loss, patience, options.arrival_step)
         self._fetcher = Fetcher(streams, self._budget, settings, clock)
-        self._service = FetcherService(self._fetcher, self._loop, self.secret, self._listening, certificate)
+        self._service = FetcherService(self._fetcher, self._loop, self.secret, self._listening, certificate, self._desk)
         return LocalFetching(self._fetcher, clock, options.max_shard_skew)
+
+    async def _status(self) -> RunStatus:
+        assert self._planner is not None
+        return RunStatus(self._clock.time(), await self._planner.status())
 
     def _end_remote(self) -> None:
         if self._remote is not None:

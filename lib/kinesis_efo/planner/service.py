@@ -10,7 +10,7 @@ import msgspec
 from pyarrow import flight
 
 from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.serving import Service, decoded
+from kinesis_efo.fetcher.serving import Service, StatusDesk, decoded
 from kinesis_efo.fetcher.work import REPORT, WHERE, WORK, Report, WhereRequest, WorkRequest
 from kinesis_efo.planner.cluster import Cluster
 
@@ -27,6 +27,7 @@ class PlannerService(Service):
         secret: The secret of the run; a call without it is refused.
         listening: Where to listen.
         certificate: Encrypts what is served; None: nothing does.
+        desk: Answers tools; None: nobody does.
     """
 
     what = "planner"
@@ -38,12 +39,13 @@ class PlannerService(Service):
         secret: str,
         listening: Listening,
         certificate: Certificate | None = None,
+        desk: StatusDesk | None = None,
     ) -> None:
         self._cluster = cluster
-        super().__init__(loop, secret, listening, certificate)
+        super().__init__(loop, secret, listening, certificate, desk)
 
-    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
-        """Answer one call."""
+    def act(self, context: flight.ServerCallContext, action: flight.Action) -> list[flight.Result]:
+        """See `Service`."""
         body = action.body.to_pybytes()
         answer: Coroutine[Any, Any, msgspec.Struct]
         match action.type:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
+from kinesis_efo.fetcher.status import StatusAccess
 from kinesis_efo.leases import Lag, Lease, run_key
+from kinesis_efo.local import NoFaults
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_leases import QUICKLY, renewing
 from tests.integration.cli.test_manifest import Refusing
 from tests.support.fetching import reading
-from tests.support.world import World
+from tests.support.ports import free_ports
+from tests.support.world import World, wait_until
 
 Run = Callable[..., Result]
 
@@ -45,13 +51,72 @@ def test_a_query_that_reads_is_measured_and_not_disturbed(run: Run, world: Calla
         assert query.batch() == []
     assert found.code == 0
     [run_] = found.data["applications"][0]["runs"]
-    assert (run_["stream"], run_["state"], run_["lag"]["shards"]) == ("orders", "reading", 2)
+    assert (run_["stream"], run_["state"], run_["asked"], run_["lag"]["shards"]) == ("orders", "reading", True, 2)
     assert 0 <= run_["lag"]["millisBehindLatest"] < 60_000
     assert run_["lag"]["shardId"] in {shard["ShardId"] for shard in here.shards()}
     rows = _shards(found)
     assert [(row["state"], row["recordsBehind"] is not None) for row in rows.values()] == [("reading", True)] * 2
     assert all(row["owner"] for row in rows.values())
     assert "SubscribeToShard" not in calls
+
+
+def test_a_run_that_answers_is_believed_more_than_its_table(run: Run, world: Callable[..., World]) -> None:
+    here = world({"orders": 1})
+    here.put([(str(number), b"x") for number in range(40)])
+    with reading(here, leaseTimeout="8s") as query:
+        query.until(40)
+        query.commit()
+        # As if no checkpoint had been written since.
+        wait_until(lambda: any(not key.startswith("#") for key in here.leases()))
+        [key] = [key for key in here.leases() if not key.startswith("#")]
+        _put(here, Lease(key, checkpoint=TRIM_HORIZON, written=time.time() - 90))
+        found = run("lag", "--manifest", here.manifest, "--fail-above", "1s", "--json")
+        shown = run("lag", "--manifest", here.manifest)
+    [row] = _shards(found).values()
+    assert (found.code, row["recordsBehind"], row["secondsBehind"]) == (0, 0, 0.0)
+    assert row["positionAgeSeconds"] < 10
+    assert "orders: 1 shard, 0.0s behind, 0 unread; positions from the run itself" in shown.out
+    # Without the run, the table is all there is, and it says how old it is.
+    _put(here, Lease(key, checkpoint=TRIM_HORIZON, written=time.time() - 90))
+    shown = run("lag", "--manifest", here.manifest)
+    assert "40 unread; positions from the lease table, up to 1m3" in shown.out
+
+
+def test_a_run_that_cannot_be_asked_costs_little_time_and_is_named(run: Run, world: Callable[..., World]) -> None:
+    here = world({"orders": 1})
+    shard = here.shards()[0]["ShardId"]
+    _put(here, Lease(f"orders:{shard}", checkpoint=TRIM_HORIZON))
+    closed = StatusAccess(FetcherAddress(network_namespace(), free_ports()[0]), "token").to_text()
+    for status, reason in (
+        (closed, "no fetcher answers at grpc://127.0.0.1:"),
+        ("{", "Only base64 data is allowed"),
+        (base64.b64encode(b"cut off").decode(), "not the access to a status: "),
+        (None, "its row does not say how to ask it"),
+    ):
+        row = Lease(run_key("orders"), checkpoint=None).taken("host", "grpc://127.0.0.1:1", 1, status)
+        _put(here, row)
+        found = run("lag", "--manifest", here.manifest, "--lease-timeout", "100ms", "--json")
+        assert (found.code, found.data["applications"][0]["runs"][0]["asked"]) == (0, False)
+        assert f"the run of host was not asked, so its positions are from the lease table: {reason}" in found.err
+
+
+def test_watching_outlives_an_outage(world: Callable[..., World], switch: Switch) -> None:
+    here = world()
+    _put(here, Lease(here.shards()[0]["ShardId"], checkpoint=TRIM_HORIZON))
+    command = [sys.executable, "-c", "from kinesis_efo.cli import main; main()", "lag"]
+    options = ["--manifest", str(here.manifest), "--watch", "--interval", "100ms", "--json"]
+    with subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        json.loads(process.stdout.readline())
+        switch.faults = Refusing("ListShards")
+        assert "Trying again" in process.stderr.readline()
+        switch.faults = NoFaults()
+        json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
 
 
 def test_records_and_seconds_behind(run: Run, world: Callable[..., World]) -> None:
@@ -69,6 +134,7 @@ def test_records_and_seconds_behind(run: Run, world: Callable[..., World]) -> No
     assert (row["recordsBehind"], row["recordsExact"], row["state"]) == (150, True, "free")
     shown = run("lag", "--manifest", here.manifest)
     assert " 100+ " in shown.out
+    assert "orders: 1 shard, " in shown.out
     assert "2023-11-14T22:13:20Z" in shown.out
 
 
@@ -121,7 +187,7 @@ def test_a_threshold_is_an_exit_code(run: Run, world: Callable[..., World]) -> N
 
 def test_what_a_run_says_of_itself_is_shown_with_whether_it_is_alive(run: Run, world: Callable[..., World]) -> None:
     here = world({"orders": 1, "clicks": 1})
-    lag = Lag(8_000, 64_000_000, 2_500, "shardId-000000000123")
+    lag = Lag(8_000, 64_000_000, 2_500, "shardId-000000000123", 7_000, 1_700_000_000_000)
     for stream in ("orders", "clicks"):
         _put(here, Lease(run_key(stream), 1, f"{stream}-host", checkpoint=None, epoch=3, lag=lag))
     with renewing(here, run_key("orders")):
@@ -132,17 +198,19 @@ def test_what_a_run_says_of_itself_is_shown_with_whether_it_is_alive(run: Run, w
         "millisBehindLatest": 2_500,
         "shardId": "shardId-000000000123",
         "bufferedBytes": 64_000_000,
+        "bufferedRecords": 7_000,
+        "at": "2023-11-14T22:13:20Z",
     }
     assert found.data["applications"][0]["runs"] == [
-        {"stream": "clicks", "owner": "clicks-host", "state": "silent", "lag": told},
-        {"stream": "orders", "owner": "orders-host", "state": "reading", "lag": told},
+        {"stream": "clicks", "owner": "clicks-host", "state": "silent", "asked": False, "lag": told},
+        {"stream": "orders", "owner": "orders-host", "state": "reading", "asked": False, "lag": told},
     ]
-    lines = [line.split() for line in shown.out.splitlines()]
-    numbers = ["8,000", "2.5", "s", "shardId-000000000123", "64.0", "MB"]
+    lines = [line.split()[:-2] for line in shown.out.splitlines()]
+    numbers = ["8,000", "2.5s", "shardId-000000000123", "64.0", "MB"]
     assert ["orders", "reading", "orders-host", *numbers] in lines
     assert ["clicks", "silent", "clicks-host", *numbers] in lines
     listed = run("leases", "list", "--manifest", here.manifest)
-    assert ["clicks", "clicks-host", *numbers] in [line.split() for line in listed.out.splitlines()]
+    assert ["clicks", "clicks-host", *numbers] in [line.split()[:-2] for line in listed.out.splitlines()]
     assert [row["lag"] for row in run("leases", "list", "--manifest", here.manifest, "--json").data["runs"]] == [
         told
     ] * 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -15,7 +17,10 @@ from kinesis_efo.errors import ConsumerNotFoundError, FetcherError
 from kinesis_efo.fetcher.listening import Listening
 from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.fetcher.remote import FetcherPlan
+from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.kinesis.records import decode
+from kinesis_efo.leases import Lease
+from kinesis_efo.operate.live import ask
 from kinesis_efo.positions import ShardRange
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.fetcher_processes import FetcherProcesses
@@ -67,6 +72,15 @@ def reading(
     assert ended, "a fetcher did not end with its query"
 
 
+def asked(world: World) -> list[ShardStatus]:
+    """What the run says of its shards, where its row says that it can be asked."""
+    runs = {"orders": Lease.from_item(world.leases()["#run:orders"])}
+    found = asyncio.run(ask({name: run for name, run in runs.items() if run is not None}))
+    assert not found.reasons
+    (answer,) = found.answers.values()
+    return answer.shards
+
+
 def numbered(count: int, first: int = 0) -> list[tuple[str, bytes]]:
     return [(f"key{number}", b"%08d" % number) for number in range(first, first + count)]
 
@@ -82,6 +96,12 @@ def test_two_fetchers_read_everything_once_and_leave_nothing(world: MakeWorld, m
         w.put(numbered(200, 200))
         assert len({row.data for row in query.until(400)}) == 400
         query.commit()
+        statuses = asked(w)
+        assert {each.shard: each.done for each in statuses} == {key.shard: str(at) for key, at in query.offset.items()}
+        assert sorted(Counter(each.fetcher for each in statuses).values()) == [2, 2]
+        assert all(each.subscription and each.subscription.opened for each in statuses)
+        # What was fetched again, as a shard moved from one fetcher to the other, counts for each.
+        assert sum(each.subscription.arrived for each in statuses if each.subscription) >= 200 * 8
         numbers = {row.shard: row.sequence for row in query.rows}
     assert not [row for row in w.leases().values() if "leaseOwner" in row]
     stored = {key.split(":")[1]: row["checkpoint"]["S"] for key, row in w.leases().items() if key.startswith("orders:")}

@@ -15,9 +15,10 @@ from pyarrow import flight
 from kinesis_efo.errors import FetcherError, FetcherRefusedError, KinesisEfoError
 from kinesis_efo.fetcher.client import FetcherClient
 from kinesis_efo.fetcher.messages import SECRET_HEADER
+from kinesis_efo.fetcher.status import STATUS, StatusAccess
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey, ShardRange
 from tests.support.fetching import reading
-from tests.support.world import World
+from tests.support.world import World, wait_until
 
 MakeWorld = Callable[..., World]
 EVERYTHING = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, SHARD_END)
@@ -52,6 +53,30 @@ def test_no_call_is_answered_without_the_secret(world: MakeWorld) -> None:
                 with pytest.raises(flight.FlightUnauthenticatedError) as caught:
                     call(client, headers(*given))
                 assert r.runtime.secret not in str(caught.value), name
+
+
+def test_the_token_in_the_runs_row_opens_its_status_and_nothing_else(world: MakeWorld) -> None:
+    w = world()
+    w.put([("k", b"private")])
+    with reading(w) as r, flight.FlightClient(str(r.runtime.address)) as client:
+        r.until(1)
+        row = w.leases()["#run:orders"]
+        access = StatusAccess.parse(row["status"]["S"])
+        assert access.address == r.runtime.address
+        assert r.runtime.secret not in str(row)
+        token = headers(access.token.encode())
+        [answer] = client.do_action(flight.Action(STATUS, b"{}"), token)
+        said = answer.body.to_pybytes()
+        assert b"shardId-000000000000" in said
+        assert b"private" not in said
+        assert r.runtime.secret.encode() not in said
+        for call in (EVERY_CALL["an unknown action"], EVERY_CALL["get"]):
+            with pytest.raises(flight.FlightUnauthenticatedError):
+                call(client, token)
+        for given in (b"", b"guessed", access.token[:-1].encode()):
+            with pytest.raises(flight.FlightUnauthenticatedError):
+                list(client.do_action(flight.Action(STATUS, b"{}"), headers(given)))
+    wait_until(lambda: "status" not in w.leases()["#run:orders"])
 
 
 def test_nonsense_with_the_right_secret_is_an_error_of_that_call_only(world: MakeWorld) -> None:

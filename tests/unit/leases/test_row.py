@@ -39,7 +39,8 @@ leases = st.builds(
     read_until=st.none() | st.integers(0, 10**13).map(lambda milliseconds: milliseconds / 1000),
     lag=st.none()
     | st.tuples(counts, counts).map(lambda fields: Lag(*fields))
-    | st.tuples(counts, counts, counts, texts).map(lambda fields: Lag(*fields)),
+    | st.tuples(counts, counts, counts, texts, counts, st.none() | counts).map(lambda fields: Lag(*fields)),
+    status=st.none() | texts,
     stream=st.none() | st.builds(StreamIdentity, texts, st.none() | st.integers(0, 10**11 - 1)),
 )
 

@@ -1,0 +1,166 @@
+"""How shards are read: what fetchers tell the planner, and the planner tells tools. Pure."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import zlib
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from kinesis_efo.fetcher.address import FetcherAddress
+from kinesis_efo.kinesis.stats import SubscriptionStats
+from kinesis_efo.leases.lag import Lag
+from kinesis_efo.positions import ShardKey
+
+STATUS: Final = "status"
+"""The action that tells how a run reads its shards."""
+
+
+class Subscription(msgspec.Struct, frozen=True, array_like=True):
+    """What happened to the subscriptions of a shard.
+
+    Attributes:
+        state: What the present one is doing, a `kinesis.stats.State`.
+        opened: How many were opened.
+        failures: How many failed.
+        arrived: Bytes that they brought.
+        age: Seconds since the last event, when this was told; None before the first.
+    """
+
+    state: str
+    opened: int
+    failures: int
+    arrived: int
+    age: float | None = None
+
+    @classmethod
+    def of(cls, stats: SubscriptionStats, now: float) -> Subscription:
+        """The message for a shard's counts, at a monotonic time in seconds."""
+        failures = sum(stats.failures.values())
+        return cls(stats.state.value, stats.opened, failures, stats.bytes, stats.silence(now))
+
+
+class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
+    """How one shard is read.
+
+    Attributes:
+        stream: Logical name of its stream.
+        shard: Shard id.
+        fetched: The position up to which it was fetched.
+        buffered: Bytes fetched and not yet processed.
+        records: Kinesis records in them.
+        waiting: For how long the oldest of these records waits to be processed, seconds; None where none waits.
+        behind: How far behind the tip the last event was, milliseconds, with the silence since where that is longer than usual; None before
+            the first.
+        fetcher: Which fetcher reads it, as `<number> on <host>`; None where there is only one.
+        subscription: What happened to its subscriptions; None where that is not known yet.
+        done: The position up to which it is processed; None where that is not known.
+    """
+
+    stream: str
+    shard: str
+    fetched: str
+    buffered: int
+    records: int
+    waiting: float | None
+    behind: int | None
+    fetcher: str | None = None
+    subscription: Subscription | None = None
+    done: str | None = None
+
+    @property
+    def key(self) -> ShardKey:
+        """The shard."""
+        return ShardKey(self.stream, self.shard)
+
+    @property
+    def millis(self) -> int | None:
+        """How far behind the tip processing is, milliseconds: what was fetched counts for as long as it waits.
+
+        >>> ShardStatus("orders", "shardId-000000000000", "AFTER:7", 5_000, 10, waiting=1.5, behind=200).millis
+        1700
+        """
+        return None if self.behind is None else self.behind + round(1000 * (self.waiting or 0.0))
+
+
+def summed_up(shards: Iterable[ShardStatus], at: int | None = None) -> Lag:
+    """How far a run is behind in a stream, for the run's row.
+
+    Args:
+        shards: The stream's shards.
+        at: The time, epoch milliseconds.
+
+    >>> summed_up([
+    ...     ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0), ShardStatus("orders", "s-2", "AFTER:7", 5_000, 10, 1.5, 200)
+    ... ])
+    Lag(shards=2, buffered=5000, millis_behind=1700, shard='s-2', records=10, at=None)
+    """
+    known = list(shards)
+    behind = [(each.millis, each.shard) for each in known if each.millis is not None]
+    worst, shard = max(behind, default=(None, None))
+    return Lag(len(known), sum(each.buffered for each in known), worst, shard, sum(each.records for each in known), at)
+
+
+class StatusRequest(msgspec.Struct, frozen=True):
+    """Asks a run how it reads its shards."""
+
+
+class RunStatus(msgspec.Struct, frozen=True):
+    """How a run reads its shards.
+
+    Attributes:
+        at: When that was so, epoch seconds by the run's own clock.
+        shards: Its shards.
+    """
+
+    at: float
+    shards: list[ShardStatus]
+
+
+class StatusAccess(msgspec.Struct, frozen=True):
+    """How tools ask a run. Its row in the lease table says so: whoever may read the table may ask, and learns no data.
+
+    Attributes:
+        address: Where it serves.
+        token: What the caller has to know; it opens nothing else.
+    """
+
+    address: FetcherAddress
+    token: str
+
+    def to_text(self) -> str:
+        """The text for the row. It is packed: a row of over 1 KB costs twice as much to renew."""
+        address, pem = self.address, self.address.certificate
+        packed = _Packed(
+            address.namespace,
+            address.port,
+            address.hosts,
+            None if pem is None else ssl.PEM_cert_to_DER_cert(pem),
+            self.token,
+        )
+        return base64.b64encode(zlib.compress(msgspec.msgpack.encode(packed), 9)).decode()
+
+    @classmethod
+    def parse(cls, text: str) -> StatusAccess:
+        """Read the text of a row.
+
+        Raises:
+            ValueError: It is none.
+        """
+        try:
+            packed = msgspec.msgpack.decode(zlib.decompress(base64.b64decode(text, validate=True)), type=_Packed)
+        except (zlib.error, msgspec.MsgspecError) as error:
+            raise ValueError(f"not the access to a status: {error}") from None
+        pem = None if packed.certificate is None else ssl.DER_cert_to_PEM_cert(packed.certificate)
+        return cls(FetcherAddress(packed.namespace, packed.port, packed.hosts, pem), packed.token)
+
+
+class _Packed(msgspec.Struct, frozen=True, array_like=True):
+    namespace: str
+    port: int
+    hosts: tuple[str, ...]
+    certificate: bytes | None
+    token: str

@@ -1,0 +1,90 @@
+"""Asks live runs how far they are: the lease table tells where they are, and is itself some seconds old."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.fetcher.status import STATUS, RunStatus, ShardStatus, StatusAccess, StatusRequest
+from kinesis_efo.leases.row import Lease, LeaseInfo
+from kinesis_efo.positions import Position
+
+CONNECT_SECONDS: Final = 2.0
+"""A network that swallows packets is given up after so long for each way: the table is the answer then."""
+
+ANSWER_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What runs answered.
+
+    Attributes:
+        answers: By the owner of the lease.
+        reasons: Why others did not answer, by owner.
+    """
+
+    answers: Mapping[str, RunStatus]
+    reasons: Mapping[str, str]
+
+    def shards(self, run: Lease | None, stream: str) -> dict[str, ShardStatus]:
+        """What the holder of a run's lease said of a stream's shards, by shard id."""
+        status = self.answers.get(run.owner or "") if run is not None else None
+        return {each.shard: each for each in status.shards if each.stream == stream} if status is not None else {}
+
+
+async def ask(runs: Mapping[str, Lease]) -> Asked:
+    """Ask the holders of runs' leases, each once.
+
+    Args:
+        runs: The runs' rows, by stream.
+    """
+    holders = {row.owner: row for row in runs.values() if row.owner is not None}
+    answers: dict[str, RunStatus] = {}
+    reasons: dict[str, str] = {}
+
+    async def one(owner: str, row: Lease) -> None:
+        if row.status is None:
+            reasons[owner] = "its row does not say how to ask it (version 0.1)"
+            return
+        try:
+            answers[owner] = await asyncio.to_thread(_status, StatusAccess.parse(row.status))
+        except (KinesisEfoError, ValueError) as error:
+            reasons[owner] = str(error).split(". ", 1)[0]
+
+    await asyncio.gather(*(one(owner, row) for owner, row in holders.items()))
+    return Asked(answers, reasons)
+
+
+def _status(access: StatusAccess) -> RunStatus:
+    # Flight takes a while to import, and only those who ask need it.
+    from kinesis_efo.fetcher.connection import Connection
+
+    address, limits = access.address, (CONNECT_SECONDS, CONNECT_SECONDS)
+    with Connection(address, access.token, connect_seconds=limits[0], last_connect_seconds=limits[1]) as connection:
+        return connection.action(STATUS, StatusRequest(), RunStatus, ANSWER_SECONDS)
+
+
+def brought_up_to_date(
+    rows: Mapping[str, Lease], shards: Mapping[str, ShardStatus], key: str, now: float
+) -> dict[str, Lease]:
+    """The rows of a stream's shards with the positions that its run knows.
+
+    Args:
+        rows: By shard id.
+        shards: What the run said, by shard id.
+        key: Begins the key of a row that is not written yet.
+        now: The time, epoch seconds.
+    """
+    found = dict(rows)
+    for shard, status in shards.items():
+        if status.done is None:
+            continue
+        position = Position.parse(status.done)
+        row = rows.get(shard) or Lease.new(f"{key}:{shard}", LeaseInfo(position))
+        if row.reached is None or position.reaches(row.reached):
+            found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now)
+    return found

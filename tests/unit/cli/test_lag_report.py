@@ -1,0 +1,85 @@
+"""The tables of `lag` on terminals of different widths: nothing is cut off, the worst comes first, a line sums it up."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console, RenderableType
+
+from kinesis_efo.cli.lag_report import Report, view
+from kinesis_efo.leases import Lag, Lease, run_key
+from kinesis_efo.operate.lag import Movement, ShardLag, State
+from kinesis_efo.positions import Position, ShardKey
+
+NOW = 1_700_000_000.0
+OWNER = "ip-10-0-0-7:6f2c:4026531836:4711:88123:00c0ffee00c0ffee"
+
+
+def shown(what: RenderableType, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, markup=False, emoji=False, highlight=False)
+    console.print(what)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def report(shards: int, *, asked: bool = True) -> Report:
+    number = int("49590338271490256608559692538361571095921575989136588898")
+    rows = [
+        ShardLag(
+            ShardKey("orders", f"shardId-{index:012d}"),
+            State.READING,
+            Position.after(number + index),
+            NOW - 10 * index if index % 2 else None,
+            OWNER,
+            records=index,
+            records_exact=index != 3,
+            seconds=float(50 * index),
+            seconds_exact=True,
+            movement=Movement(float(index), True),
+            age=0.0 if asked else 7.0,
+        )
+        for index in range(shards)
+    ]
+    run = Lease(
+        run_key("orders"),
+        owner=OWNER,
+        lag=Lag(shards, 64_000_000, 2_900_000, rows[-1].key.shard, 5, int(NOW * 1000) - 3000),
+    )
+    streams = frozenset({"orders"}) if asked else frozenset()
+    return Report("lake", NOW, {"orders": run}, {"orders": State.READING}, streams, rows, {"orders": 4_200}, [])
+
+
+@pytest.mark.parametrize("shards", [1, 60, 2_000])
+def test_80_columns_hold_every_line_whole(shards: int) -> None:
+    lines = shown(view([report(shards)], 80), 80)
+    assert all(len(line) <= 80 for line in lines)
+    table = [line.split() for line in lines if line.startswith("orders  ")]
+    # One line for each shard, and one for the run.
+    assert len(table) == shards + 1
+    assert [line[1] for line in table[:shards]] == [str(index) for index in reversed(range(shards))], "the worst first"
+
+
+def test_what_one_reads_at_80_columns() -> None:
+    lines = shown(view([report(60)], 80), 80)
+    assert "orders: 60 shards, 49m10s behind (shard 59), 1,770+ unread; positions from the" in "\n".join(lines)
+    assert next(line for line in lines if line.startswith("orders  ")).split() == [
+        "orders", "59", "reading", "22:03:30", "59.0s", "59", "49m10s",
+    ]  # fmt: skip
+    assert any("AFTER:4959…588956" in line for line in lines)
+    run = next(line for line in lines if "ip-10-0-0-7:4711" in line).split()
+    assert run == ["orders", "reading", "ip-10-0-0-7:4711", "60", "48m20s", "59", "64.0", "MB", "3.0s"]
+
+
+def test_with_room_ids_and_times_can_be_copied() -> None:
+    lines = "\n".join(shown(view([report(4, asked=False)], 160), 160))
+    assert "shardId-000000000003" in lines
+    assert "AFTER:49590338271490256608559692538361571095921575989136588900" in lines
+    assert "2023-11-14T22:12:50Z" in lines
+    assert "positions from the lease table, up to 7.0s old" in lines
+
+
+def test_who_reads_is_named_where_each_shard_has_its_own_reader() -> None:
+    found = report(2)
+    kcl = Report("lake", NOW, {}, {}, frozenset(), found.shards, {}, [])
+    assert "ip-10-0-0-7:4711" in "\n".join(shown(view([kcl], 120), 120))

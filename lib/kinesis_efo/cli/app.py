@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "manifest": Entry("kinesis_efo.cli.manifest", "Show an application's manifest, or check it against AWS."),
     "put": Entry("kinesis_efo.cli.put", "Write lines or files into a stream."),
     "shards": Entry("kinesis_efo.cli.shards", "Show the shards of an application's streams as a tree."),
+    "top": Entry("kinesis_efo.cli.top", "Watch a live run: what is slow, and why."),
     "tail": Entry("kinesis_efo.cli.tail", "Print the records of a stream."),
 }
 """Every command by its name."""

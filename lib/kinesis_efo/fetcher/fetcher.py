@@ -104,6 +104,11 @@ class Fetcher:
         return list(self._feeds.values())
 
     @property
+    def room(self) -> int:
+        """Bytes that it may buffer."""
+        return self.budget.limit
+
+    @property
     def reading(self) -> bool:
         """Whether a task reads a range at this moment."""
         return any(self._reading.values())

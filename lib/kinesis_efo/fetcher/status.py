@@ -114,10 +114,14 @@ class RunStatus(msgspec.Struct, frozen=True):
     Attributes:
         at: When that was so, epoch seconds by the run's own clock.
         shards: Its shards.
+        room: Bytes that its fetchers may buffer.
+        cpu: CPU time that the process of the planner has used so far, seconds; where nobody else fetches, it is the fetcher's, too.
     """
 
     at: float
     shards: list[ShardStatus]
+    room: int = 0
+    cpu: float = 0.0
 
 
 class StatusAccess(msgspec.Struct, frozen=True):

@@ -193,6 +193,11 @@ class Cluster:
         return mirror.read_until if mirror is not None and mirror.index.end == position else None
 
     @property
+    def room(self) -> int:
+        """Bytes that the fetchers may buffer."""
+        return sum(contact.budget for contact in self._contacts.values())
+
+    @property
     def reading(self) -> bool:
         """Whether a task reads a range at this moment, by what fetchers said last."""
         return any(contact.reading for contact in list(self._contacts.values()))

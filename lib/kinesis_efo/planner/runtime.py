@@ -9,6 +9,7 @@ import asyncio
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AsyncExitStack
@@ -294,7 +295,9 @@ class PlannerRuntime:
 
     async def _status(self) -> RunStatus:
         assert self._planner is not None
-        return RunStatus(self._clock.time(), await self._planner.status())
+        fetching = self._fetcher or self._cluster
+        room = fetching.room if fetching is not None else 0
+        return RunStatus(self._clock.time(), await self._planner.status(), room, time.process_time())
 
     def _end_remote(self) -> None:
         if self._remote is not None:

@@ -1,0 +1,88 @@
+"""Serves what ``kinesis-efo top`` shows as a page, to browsers of this machine."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any, Final
+
+from aiohttp import web
+
+from kinesis_efo.errors import ConfigurationError
+
+HOST: Final = "127.0.0.1"
+_NOTHING_ELSE: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Page:
+    """A page that asks for the newest look again and again.
+
+    Args:
+        port: Where to listen; 0: any port that is free.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._look: dict[str, Any] | None = None
+        self._runner: web.AppRunner | None = None
+
+    def show(self, look: dict[str, Any]) -> None:
+        """Show a look.
+
+        Args:
+            look: Plain data.
+        """
+        self._look = look
+
+    async def start(self) -> str:
+        """Begin to serve, and return the page's address.
+
+        Raises:
+            ConfigurationError: The port is taken.
+        """
+        app = web.Application(middlewares=[_known_host])
+        app.router.add_get("/", _file("top.html", "text/html"))
+        app.router.add_get("/top.js", _file("top.js", "text/javascript"))
+        app.router.add_get("/top.css", _file("top.css", "text/css"))
+        app.router.add_get("/look.json", self._answer)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, HOST, self._port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self.stop()
+            raise ConfigurationError(
+                f"--port {self._port}: the page cannot be served there: {error}. Give a port that is free, or leave it out"
+            ) from None
+        return f"http://{HOST}:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        """Serve no more."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _answer(self, _: web.Request) -> web.Response:
+        return web.Response(text=json.dumps(self._look), content_type="application/json", headers=_NOTHING_ELSE)
+
+
+@web.middleware
+async def _known_host(request: web.Request, handler: Any) -> web.StreamResponse:
+    # A page of another site could have its own name lead here (DNS rebinding).
+    if request.host.rpartition(":")[0] not in (HOST, "localhost"):
+        raise web.HTTPForbidden(text="this page is for browsers on this machine")
+    answer: web.StreamResponse = await handler(request)
+    return answer
+
+
+def _file(name: str, content_type: str) -> Any:
+    text = files("kinesis_efo.cli").joinpath("page", name).read_text(encoding="utf-8")
+
+    async def serve(_: web.Request) -> web.Response:
+        return web.Response(text=text, content_type=content_type, headers=_NOTHING_ELSE)
+
+    return serve

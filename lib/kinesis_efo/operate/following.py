@@ -1,0 +1,129 @@
+"""Follows the runs of an application: finds them in its lease table, and asks them again and again. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import KinesisEfoError
+from kinesis_efo.fetcher.status import RunStatus
+from kinesis_efo.leases.owner import readable
+from kinesis_efo.leases.row import Lease
+from kinesis_efo.operate.live import Asked, ask
+from kinesis_efo.operate.pulse import Pulse, View
+
+READ_AGAIN_SECONDS: Final = 10.0
+"""The table has a row for each shard, and is read again so seldom while the runs that it names answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known of an application's runs at one moment.
+
+    Attributes:
+        at: The moment, epoch seconds by this machine's clock.
+        runs: The runs' rows, by stream.
+        view: How the runs do, as they said last; None where none has said anything yet.
+        said: When that was, epoch seconds by this machine's clock.
+        trouble: Why there is nothing newer; empty where there is.
+        events: What happened lately, with the time, the newest last.
+    """
+
+    at: float
+    runs: Mapping[str, Lease]
+    view: View | None
+    said: float | None
+    trouble: str
+    events: tuple[tuple[float, str], ...] = ()
+
+    @property
+    def owners(self) -> list[str]:
+        """Who holds the leases."""
+        return sorted({readable(row.owner) for row in self.runs.values() if row.owner is not None})
+
+
+class Following:
+    """Follows the runs of one application.
+
+    Args:
+        find: Reads the runs' rows, by stream.
+        clock: Time.
+        question: Asks the holders of the runs' leases.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Awaitable[Mapping[str, Lease]]],
+        clock: Clock,
+        question: Callable[[Mapping[str, Lease]], Awaitable[Asked]] = ask,
+    ) -> None:
+        self._find = find
+        self._clock = clock
+        self._question = question
+        self._pulse = Pulse()
+        self._runs: Mapping[str, Lease] = {}
+        self._owners: frozenset[str] = frozenset()
+        self._view: View | None = None
+        self._said: float | None = None
+        self._trouble = ""
+        self._read_at: float | None = None
+
+    async def look(self) -> Look:
+        """Look once. An outage, of the table or of a run, is told and not raised, once a first look has succeeded.
+
+        Raises:
+            KinesisEfoError, ClientError: The table could not be read at the first look.
+        """
+        trouble = await self._read()
+        if not trouble:
+            trouble = await self._ask()
+        now = self._clock.time()
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self._pulse.note(now, trouble or "the run answers again")
+        return Look(now, self._runs, self._view, self._said, trouble, self._pulse.events)
+
+    async def _read(self) -> str:
+        now = self._clock.monotonic()
+        if not self._trouble and self._read_at is not None and now - self._read_at < READ_AGAIN_SECONDS:
+            return ""
+        try:
+            self._runs = await self._find()
+        except (KinesisEfoError, ClientError, BotoCoreError, OSError) as error:
+            if not self._runs:
+                raise
+            return f"the lease table cannot be read: {error}"
+        self._read_at = now
+        owners = frozenset(row.owner for row in self._runs.values() if row.owner is not None)
+        if not owners:
+            return "no run holds the lease"
+        if owners != self._owners:
+            names = ", ".join(sorted(map(readable, owners)))
+            self._pulse.begin(self._clock.time(), f"{names} {'reads' if len(owners) == 1 else 'read'} now")
+            self._owners = owners
+        return ""
+
+    async def _ask(self) -> str:
+        asked = await self._question(self._runs)
+        if asked.answers:
+            self._view = self._pulse.add(_together(list(asked.answers.values())))
+            self._said = self._clock.time()
+        return "; ".join(
+            f"{readable(owner)} cannot be asked: {reason}" for owner, reason in sorted(asked.reasons.items())
+        )
+
+
+def _together(answers: list[RunStatus]) -> RunStatus:
+    """Queries of one application that read different streams, as if they were one."""
+    if len(answers) == 1:
+        return answers[0]
+    return RunStatus(
+        max(each.at for each in answers),
+        [shard for each in answers for shard in each.shards],
+        sum(each.room for each in answers),
+        sum(each.cpu for each in answers),
+    )

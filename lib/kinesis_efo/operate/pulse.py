@@ -1,0 +1,241 @@
+"""How a run does from moment to moment: rates, trends, what is slow, and which shards came and went. Pure.
+
+It compares what the run says of itself again and again; see `kinesis_efo.fetcher.status`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from kinesis_efo.fetcher.status import RunStatus, ShardStatus
+from kinesis_efo.kinesis.stats import State
+from kinesis_efo.positions import ShardKey
+
+WINDOW_SECONDS: Final = 20.0
+"""Rates and trends are those of so many seconds: a single micro-batch takes and gives megabytes at once."""
+
+BEHIND_SECONDS: Final = 30.0
+"""A shard that is further behind is looked into."""
+
+WAITING_SECONDS: Final = 10.0
+SILENT_SECONDS: Final = 30.0
+"""Six times the time between two events of an idle shard."""
+
+_AT_THE_LIMIT: Final = 1.7e6
+"""Bytes a second; Kinesis sends at most 2 MB (MiB on the wire, less what JSON adds) for each shard and consumer."""
+_BUSY: Final = 0.9
+_EVENTS: Final = 20
+
+
+class Cause(Enum):
+    """Why a shard is behind, with what to do about it and the section of the runbook."""
+
+    SPARK = (
+        "Spark",
+        "Spark is slow",
+        "look at the query in Spark's UI: a slow sink, too few cores, skew",
+        "fetching-or-spark",
+    )
+    SUBSCRIPTION = (
+        "failing",
+        "the subscription fails or is silent",
+        "look for its error in the driver's log, and at the network path",
+        "retriesexhaustederror",
+    )
+    FETCHER = (
+        "CPU",
+        "the fetching process is out of CPU",
+        "fetch on executors, with fetchers=2 or more",
+        "fetching-or-spark",
+    )
+    LIMIT = (
+        "limit",
+        "at Kinesis' limit of 2 MB/s a shard",
+        "wait, or split shards that get as much for long",
+        "fetching-or-spark",
+    )
+    NETWORK = ("network", "records arrive slowly", "look at the network path to Kinesis", "fetching-or-spark")
+
+    def __init__(self, short: str, what: str, remedy: str, section: str) -> None:
+        self.short = short
+        self.what = what
+        self.remedy = remedy
+        self.section = section
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPulse:
+    """How one shard does.
+
+    Attributes:
+        status: What the run said last.
+        incoming: Bytes a second that arrive; None before it is known.
+        processed: Bytes a second that are processed; None before it is known.
+        trend: Seconds of lag that come to it each second; None before it is known.
+        failures: Failures of its subscriptions within the window.
+        cause: Why it is behind; None where it is not.
+    """
+
+    status: ShardStatus
+    incoming: float | None = None
+    processed: float | None = None
+    trend: float | None = None
+    failures: int = 0
+    cause: Cause | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How far behind the tip processing is, seconds."""
+        return None if self.status.millis is None else self.status.millis / 1000
+
+    @property
+    def caught_up_in(self) -> float | None:
+        """Seconds until it will have caught up, if it goes on so; None where it does not, or is not behind."""
+        if self.seconds is None or self.seconds < 1 or self.trend is None or self.trend > -0.05:
+            return None
+        return self.seconds / -self.trend
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a run does at one moment.
+
+    Attributes:
+        at: The moment, epoch seconds by the run's own clock.
+        shards: Its shards, the one that is furthest behind first; those with a cause before all others.
+        buffered: Bytes fetched and not processed.
+        room: Bytes that may be buffered.
+        cpu: Share of a core that the planner's process uses; None before it is known.
+    """
+
+    at: float
+    shards: tuple[ShardPulse, ...]
+    buffered: int
+    room: int
+    cpu: float | None
+
+    def total(self, stream: str | None = None) -> tuple[float | None, float | None]:
+        """Bytes a second that arrive and that are processed, all shards together, or those of one stream."""
+        shards = [each for each in self.shards if stream in (None, each.status.stream)]
+        incoming = [each.incoming for each in shards if each.incoming is not None]
+        processed = [each.processed for each in shards if each.processed is not None]
+        return (sum(incoming) if incoming else None, sum(processed) if processed else None)
+
+    @property
+    def streams(self) -> list[str]:
+        """Logical names of the streams."""
+        return sorted({each.status.stream for each in self.shards})
+
+
+class Pulse:
+    """Follows one run."""
+
+    def __init__(self) -> None:
+        self._seen: deque[RunStatus] = deque()
+        self._shards: deque[Mapping[ShardKey, ShardStatus]] = deque()
+        self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
+
+    def begin(self, at: float, text: str) -> None:
+        """Forget the run that was followed: another has come.
+
+        Args:
+            at: The time, epoch seconds.
+            text: What is to be said of it.
+        """
+        self._seen.clear()
+        self._shards.clear()
+        self._events.append((at, text))
+
+    def note(self, at: float, text: str) -> None:
+        """Add an event that the run itself does not tell."""
+        self._events.append((at, text))
+
+    def add(self, status: RunStatus) -> View:
+        """Add what the run said.
+
+        Args:
+            status: As it answered.
+        """
+        now = {each.key: each for each in status.shards}
+        if self._shards:
+            self._note_shards(status.at, self._shards[-1], now)
+        self._seen.append(status)
+        self._shards.append(now)
+        while len(self._seen) > 2 and status.at - self._seen[0].at > WINDOW_SECONDS:
+            self._seen.popleft()
+            self._shards.popleft()
+        first, before = self._seen[0], self._shards[0]
+        seconds = status.at - first.at
+        cpu = (status.cpu - first.cpu) / seconds if seconds > 0 else None
+        busy = cpu is not None and cpu > _BUSY
+        shards = [_pulse(each, before.get(each.key), seconds, busy=busy) for each in status.shards]
+        # By whole seconds: rows that change places all the time cannot be read.
+        shards.sort(key=lambda each: (each.cause is None, -int(each.seconds or 0.0), each.status.key))
+        return View(
+            status.at,
+            tuple(shards),
+            sum(each.buffered for each in status.shards),
+            status.room,
+            cpu,
+        )
+
+    @property
+    def events(self) -> tuple[tuple[float, str], ...]:
+        """What happened lately, with the time, the newest last."""
+        return tuple(self._events)
+
+    def _note_shards(
+        self, at: float, before: Mapping[ShardKey, ShardStatus], now: Mapping[ShardKey, ShardStatus]
+    ) -> None:
+        came, went = sorted(now.keys() - before.keys()), sorted(before.keys() - now.keys())
+        ended = sorted(key for key, each in now.items() if each.fetched == "SHARD_END" != before.get(key, each).fetched)
+        for keys, what in ((ended, "ended"), (came, "began"), (went, "left")):
+            if keys:
+                self._events.append((at, f"{_named(keys)} {what}"))
+        moved = [key for key, each in now.items() if key in before and before[key].fetcher != each.fetcher]
+        if moved:
+            self._events.append((at, f"{_named(sorted(moved))} moved to another fetcher"))
+
+
+def _pulse(now: ShardStatus, before: ShardStatus | None, seconds: float, *, busy: bool) -> ShardPulse:
+    incoming = processed = trend = None
+    failures = 0
+    if before is not None and seconds > 0 and now.subscription is not None and before.subscription is not None:
+        arrived = now.subscription.arrived - before.subscription.arrived
+        if arrived >= 0:  # less: another fetcher counts anew
+            incoming = arrived / seconds
+            processed = max(0.0, (arrived - (now.buffered - before.buffered)) / seconds)
+        failures = max(0, now.subscription.failures - before.subscription.failures)
+        if now.millis is not None and before.millis is not None:
+            trend = (now.millis - before.millis) / 1000 / seconds
+    return ShardPulse(now, incoming, processed, trend, failures, _cause(now, incoming, failures, busy=busy))
+
+
+def _cause(now: ShardStatus, incoming: float | None, failures: int, *, busy: bool) -> Cause | None:
+    subscription = now.subscription
+    silent = subscription is not None and subscription.age is not None and subscription.age > SILENT_SECONDS
+    streaming = subscription is None or subscription.state in (
+        State.STREAMING.value,
+        State.PAUSED.value,
+        State.ENDED.value,
+    )
+    if now.waiting is not None and now.waiting > WAITING_SECONDS:
+        return Cause.SPARK
+    if silent or (failures and not streaming):
+        return Cause.SUBSCRIPTION
+    if now.behind is None or now.behind / 1000 < BEHIND_SECONDS:
+        return None
+    if busy:
+        return Cause.FETCHER
+    if incoming is not None and incoming > _AT_THE_LIMIT:
+        return Cause.LIMIT
+    return Cause.NETWORK if incoming is not None else None
+
+
+def _named(keys: list[ShardKey]) -> str:
+    shown = ", ".join(str(key) for key in keys[:4])
+    return f"{shown} and {len(keys) - 4} more" if len(keys) > 4 else shown

@@ -1,0 +1,123 @@
+"""`kinesis-efo top` beside a real run: in a pipe, on a terminal, and as a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.integration.cli.conftest import Result
+from tests.support.fetching import reading
+from tests.support.world import World, wait_until
+
+TOP = [sys.executable, "-c", "from kinesis_efo.cli import main; main()", "top"]
+
+
+@contextmanager
+def top(here: World, *options: str, **streams: Any) -> Iterator[subprocess.Popen[str]]:
+    """The command, interrupted in the end as by Ctrl-C; it has to end well."""
+    command = [*TOP, "--manifest", str(here.manifest), "--interval", "100ms", *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+    with subprocess.Popen(command, text=True, env={**os.environ, "TERM": "xterm"}, **pipes) as process:
+        try:
+            yield process
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_each_look_is_a_line_of_json(world: Callable[..., World]) -> None:
+    here = world({"orders": 2})
+    with reading(here, leaseTimeout="8s") as query, top(here, "--json") as process:
+        assert process.stdout is not None
+        here.put([(str(number), b"x") for number in range(40)])
+        query.until(40)
+
+        def look() -> Any:
+            assert process.stdout is not None
+            return json.loads(process.stdout.readline())
+
+        found = wait_until(lambda: (each := look())["shards"] and each)
+        assert {shard["shardId"] for shard in found["shards"]} == {each["ShardId"] for each in here.shards()}
+        assert (found["application"], found["trouble"], len(found["runs"])) == ("lake", None, 1)
+        assert sum(shard["bufferedRecords"] for shard in found["shards"]) == 40
+        query.commit()
+        wait_until(lambda: sum(shard["bufferedRecords"] for shard in look()["shards"]) == 0)
+        query.runtime.stop()
+        assert wait_until(lambda: look()["trouble"])
+
+
+@pytest.mark.slow
+def test_on_a_terminal_it_fills_the_screen_and_leaves_it_as_it_was(world: Callable[..., World]) -> None:
+    here = world({"orders": 2})
+    ours, theirs = pty.openpty()
+    os.set_blocking(ours, False)
+    shown = b""
+
+    def see(text: bytes) -> bool:
+        nonlocal shown
+        try:
+            shown += os.read(ours, 1 << 20)
+        except BlockingIOError:
+            return False
+        return text in shown
+
+    with reading(here) as query, top(here, stdout=theirs):
+        here.put([("k", b"x")])
+        query.until(1)
+        wait_until(lambda: see(b"streaming"))
+    wait_until(lambda: see(b"\x1b[?1049l"))  # the other screen is left
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.mark.slow
+def test_the_page_is_for_browsers_on_this_machine(run: Callable[..., Result], world: Callable[..., World]) -> None:
+    here = world({"orders": 2})
+    with reading(here) as query, top(here, "--web") as process:
+        here.put([("k", b"x")])
+        query.until(1)
+        assert process.stderr is not None
+        found = re.fullmatch(r"kinesis-efo: the page is at (http://127\.0\.0\.1:(\d+))\n", process.stderr.readline())
+        assert found is not None
+        address, port = found[1], found[2]
+
+        def get(path: str, host: str = f"localhost:{port}") -> tuple[str, str]:
+            request = urllib.request.Request(address + path, headers={"Host": host})
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+                return answer.headers["Content-Type"].partition(";")[0], answer.read().decode()
+
+        page = get("/")
+        assert page[0] == "text/html"
+        for name in re.findall(r'(?:src|href)="([^"]+)"', page[1]):
+            assert get(f"/{name}")[0] in ("text/javascript", "text/css")
+        wait_until(lambda: (look := json.loads(get("/look.json")[1])) and len(look["shards"]) == 2)
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            get("/look.json", host=f"elsewhere.example:{port}")
+        taken = run("top", "--manifest", here.manifest, "--web", "--port", port)
+        assert (taken.code, f"--port {port}: the page cannot be served there" in taken.err) == (1, True)
+
+
+def test_bad_input(run: Callable[..., Result], world: Callable[..., World]) -> None:
+    here = world()
+    for arguments, said in (
+        (("--interval", "often"), "--interval must be a duration such as 10s; got 'often'"),
+        (("--port", "80"), "--port goes with --web"),
+    ):
+        found = run("top", "--manifest", here.manifest, *arguments)
+        assert found.code in (1, 2)
+        assert said in found.err

@@ -1,0 +1,120 @@
+"""What `top` shows on terminals of all sizes: it fits, the worst is in it, and what is slow has its remedy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kinesis_efo.cli.top_view import data, show
+from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
+from kinesis_efo.leases import Lag, Lease, run_key
+from kinesis_efo.operate.following import Look
+from kinesis_efo.operate.pulse import Cause, Pulse
+from tests.unit.cli.test_lag_report import shown
+
+NOW = 1_700_000_000.0
+RUNBOOK = Path(__file__).parents[3] / "docs" / "runbook.md"
+
+
+def status(number: int, stream: str, *, later: bool) -> ShardStatus:
+    waits = number % 50 == 3
+    return ShardStatus(
+        stream,
+        f"shardId-{number:012d}",
+        "AFTER:7",
+        64_000 * number,
+        number,
+        12.0 * (waits and later) or None,
+        1_000 * number,
+        "3 on ip-10-0-0-7.eu-west-1.compute.internal",
+        Subscription("paused" if waits else "streaming", 3, 1, 1_500_000 * number * later, 0.1),
+    )
+
+
+def look(shards: int, streams: int = 1, trouble: str = "", said: float = NOW) -> Look:
+    names = [f"orders{number}" for number in range(streams)]
+    pulse = Pulse()
+    pulse.begin(NOW - 10, "ip-10-0-0-7:4711 reads now")
+    pulse.add(
+        RunStatus(
+            NOW - 10, [status(number, names[number % streams], later=False) for number in range(shards)], 256_000_000
+        )
+    )
+    view = pulse.add(
+        RunStatus(
+            NOW, [status(number, names[number % streams], later=True) for number in range(shards)], 256_000_000, 3.4
+        )
+    )
+    owner = "ip-10-0-0-7:6f2c:4026531836:4711:88123:00c0ffee00c0ffee"
+    runs = {name: Lease(run_key(name), owner=owner, lag=Lag(shards, 1)) for name in names}
+    return Look(NOW, runs, view, said, trouble, pulse.events)
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("shards", [1, 60, 2_000])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (80, 50), (160, 50), (240, 100)])
+def test_it_fits(width: int, height: int, shards: int, streams: int) -> None:
+    lines = shown(
+        show("lake", look(shards, min(streams, shards), "the run cannot be asked: " + "x" * 300), width, height), width
+    )
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+    assert "…" not in "".join(line for line in lines if "cannot be asked" not in line), "nothing is cut off"
+    if shards == 2_000:
+        assert "shards more, none further behind than" in "\n".join(lines)
+
+
+def test_what_is_slow_comes_first_with_its_remedy() -> None:
+    lines = shown(show("lake", look(60), 80, 40), 80)
+    table = [line for line in lines if "streaming" in line or "paused" in line]
+    assert table[0].split()[0] == "53"
+    assert table[0].rstrip().endswith("Spark")
+    text = " ".join(" ".join(lines).split())
+    assert "Spark: Spark is slow (2 shards). What to do: look at the query in Spark's UI" in text
+    assert "docs/runbook.md#fetching-or-spark" in text
+
+
+def test_every_cause_leads_to_a_section_of_the_runbook() -> None:
+    headings = {
+        re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-")
+        for line in RUNBOOK.read_text().splitlines()
+        if line.startswith("#")
+    }
+    assert {cause.section for cause in Cause} <= headings
+
+
+def test_old_figures_say_how_old_they_are() -> None:
+    text = "\n".join(shown(show("lake", look(2, trouble="nobody answers", said=NOW - 42), 80, 24), 80))
+    assert "as of 42.0s ago" in text
+    assert "nobody answers" in text
+
+
+def test_before_a_run_has_answered_its_row_is_shown() -> None:
+    found = look(5)
+    text = "\n".join(shown(show("lake", Look(NOW, found.runs, None, None, "nobody answers"), 80, 24), 80))
+    assert "what runs said with their last renewal" in text
+
+
+def test_plain_data_has_the_same() -> None:
+    found = data("lake", look(60))
+    assert found["shards"][0] == {
+        "stream": "orders0",
+        "shardId": "shardId-000000000053",
+        "state": "paused",
+        "secondsBehind": 65.0,
+        "trend": 1.2,
+        "caughtUpInSeconds": None,
+        "bytesInPerSecond": 7_950_000.0,
+        "bytesProcessedPerSecond": 7_950_000.0,
+        "bufferedBytes": 3_392_000,
+        "bufferedRecords": 53,
+        "waitingSeconds": 12.0,
+        "lastEventSeconds": 0.1,
+        "opened": 3,
+        "failures": 1,
+        "fetcher": "3 on ip-10-0-0-7.eu-west-1.compute.internal",
+        "cause": "Spark",
+    }
+    assert (found["runs"], found["asOfSeconds"], round(found["plannerCpu"], 3)) == (["ip-10-0-0-7:4711"], 0.0, 0.34)

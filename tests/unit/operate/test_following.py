@@ -1,0 +1,114 @@
+"""Following runs through outages, ends and beginnings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from kinesis_efo.errors import TableUnavailableError
+from kinesis_efo.fetcher.status import RunStatus, ShardStatus
+from kinesis_efo.leases import Lease, run_key
+from kinesis_efo.operate.following import READ_AGAIN_SECONDS, Following, Look
+from kinesis_efo.operate.live import Asked
+
+
+class SetClock:
+    """A clock that tests set."""
+
+    now = 1_700_000_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Runs:
+    """An application's runs as the table and they themselves tell."""
+
+    def __init__(self) -> None:
+        self.clock = SetClock()
+        self.owner: str | None = "host-1"
+        self.answers = True
+        self.table = True
+        self.reads = 0
+        self.following = Following(self.find, self.clock, self.ask)
+
+    async def find(self) -> Mapping[str, Lease]:
+        self.reads += 1
+        if not self.table:
+            raise TableUnavailableError("the network is down")
+        return {"orders": Lease(run_key("orders"), owner=self.owner)}
+
+    async def ask(self, runs: Mapping[str, Lease]) -> Asked:
+        owner = runs["orders"].owner or ""
+        if not self.answers:
+            return Asked({}, {owner: "nobody answers"})
+        return Asked(
+            {owner: RunStatus(self.clock.time(), [ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0)])}, {}
+        )
+
+    def look(self, after: float = 2.0) -> Look:
+        self.clock.now += after
+        return asyncio.run(self.following.look())
+
+
+def test_a_run_that_answers() -> None:
+    runs = Runs()
+    look = runs.look()
+    assert (look.trouble, look.owners, look.said) == ("", ["host-1"], look.at)
+    assert [text for _, text in look.events] == ["host-1 reads now"]
+
+
+def test_the_table_is_read_seldom_while_its_runs_answer() -> None:
+    runs = Runs()
+    for _ in range(10):
+        runs.look(READ_AGAIN_SECONDS / 5)
+    assert runs.reads == 2
+
+
+def test_a_run_that_does_not_answer_leaves_the_last_view_with_its_age() -> None:
+    runs = Runs()
+    first = runs.look()
+    runs.answers = False
+    look = runs.look()
+    assert look.trouble == "host-1 cannot be asked: nobody answers"
+    assert (look.view, look.said) == (first.view, first.at)
+    runs.answers = True
+    look = runs.look()
+    assert [text for _, text in look.events][1:] == [
+        "host-1 cannot be asked: nobody answers",
+        "the run answers again",
+    ]
+
+
+def test_a_run_that_ends_and_another_that_begins() -> None:
+    runs = Runs()
+    runs.look()
+    runs.owner = None
+    assert runs.look(READ_AGAIN_SECONDS).trouble == "no run holds the lease"
+    runs.owner = "host-2"
+    look = runs.look()
+    assert (look.trouble, look.owners) == ("", ["host-2"])
+    assert [text for _, text in look.events][1:] == [
+        "no run holds the lease",
+        "host-2 reads now",
+        "the run answers again",
+    ]
+
+
+def test_a_table_that_is_out_of_reach_fails_the_first_look_alone() -> None:
+    runs = Runs()
+    runs.table = False
+    with pytest.raises(TableUnavailableError):
+        runs.look()
+    runs.table = True
+    runs.look()
+    runs.table = False
+    assert runs.look(READ_AGAIN_SECONDS).trouble == "the lease table cannot be read: the network is down"

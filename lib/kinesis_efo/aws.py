@@ -91,7 +91,12 @@ class SyncClients:
             )
             core._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
         self._core = core
-        self._region = settings.region or region or core.get_config_variable("region")
+        self._region: str | None = settings.region or region or core.get_config_variable("region")
+
+    @property
+    def region(self) -> str | None:
+        """The region of its clients; None if neither the settings nor the environment name one."""
+        return self._region
 
     def client(self, service_name: str, /) -> Any:
         """Make a client. The caller closes it.

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from kinesis_efo.manifest_schema import SCHEMA
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
 from kinesis_efo.options.table import Option
@@ -41,10 +42,24 @@ def metrics() -> str:
     )
 
 
+def manifest() -> str:
+    """The keys of a manifest as a Markdown table, from its schema."""
+    streams = SCHEMA["properties"]["streams"]["additionalProperties"]["properties"]
+    table = SCHEMA["properties"]["leaseTable"]["anyOf"][0]["properties"]
+    nested = {"leaseTable": ("leaseTable", table), "streams": ("streams.<name>", streams)}
+    keys: dict[str, str] = {}
+    for key, rule in SCHEMA["properties"].items():
+        keys[key] = rule["description"]
+        prefix, below = nested.get(key, ("", {}))
+        keys.update({f"{prefix}.{name}": each["description"] for name, each in below.items()})
+    return "\n".join(["| key | |", "|---|---|", *(f"| `{key}` | {meaning} |" for key, meaning in keys.items())])
+
+
 TABLES: Final = {
     "README.md": (summary("option", SOURCE_OPTIONS), summary("sink option", SINK_OPTIONS)),
     "docs/options.md": (reference("option", SOURCE_OPTIONS), reference("sink option", SINK_OPTIONS)),
     "docs/metrics.md": (metrics(),),
+    "docs/manifest.md": (manifest(),),
 }
 """The tables of each page."""
 

@@ -132,7 +132,7 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
     if not isinstance(data, dict):
         raise ManifestError(f"manifest {source} must be a JSON object; got {type(data).__name__}")
     version = data.get("schemaVersion")
-    if version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION or isinstance(version, bool):
         raise ManifestError(
             f"manifest {source} has schemaVersion {version!r}; this version of kinesis-efo reads {SCHEMA_VERSION}. "
             "Deploy the infrastructure and run the job with the same release"

@@ -4,6 +4,7 @@ are in modules of their own."""
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import typer
@@ -14,6 +15,7 @@ from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.findings import report
 from kinesis_efo.cli.manifest_init import init
 from kinesis_efo.manifest import Manifest
+from kinesis_efo.manifest_schema import SCHEMA
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.checkup import consumer, stream
 from kinesis_efo.operate.lease_checkup import lease_table
@@ -51,6 +53,12 @@ def check(
             return [*await asyncio.gather(*checks), await lease_table(access, found)]
 
     report(as_json, asyncio.run(examine()))
+
+
+@manifest.command()
+def schema() -> None:
+    """Print the JSON Schema of manifests, for editors and validators."""
+    typer.echo(json.dumps(SCHEMA, indent=2))
 
 
 def _view(found: Manifest) -> RenderableType:

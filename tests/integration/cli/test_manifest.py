@@ -11,6 +11,7 @@ import pytest
 
 from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.manifest import parse_manifest
+from kinesis_efo.manifest_schema import SCHEMA
 from tests.integration.cli.conftest import Result, Switch
 from tests.support.world import World
 
@@ -37,6 +38,10 @@ def test_what_show_prints_is_a_manifest(run: Run, world: Callable[..., World], t
     again = run("manifest", "show", "--manifest", copy, "--json")
     assert again.data == {**shown.data, "source": str(copy)}
     assert run("manifest", "check", "--manifest", copy).code == 0
+
+
+def test_the_schema_is_printed(run: Run) -> None:
+    assert run("manifest", "schema").data == SCHEMA
 
 
 def test_the_keys_of_show_stay(run: Run, world: Callable[..., World]) -> None:

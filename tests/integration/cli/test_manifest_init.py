@@ -154,6 +154,16 @@ def test_contradictions_are_refused_before_aws_is_asked(run: Run, aws: Any, argu
     assert said in found.err
 
 
+def test_either_variable_says_the_region(
+    run: Run, world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = world()
+    for given, other in (("AWS_REGION", "AWS_DEFAULT_REGION"), ("AWS_DEFAULT_REGION", "AWS_REGION")):
+        monkeypatch.setenv(given, "us-east-1")
+        monkeypatch.delenv(other, raising=False)
+        assert run(*wish(here, f"orders={here.streams['orders']}")).data["region"] == "us-east-1"
+
+
 def test_without_a_region(run: Run, aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(variable, raising=False)

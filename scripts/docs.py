@@ -1,4 +1,4 @@
-"""Writes the tables that come from the code into README.md and docs/: `make docs`.
+"""Writes what comes from the code: the tables in README.md and docs/, the dashboard and the alerts. `make docs` runs it.
 
 A table starts at its header line and ends at the next blank line; everything around it is written by hand.
 """
@@ -14,6 +14,8 @@ from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
 from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink_options import SINK_OPTIONS
+from scripts.alerts import rules
+from scripts.grafana import dashboard
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -64,8 +66,12 @@ TABLES: Final = {
 """The tables of each page."""
 
 
+WHOLE: Final = {"docs/dashboards/kinesis-efo.json": dashboard, "docs/dashboards/kinesis-efo.rules.yaml": rules}
+"""What makes each file that nobody writes by hand."""
+
+
 def pages() -> Iterator[tuple[Path, str]]:
-    """Every page that has tables, and its text with the current tables."""
+    """Every page that has tables, with the current tables, and every file that comes from the code as a whole."""
     for name, tables in TABLES.items():
         text = (ROOT / name).read_text()
         for table in tables:
@@ -73,6 +79,8 @@ def pages() -> Iterator[tuple[Path, str]]:
             start = text.index(f"{header}\n")
             text = text[:start] + table + text[text.index("\n\n", start) :]
         yield ROOT / name, text
+    for name, made in WHOLE.items():
+        yield ROOT / name, made()
 
 
 if __name__ == "__main__":

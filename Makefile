@@ -86,7 +86,7 @@ soak: $(VENV)/.full java
 bench: $(VENV)/.full java
 	@$(RUN) $(PYTHON) -m benchmarks $(BENCH_ARGS)
 
-# The tables in README.md and docs/ that come from the code.
+# What comes from the code: the tables in README.md and docs/, the dashboard and the alerts.
 docs: $(VENV)/.full
 	$(PYTHON) -m scripts.docs
 

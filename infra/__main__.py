@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     up = commands.add_parser("up", help="declare an environment in local AWS")
     up.add_argument("environment")
     up.add_argument("--endpoint", default="http://127.0.0.1:4566", help="URL of local AWS (default: %(default)s)")
-    up.add_argument("--through", choices=["auto", "terraform", "boto3"], default="auto")
+    up.add_argument("--through", choices=["boto3", "terraform"], default="boto3", help="default: %(default)s")
     return parser
 
 

@@ -1,6 +1,7 @@
 """Declares an environment in local AWS, so that a job can be tried with it before it is deployed.
 
-Terraform does it where its binary and the AWS provider are installed, else boto3; the manifests are the same.
+boto3 does it, without a network beyond local AWS; or Terraform, if asked, which may download the AWS provider. The manifests are
+the same.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import boto3
@@ -27,6 +28,7 @@ from infra.load import load_environments
 from infra.settings import AdoptedStream, Application, Environment, OtherAccount, OwnStream
 
 logger = logging.getLogger(__name__)
+Way = Literal["boto3", "terraform"]
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.internal")
 
 
@@ -35,7 +37,7 @@ def up(
     name: str,
     endpoint: str,
     *,
-    through: str = "auto",
+    through: Way = "boto3",
     wait_seconds: float = 30.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -46,14 +48,14 @@ def up(
         directory: Directory of the environment files.
         name: The environment.
         endpoint: URL of local AWS, for example `http://127.0.0.1:4566`.
-        through: `terraform`, `boto3`, or `auto`: Terraform if its binary and the provider are installed.
+        through: `boto3`, or `terraform`: the stack that would be deployed, applied to local AWS.
         wait_seconds: How long to wait for the endpoint, and for each resource to become ACTIVE.
         clock: A monotonic clock, in seconds.
         sleep: Waits for a number of seconds.
 
     Raises:
         SettingsError: The environment file is wrong.
-        UpError: The endpoint is not local, does not answer, or refuses something.
+        UpError: The endpoint is not local, does not answer, or refuses something; or Terraform is wanted, and is missing or fails.
     """
     host = urlsplit(endpoint).hostname
     if host not in _LOCAL_HOSTS:
@@ -64,9 +66,12 @@ def up(
     declare = _Boto3(local, endpoint, wait)
     with _refusals(endpoint):
         declare.reach()
-        if through == "boto3" or not _through_terraform(local, directory, endpoint, required=through == "terraform"):
+        if through == "terraform":
+            _apply(local, directory, endpoint)
+        else:
             declare.everything()
         declare.check()
+    logger.info("declared %s at %s through %s", local.environment, endpoint, through)
     for key, application in local.applications.items():
         if not isinstance(application.access, OtherAccount):
             logger.info("%s: .option(%r, %r)", key, "manifest", f"ssm://{names.parameter_name(local, key)}")
@@ -280,34 +285,31 @@ def _already_there() -> Iterator[None]:
             raise
 
 
-def _through_terraform(environment: Environment, directory: Path, endpoint: str, *, required: bool) -> bool:
-    """Apply the synthesized stack; returns False where Terraform or its provider is missing.
+def _apply(environment: Environment, directory: Path, endpoint: str) -> None:
+    """Apply the synthesized stack.
 
     Raises:
-        UpError: Applying fails, or Terraform is required and missing.
+        UpError: Terraform is missing, or fails.
     """
     terraform = shutil.which("terraform")
-    why = "there is no terraform on the PATH"
-    if terraform:
-        from infra.app import synthesize
+    if terraform is None:
+        raise UpError("there is no terraform on the PATH; install it, or leave out `--through terraform` (THROUGH=)")
+    from infra.app import synthesize
 
-        with TemporaryDirectory(prefix="kinesis-efo-up-") as scratch:
-            written = synthesize([environment], directory, outdir=Path(scratch), local_endpoint=endpoint)
-            stack = written / "stacks" / names.stack_name(environment)
-            init = _terraform(terraform, stack, "init", "-input=false")
-            if init.returncode == 0:
-                applied = _terraform(terraform, stack, "apply", "-input=false", "-auto-approve")
-                if applied.returncode:
-                    raise UpError(f"terraform apply against {endpoint} failed:\n{applied.stderr.strip()}")
-                logger.info("declared %s at %s through Terraform", environment.environment, endpoint)
-                return True
+    with TemporaryDirectory(prefix="kinesis-efo-up-") as scratch:
+        written = synthesize([environment], directory, outdir=Path(scratch), local_endpoint=endpoint)
+        stack = written / "stacks" / names.stack_name(environment)
+        init = _terraform(terraform, stack, "init", "-input=false")
+        if init.returncode:
             # Warnings come first; what matters is the error.
             reason = " ".join(init.stderr.rpartition("Error: ")[2].split())
-            why = f"terraform init failed (is the AWS provider installed?): {reason[:300]}"
-    if required:
-        raise UpError(f"{why}; mend that, or say `--through boto3`")
-    logger.info("declaring %s at %s through boto3: %s", environment.environment, endpoint, why)
-    return False
+            raise UpError(
+                f"terraform init failed (is the AWS provider installed, or its registry reachable?): {reason[:300]}; "
+                "mend that, or leave out `--through terraform` (THROUGH=)"
+            )
+        applied = _terraform(terraform, stack, "apply", "-input=false", "-auto-approve")
+        if applied.returncode:
+            raise UpError(f"terraform apply against {endpoint} failed:\n{applied.stderr.strip()}")
 
 
 def _terraform(terraform: str, stack: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Writes the tables that come from the code into README.md and docs/: `make docs`.
+"""Writes what comes from the code: the tables in README.md and docs/, the dashboard and the alerts. `make docs` runs it.
 
 A table starts at its header line and ends at the next blank line; everything around it is written by hand.
 """
@@ -9,10 +9,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from kinesis_efo.manifest_schema import SCHEMA
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
 from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink_options import SINK_OPTIONS
+from scripts.alerts import rules
+from scripts.grafana import dashboard
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -41,16 +44,34 @@ def metrics() -> str:
     )
 
 
+def manifest() -> str:
+    """The keys of a manifest as a Markdown table, from its schema."""
+    streams = SCHEMA["properties"]["streams"]["additionalProperties"]["properties"]
+    table = SCHEMA["properties"]["leaseTable"]["anyOf"][0]["properties"]
+    nested = {"leaseTable": ("leaseTable", table), "streams": ("streams.<name>", streams)}
+    keys: dict[str, str] = {}
+    for key, rule in SCHEMA["properties"].items():
+        keys[key] = rule["description"]
+        prefix, below = nested.get(key, ("", {}))
+        keys.update({f"{prefix}.{name}": each["description"] for name, each in below.items()})
+    return "\n".join(["| key | |", "|---|---|", *(f"| `{key}` | {meaning} |" for key, meaning in keys.items())])
+
+
 TABLES: Final = {
     "README.md": (summary("option", SOURCE_OPTIONS), summary("sink option", SINK_OPTIONS)),
     "docs/options.md": (reference("option", SOURCE_OPTIONS), reference("sink option", SINK_OPTIONS)),
     "docs/metrics.md": (metrics(),),
+    "docs/manifest.md": (manifest(),),
 }
 """The tables of each page."""
 
 
+WHOLE: Final = {"docs/dashboards/kinesis-efo.json": dashboard, "docs/dashboards/kinesis-efo.rules.yaml": rules}
+"""What makes each file that nobody writes by hand."""
+
+
 def pages() -> Iterator[tuple[Path, str]]:
-    """Every page that has tables, and its text with the current tables."""
+    """Every page that has tables, with the current tables, and every file that comes from the code as a whole."""
     for name, tables in TABLES.items():
         text = (ROOT / name).read_text()
         for table in tables:
@@ -58,6 +79,8 @@ def pages() -> Iterator[tuple[Path, str]]:
             start = text.index(f"{header}\n")
             text = text[:start] + table + text[text.index("\n\n", start) :]
         yield ROOT / name, text
+    for name, made in WHOLE.items():
+        yield ROOT / name, made()
 
 
 if __name__ == "__main__":

@@ -8,17 +8,20 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 _NAME: Final = "[a-zA-Z0-9_.-]{1,128}"
+# The schema of manifests has these patterns, too, and there \w and \d mean other things in other languages.
+_WORD: Final = "[a-zA-Z0-9_-]+"
+_ACCOUNT: Final = "[0-9]{12}"
 
 STREAM_NAME: Final = re.compile(_NAME)
 """The name of a stream in Kinesis (API reference, CreateStream)."""
 
 STREAM_ARN: Final = re.compile(
-    rf"arn:(?P<partition>[\w-]+):kinesis:(?P<region>[\w-]+):(?P<account>\d{{12}}):stream/(?P<name>{_NAME})"
+    rf"arn:(?P<partition>{_WORD}):kinesis:(?P<region>{_WORD}):(?P<account>{_ACCOUNT}):stream/(?P<name>{_NAME})"
 )
 CONSUMER_ARN: Final = re.compile(
-    rf"(?P<stream>arn:[\w-]+:kinesis:[\w-]+:\d{{12}}:stream/{_NAME})/consumer/(?P<name>{_NAME}):\d+"
+    rf"(?P<stream>arn:{_WORD}:kinesis:{_WORD}:{_ACCOUNT}:stream/{_NAME})/consumer/(?P<name>{_NAME}):[0-9]+"
 )
-ROLE_ARN: Final = re.compile(r"arn:[\w-]+:iam::\d{12}:role/\S+")
+ROLE_ARN: Final = re.compile(rf"arn:{_WORD}:iam::{_ACCOUNT}:role/\S+")
 
 
 class StreamIdentity(NamedTuple):

@@ -5,6 +5,7 @@ The SDK itself handles `AWS_ENDPOINT_URL*`, profiles, web identities and instanc
 
 from __future__ import annotations
 
+import os
 import ssl
 from contextlib import AbstractAsyncContextManager
 from functools import cache, lru_cache
@@ -91,7 +92,14 @@ class SyncClients:
             )
             core._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
         self._core = core
-        self._region = settings.region or region or core.get_config_variable("region")
+        # botocore knows AWS_DEFAULT_REGION only; every other SDK knows AWS_REGION.
+        configured = core.get_config_variable("region") or os.environ.get("AWS_REGION")
+        self._region: str | None = settings.region or region or configured
+
+    @property
+    def region(self) -> str | None:
+        """The region of its clients; None if neither the settings nor the environment name one."""
+        return self._region
 
     def client(self, service_name: str, /) -> Any:
         """Make a client. The caller closes it.

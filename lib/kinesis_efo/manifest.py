@@ -85,6 +85,24 @@ class Manifest:
         chosen = {name: self.streams[name] for name in names}
         return replace(self, streams=chosen)
 
+    def document(self, lease_table: str | Mapping[str, str]) -> dict[str, Any]:
+        """The document that `parse_manifest` reads as this manifest.
+
+        Args:
+            lease_table: What it says of the lease table: its name, or an object with its `name`.
+        """
+        return {
+            "schemaVersion": SCHEMA_VERSION,
+            "application": self.application,
+            "environment": self.environment,
+            "region": self.region,
+            "leaseTable": lease_table,
+            "streams": {
+                name: {"streamName": ref.stream_name, "streamArn": ref.stream_arn, "consumerArn": ref.consumer_arn}
+                for name, ref in self.streams.items()
+            },
+        }
+
 
 class Session(Protocol):
     """What loading needs of an AWS session: `SyncClients`, or a session of boto3."""
@@ -114,7 +132,7 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
     if not isinstance(data, dict):
         raise ManifestError(f"manifest {source} must be a JSON object; got {type(data).__name__}")
     version = data.get("schemaVersion")
-    if version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION or isinstance(version, bool):
         raise ManifestError(
             f"manifest {source} has schemaVersion {version!r}; this version of kinesis-efo reads {SCHEMA_VERSION}. "
             "Deploy the infrastructure and run the job with the same release"
@@ -130,7 +148,7 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
         application=reader.text(data, "application"),
         environment=reader.text(data, "environment"),
         region=region,
-        lease_table=reader.text(reader.table(data, "leaseTable"), "leaseTable.name"),
+        lease_table=reader.lease_table(data),
         streams=streams,
         source=source,
         stream_names={name: ref.stream_name for name, ref in streams.items()},
@@ -168,6 +186,13 @@ class _Reader:
         elif not isinstance(value, dict):
             self.fault(f"'{key}' must be an object; got {value!r}")
         return value if isinstance(value, dict) else {}
+
+    def lease_table(self, data: Mapping[str, Any]) -> str:
+        # `manifest show --json` prints the name alone.
+        given = data.get("leaseTable")
+        if isinstance(given, str):
+            return self.text(data, "leaseTable")
+        return self.text(self.table(data, "leaseTable"), "leaseTable.name")
 
     def stream(self, name: str, entry: Mapping[str, Any], region: str) -> StreamRef:
         path = f"streams.{name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_a_manifest_that_is_not_text() -> None:
     assert "must be a JSON object; got list" in refused([])
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, 1.5])
+@pytest.mark.parametrize("version", [0, 2, "1", None, 1.5, True])
 def test_a_wrong_version(version: Any) -> None:
     message = refused(document(schemaVersion=version))
     assert f"has schemaVersion {version!r}; this version of kinesis-efo reads 1. Deploy the infrastructure" in message
@@ -94,7 +95,8 @@ def test_a_lease_table_without_a_name() -> None:
     [
         (document(region=3), "'region' must be a text that is not empty; got 3"),
         (document(application=""), "'application' must be a text that is not empty; got ''"),
-        (document(leaseTable="t"), "'leaseTable' must be an object; got 't'"),
+        (document(leaseTable=3), "'leaseTable' must be an object; got 3"),
+        (document(leaseTable=""), "'leaseTable' must be a text that is not empty; got ''"),
         (document(streams=[]), "'streams' must be an object; got []"),
         (document(streams={}), "'streams' is empty: the application consumes nothing"),
         (document(streams={"orders": STREAM}), f"'streams.orders' must be an object; got {STREAM!r}"),
@@ -102,6 +104,16 @@ def test_a_lease_table_without_a_name() -> None:
 )
 def test_keys_of_the_wrong_kind(data: Any, fault: str) -> None:
     assert fault in refused(data)
+
+
+def test_the_lease_tables_name_alone_will_do() -> None:
+    assert parse_manifest(json.dumps(document(leaseTable="t")), "m.json").lease_table == "t"
+
+
+def test_a_manifest_is_read_again_from_its_document() -> None:
+    manifest = parse_manifest(json.dumps(document()), "m.json")
+    for lease_table in (manifest.lease_table, {"name": manifest.lease_table}):
+        assert parse_manifest(json.dumps(manifest.document(lease_table)), "m.json") == manifest
 
 
 def test_all_faults_are_in_one_message() -> None:
@@ -159,10 +171,11 @@ def test_any_document_is_loaded_or_refused(data: Any) -> None:
         data,
         {"schemaVersion": 1, "streams": data},
         document(streams={"orders": data}),
-        document(leaseTable=data),
     ):
         with pytest.raises(ManifestError):
             parse_manifest(json.dumps(candidate), "m.json")
+    with suppress(ManifestError):
+        parse_manifest(json.dumps(document(leaseTable=data)), "m.json")
 
 
 # -- where it comes from

@@ -41,7 +41,7 @@ COMMANDS: Final = {
     "lag": Entry("kinesis_efo.cli.lag", "Show how far applications are behind, shard by shard."),
     "leases": Entry("kinesis_efo.cli.leases", "See an application's leases, and change them by hand."),
     "local": Entry("kinesis_efo.cli.local", "Serve Kinesis with Enhanced Fan-Out on this machine.", extra="local"),
-    "manifest": Entry("kinesis_efo.cli.manifest", "Show an application's manifest, or check it against AWS."),
+    "manifest": Entry("kinesis_efo.cli.manifest", "Write an application's manifest, show it, or check it against AWS."),
     "put": Entry("kinesis_efo.cli.put", "Write lines or files into a stream."),
     "shards": Entry("kinesis_efo.cli.shards", "Show the shards of an application's streams as a tree."),
     "top": Entry("kinesis_efo.cli.top", "Watch a live run: what is slow, and why."),

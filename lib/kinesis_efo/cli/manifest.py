@@ -1,8 +1,10 @@
-"""``kinesis-efo manifest``: shows an application's manifest, and checks that AWS has the resources that it names."""
+"""``kinesis-efo manifest``: shows an application's manifest, and checks that AWS has the resources that it names. Its other commands
+are in modules of their own."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import typer
@@ -11,13 +13,16 @@ from rich.text import Text
 
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.findings import report
+from kinesis_efo.cli.manifest_init import init
 from kinesis_efo.manifest import Manifest
+from kinesis_efo.manifest_schema import SCHEMA
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.checkup import consumer, stream
 from kinesis_efo.operate.lease_checkup import lease_table
 from kinesis_efo.options import AwsSettings
 
-manifest = typer.Typer(no_args_is_help=True, help="Show an application's manifest, or check it against AWS.")
+manifest = typer.Typer(no_args_is_help=True, help="Write an application's manifest, show it, or check it against AWS.")
+manifest.command()(init)
 
 
 @manifest.command()
@@ -29,7 +34,7 @@ def show(
 ) -> None:
     """Validate a manifest, and show what it says."""
     found = arguments.load(manifest, aws)
-    output.answer(as_json, _data(found), lambda: _view(found))
+    output.answer(as_json, {**found.document(found.lease_table), "source": found.source}, lambda: _view(found))
 
 
 @manifest.command()
@@ -50,18 +55,10 @@ def check(
     report(as_json, asyncio.run(examine()))
 
 
-def _data(found: Manifest) -> dict[str, Any]:
-    return {
-        "application": found.application,
-        "environment": found.environment,
-        "region": found.region,
-        "leaseTable": found.lease_table,
-        "source": found.source,
-        "streams": {
-            name: {"streamName": ref.stream_name, "streamArn": ref.stream_arn, "consumerArn": ref.consumer_arn}
-            for name, ref in found.streams.items()
-        },
-    }
+@manifest.command()
+def schema() -> None:
+    """Print the JSON Schema of manifests, for editors and validators."""
+    typer.echo(json.dumps(SCHEMA, indent=2))
 
 
 def _view(found: Manifest) -> RenderableType:

@@ -65,7 +65,10 @@ class LeaseTable(LeaseStore):
         return f"lease table {self._name} in {self._client.meta.region_name}"
 
     async def check(self) -> None:
-        """Make sure that the table exists, is ACTIVE and has the partition key `leaseKey` (S) and no sort key.
+        await self.checked_arn()
+
+    async def checked_arn(self) -> str:
+        """The table's ARN, once it is sure that it exists, is ACTIVE and has the partition key `leaseKey` (S) and no sort key.
 
         Raises:
             LeaseTableError: It is not so; the message names the table, its region and what declares it.
@@ -87,6 +90,7 @@ class LeaseTable(LeaseStore):
                 f"{self.label} has the key schema {', '.join(keys)}, a lease table has HASH leaseKey (S): "
                 f"it is not a lease table; {self._remedy}"
             )
+        return str(table["TableArn"])
 
     async def scan(self) -> Scan:
         leases: dict[str, Lease] = {}

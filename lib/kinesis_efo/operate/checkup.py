@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.access import Clients
-from kinesis_efo.operate.findings import CheckFailed, CheckUnknown, Finding, finding
+from kinesis_efo.operate.findings import CheckFailed, CheckUnknown, Finding, existing, finding
 
 CONSUMER_QUOTA: Final = 20
 """Consumers per stream, unless AWS raised it (Kinesis Data Streams, "Quotas and limits")."""
@@ -27,7 +26,7 @@ async def stream(clients: Clients, ref: StreamRef) -> Finding:
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
-        with _existing(f"{ref.stream_arn} does not exist", "deploy it, to this account and region"):
+        with existing(f"{ref.stream_arn} does not exist", "deploy it, to this account and region"):
             answer = await kinesis.describe_stream_summary(StreamARN=ref.stream_arn)
         found = answer["StreamDescriptionSummary"]
         status = found["StreamStatus"]
@@ -46,7 +45,7 @@ async def consumer(clients: Clients, ref: StreamRef) -> Finding:
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
-        with _existing(
+        with existing(
             f"{ref.consumer_arn} does not exist (any more)",
             "deploy again, so that the manifest names the existing consumer, and restart the query",
         ):
@@ -66,7 +65,7 @@ async def shards(clients: Clients, ref: StreamRef) -> Finding:
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
-        with _existing(f"{ref.stream_arn} does not exist", "deploy it, to this account and region"):
+        with existing(f"{ref.stream_arn} does not exist", "deploy it, to this account and region"):
             answer = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
         if not answer["Shards"]:
             raise CheckFailed(
@@ -121,7 +120,7 @@ def _dry_run(error: ClientError, ref: StreamRef) -> str:
         return "allowed (dry run)"
     if cause_of(error) is Cause.IN_USE:
         raise CheckUnknown(describe(error), "somebody reads with this consumer just now") from error
-    with _existing(f"{ref.consumer_arn} does not exist (any more)", "deploy again, and restart the query"):
+    with existing(f"{ref.consumer_arn} does not exist (any more)", "deploy again, and restart the query"):
         raise error
 
 
@@ -130,7 +129,7 @@ async def polling(clients: Clients, ref: StreamRef) -> Finding:
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
-        with _existing(f"{ref.stream_arn} does not exist", "deploy it"):
+        with existing(f"{ref.stream_arn} does not exist", "deploy it"):
             listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
             shard = listed["Shards"][0]["ShardId"]
             answer = await kinesis.get_shard_iterator(
@@ -146,16 +145,8 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
     """Check how much of the stream's quota of consumers is used."""
 
     async def look() -> str:
-        kinesis = await clients.client("kinesis")
-        names: list[str] = []
-        request: dict[str, Any] = {"StreamARN": ref.stream_arn, "MaxResults": 100}
-        while True:
-            with _existing(f"{ref.stream_arn} does not exist", "deploy it"):
-                page = await kinesis.list_stream_consumers(**request)
-            names += [each["ConsumerName"] for each in page["Consumers"]]
-            if not (token := page.get("NextToken")):
-                break
-            request["NextToken"] = token
+        with existing(f"{ref.stream_arn} does not exist", "deploy it"):
+            names = await consumers_of(await clients.client("kinesis"), ref.stream_arn)
         if len(names) >= CONSUMER_QUOTA:
             raise CheckUnknown(
                 f"{len(names)} consumers: {CONSUMER_QUOTA} is the quota unless AWS raised it",
@@ -207,20 +198,26 @@ async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Fin
     return await finding(f"subscribe rate of {ref.name}", look(), action="cloudwatch:GetMetricData", needed=False)
 
 
+async def consumers_of(kinesis: Any, stream_arn: str) -> dict[str, dict[str, Any]]:
+    """What ListStreamConsumers says of each consumer of a stream, by its name.
+
+    Args:
+        kinesis: An aiobotocore client.
+        stream_arn: The stream.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    request: dict[str, Any] = {"StreamARN": stream_arn, "MaxResults": 100}
+    while True:
+        page = await kinesis.list_stream_consumers(**request)
+        found.update({each["ConsumerName"]: each for each in page["Consumers"]})
+        if not (token := page.get("NextToken")):
+            return found
+        request["NextToken"] = token
+
+
 def consumer_name(ref: StreamRef) -> str:
     """The consumer's name, from its ARN."""
     return (ref.consumer_arn or "").rpartition("/")[2].partition(":")[0]
-
-
-@contextmanager
-def _existing(detail: str, fix: str) -> Iterator[None]:
-    """Raise `CheckFailed` with these words if AWS says that something does not exist."""
-    try:
-        yield
-    except ClientError as error:
-        if cause_of(error) is not Cause.MISSING:
-            raise
-        raise CheckFailed(detail, fix) from error
 
 
 def _encryption(summary: dict[str, Any]) -> str:

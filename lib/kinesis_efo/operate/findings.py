@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -124,3 +125,14 @@ def failed_call(subject: str, error: Exception, action: str, *, needed: bool = T
     if cause in (Cause.INVALID, Cause.UNSENT):
         return Finding(subject, Status.FAILED, describe(error), f"correct the request to {action}")
     return Finding(subject, Status.UNKNOWN, describe(error), "try again; if it stays so, look at the network path")
+
+
+@contextmanager
+def existing(detail: str, fix: str) -> Iterator[None]:
+    """Raise `CheckFailed` with these words if AWS says that something does not exist."""
+    try:
+        yield
+    except ClientError as error:
+        if cause_of(error) is not Cause.MISSING:
+            raise
+        raise CheckFailed(detail, fix) from error

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from kinesis_efo.local import AwsError, NoFaults, Request
+from kinesis_efo.manifest import parse_manifest
+from kinesis_efo.manifest_schema import SCHEMA
 from tests.integration.cli.conftest import Result, Switch
 from tests.support.world import World
 
@@ -25,6 +27,29 @@ def test_show_prints_the_document(run: Run, world: Callable[..., World]) -> None
     shown = run("manifest", "show", "--manifest", here.manifest)
     assert here.consumers["orders"] in shown.out  # whole, although it is longer than 80 columns
     assert here.lease_table in shown.out
+
+
+def test_what_show_prints_is_a_manifest(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
+    here, copy = world({"orders": 1, "clicks": 1}), tmp_path / "copy.json"
+    shown = run("manifest", "show", "--manifest", here.manifest, "--json")
+    copy.write_text(shown.out)
+    original = parse_manifest(here.manifest.read_bytes(), "")
+    assert parse_manifest(copy.read_bytes(), "") == original
+    again = run("manifest", "show", "--manifest", copy, "--json")
+    assert again.data == {**shown.data, "source": str(copy)}
+    assert run("manifest", "check", "--manifest", copy).code == 0
+
+
+def test_the_schema_is_printed(run: Run) -> None:
+    assert run("manifest", "schema").data == SCHEMA
+
+
+def test_the_keys_of_show_stay(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    shown = run("manifest", "show", "--manifest", here.manifest, "--json").data
+    assert set(shown) >= {"application", "environment", "region", "leaseTable", "source", "streams"}
+    assert shown["leaseTable"] == here.lease_table
+    assert set(shown["streams"]["orders"]) >= {"streamName", "streamArn", "consumerArn"}
 
 
 def test_the_environment_may_name_the_manifest(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,9 @@ from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings
 from tests.support.environments import DIRECTORY, EXAMPLE
+from tests.support.missing import make
 
+ROOT = Path(__file__).resolve().parents[3]
 REGION = "eu-west-1"
 ADOPTED = "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"
 FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
@@ -142,22 +146,55 @@ def test_terraform_and_boto3_end_in_the_same(
     assert ways["boto3"][1:] == ways["terraform"][1:]
 
 
-def test_auto_takes_boto3_where_terraform_is_missing_and_says_so(
+@pytest.fixture
+def terraform_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with the calls of a Terraform on the PATH that cannot reach its registry."""
+    calls, program = tmp_path / "calls", tmp_path / "bin" / "terraform"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$2" >> {calls}\necho "Error: could not connect to registry" >&2\nexit 1\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return calls
+
+
+def test_terraform_declares_only_where_it_is_asked_for(
     declare: Callable[..., Environment],
     aws: LocalAws,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    terraform_calls: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     declare()
-    monkeypatch.setattr(module.shutil, "which", lambda _: None)
+    asked = ["--directory", str(tmp_path), "up", "test", "--endpoint", aws.endpoint_url]
     with caplog.at_level(logging.INFO):
-        assert main(["--directory", str(tmp_path), "up", "test", "--endpoint", aws.endpoint_url]) == 0
-    assert "through boto3: there is no terraform on the PATH" in caplog.text
+        assert main(asked) == 0
+    assert not terraform_calls.exists()
+    assert f"declared test at {aws.endpoint_url} through boto3" in caplog.text
     assert f"export AWS_ENDPOINT_URL={aws.endpoint_url} AWS_REGION={REGION}" in caplog.text
     assert manifest(aws, "lake").application == "lake"
+
+    assert main([*asked, "--through", "terraform"]) == 1
+    assert terraform_calls.read_text() == "init\n"
+    assert "could not connect to registry; mend that, or leave out `--through terraform`" in caplog.text
+
+
+def test_terraform_that_is_asked_for_and_missing_is_an_error(
+    declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare()
+    monkeypatch.setattr(module.shutil, "which", lambda _: None)
     with pytest.raises(UpError, match="there is no terraform on the PATH"):
         up(tmp_path, "test", aws.endpoint_url, through="terraform")
+    assert aws.client("kinesis").list_streams()["StreamNames"] == []
+
+
+@pytest.mark.parametrize(("given", "through"), [([], ""), (["THROUGH=terraform"], "--through terraform")])
+def test_make_hands_on_the_way(given: list[str], through: str) -> None:
+    said = subprocess.run(
+        [make(), "-n", "up", "ENV=test", *given], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    (command,) = [line for line in said.stdout.splitlines() if "-m infra up" in line]
+    assert command.partition("4566 ")[2].partition("||")[0].strip() == through
 
 
 def test_a_job_is_described_and_its_bucket_is_there(

@@ -1,0 +1,114 @@
+"""``kinesis-efo manifest init``: writes a manifest from what exists in an account."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kinesis_efo.aws import SyncClients
+from kinesis_efo.cli import arguments, output
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.operate.access import Access
+from kinesis_efo.operate.manifest_search import Found, Search, Wanted, search
+from kinesis_efo.options import AwsSettings
+
+STDOUT = "-"
+
+
+@arguments.with_aws
+def init(
+    aws: AwsSettings,
+    app: Annotated[str, typer.Option("--app", metavar="NAME", help="The application.")],
+    stream: Annotated[
+        list[str],
+        typer.Option(
+            "--stream",
+            "-s",
+            metavar="NAME[=STREAM]",
+            help="A stream: the name that options use for it, and its name in Kinesis, its ARN or that of its consumer. Repeat it.",
+        ),
+    ],
+    table: Annotated[str, typer.Option("--table", metavar="NAME", help="The lease table.")],
+    consumer: Annotated[
+        str | None,
+        typer.Option("--consumer", metavar="NAME", help="The consumer on each stream; needed where there are several."),
+    ] = None,
+    environment: Annotated[
+        str, typer.Option("--environment", metavar="NAME", help="The environment, for metrics and messages.")
+    ] = "default",
+    out: Annotated[
+        str, typer.Option("--out", "-o", metavar="FILE", help="Where to write it; - is standard output.")
+    ] = STDOUT,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Write a manifest from what exists in an account. Creates and registers nothing."""
+    file = None if out == STDOUT else _file(out)
+    if file is not None and file.exists() and not force:
+        raise _kept(file)
+    streams = [Wanted.parse(each) for each in stream]
+    _refuse_repeated(each.name for each in streams)
+    _refuse_repeated(each.stream_name for each in streams)
+    wanted = Search(app, environment, _region(aws, streams), streams, consumer, table)
+
+    async def look() -> Found:
+        async with Access(aws, wanted.region) as access:
+            return await search(access, wanted)
+
+    found = asyncio.run(look())
+    text = json.dumps(found.document, indent=2)
+    if file is None:
+        typer.echo(text)
+    else:
+        _write(file, f"{text}\n", force=force)
+        output.remark(f"kinesis-efo: wrote {file}: {output.count(len(streams), 'stream')}, lease table {table}")
+
+
+def _file(out: str) -> Path:
+    if "://" in out:
+        raise ConfigurationError(
+            f"--out must be a file; got {out!r}. Write one, and put it there with `aws ssm put-parameter` or `aws s3 cp`"
+        )
+    return Path(out)
+
+
+def _kept(file: Path) -> typer.Exit:
+    output.remark(f"kinesis-efo: {file} exists: nothing was changed. Say --force to overwrite it")
+    return output.stop(output.ExitCode.REFUSED)
+
+
+def _write(file: Path, text: str, *, force: bool) -> None:
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        raise _kept(file) from None
+    except OSError as error:
+        raise ConfigurationError(f"--out {file} cannot be written: {error.strerror}; name another file") from error
+
+
+def _refuse_repeated(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigurationError(f"--stream names {name!r} twice; name each stream once, each by a name of its own")
+        seen.add(name)
+
+
+def _region(aws: AwsSettings, streams: Sequence[Wanted]) -> str:
+    """The one region of everything: that of the ARNs, or else that of the command line or of the environment."""
+    regions = {each.region for each in streams if each.region is not None}
+    if aws.region is not None:
+        regions.add(aws.region)
+    if len(regions) > 1:
+        raise ConfigurationError(
+            f"--stream and --region name several regions: {', '.join(sorted(regions))}; a manifest is of one region"
+        )
+    region = next(iter(regions), None) or SyncClients(aws).region
+    if region is None:
+        raise ConfigurationError("no AWS region: give --region, or set AWS_REGION")
+    return region

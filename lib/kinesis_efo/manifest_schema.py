@@ -1,0 +1,60 @@
+"""The JSON Schema of manifests: all of `parse_manifest`'s rules but those that compare one value with another."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN, STREAM_NAME
+from kinesis_efo.manifest import SCHEMA_VERSION
+
+
+def _text(description: str, form: re.Pattern[str] | None = None) -> dict[str, Any]:
+    # Only Python names groups so.
+    pattern = {"pattern": f"^{re.sub(r'[(][?]P<[a-z]+>', '(', form.pattern)}$"} if form else {}
+    return {"type": "string", "minLength": 1, **pattern, "description": description}
+
+
+_STREAM: Final = {
+    "type": "object",
+    "required": ["streamName", "streamArn", "consumerArn"],
+    "properties": {
+        "streamName": _text("the stream's name in Kinesis", STREAM_NAME),
+        "streamArn": _text("the stream's ARN: of that name, in that region", STREAM_ARN),
+        "consumerArn": _text("the ARN of the application's consumer of that stream", CONSUMER_ARN),
+    },
+}
+
+_TABLE: Final = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {
+        "name": _text("the name of the DynamoDB table, in that region"),
+        "arn": {"description": "its ARN, for people; not read"},
+    },
+}
+
+SCHEMA: Final[dict[str, Any]] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "Manifest of an application of kinesis-efo",
+    "description": "What an application reads, and with what. Keys that are not described here are ignored.",
+    "type": "object",
+    "required": ["schemaVersion", "application", "environment", "region", "leaseTable", "streams"],
+    "properties": {
+        "schemaVersion": {"const": SCHEMA_VERSION, "description": "the version of the format"},
+        "application": _text("the application, as metrics and messages call it"),
+        "environment": _text("where it is deployed, such as `prod`, for metrics and messages"),
+        "region": _text("the AWS region of every stream and of the lease table"),
+        "leaseTable": {
+            "anyOf": [_TABLE, _text("its name alone")],
+            "description": "the lease table: an object, or its name alone",
+        },
+        "streams": {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": _STREAM,
+            "description": "the streams, by the logical names that options, offsets and rows have",
+        },
+    },
+}
+"""The schema, as plain data."""

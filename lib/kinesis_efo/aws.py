@@ -92,8 +92,8 @@ class SyncClients:
             )
             core._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
         self._core = core
-        # botocore knows AWS_DEFAULT_REGION only; every other SDK knows AWS_REGION.
-        configured = core.get_config_variable("region") or os.environ.get("AWS_REGION")
+        # botocore knows AWS_DEFAULT_REGION only; every other SDK knows AWS_REGION, and AWS' command line prefers it.
+        configured = os.environ.get("AWS_REGION") or core.get_config_variable("region")
         self._region: str | None = settings.region or region or configured
 
     @property

@@ -307,3 +307,25 @@ def test_sessions_that_trust_the_same_authorities_share_one_tls_context(aws: Aws
 def test_no_region_at_all_is_an_error_that_names_the_option() -> None:
     with pytest.raises(ConfigurationError, match="no AWS region for ssm: set kinesis-efo option 'region'"):
         SyncClients(AwsSettings()).client("ssm")
+
+
+@pytest.mark.parametrize(
+    ("settings", "manifest", "variables", "region"),
+    [
+        ("eu-west-1", "eu-west-2", {"AWS_REGION": "eu-west-3"}, "eu-west-1"),
+        (None, "eu-west-2", {"AWS_REGION": "eu-west-3"}, "eu-west-2"),
+        (None, None, {"AWS_REGION": "eu-west-3", "AWS_DEFAULT_REGION": "eu-west-4"}, "eu-west-3"),
+        (None, None, {"AWS_DEFAULT_REGION": "eu-west-4"}, "eu-west-4"),
+        (None, None, {}, None),
+    ],
+)
+def test_which_region_counts(
+    environment: pytest.MonkeyPatch,
+    settings: str | None,
+    manifest: str | None,
+    variables: dict[str, str],
+    region: str | None,
+) -> None:
+    for name, value in variables.items():
+        environment.setenv(name, value)
+    assert SyncClients(AwsSettings(region=settings), manifest).region == region

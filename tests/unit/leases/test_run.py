@@ -148,6 +148,10 @@ async def test_an_empty_table_is_filled_at_once(f: Fixture) -> None:
     assert sorted(f.store.items) == ["#run:p", "#run:q", "#run:r"], "no row for a shard"
 
 
+def test_a_long_lease_is_renewed_often_enough_to_tell_of_the_lag() -> None:
+    assert [round(Timing(seconds).renewal, 2) for seconds in (1, 10, 30, 60, 3600)] == [0.33, 3.33, 10, 10, 10]
+
+
 @scenario
 async def test_renewed_every_third_of_the_timeout_and_the_table_is_not_scanned_meanwhile(f: Fixture) -> None:
     lease = await f.begin(streams="pq")

@@ -65,7 +65,7 @@ def archive(
     spark = SparkSession.builder.appName("kinesis-efo archive").getOrCreate()
     # The partitions' dates and hours are in the session's time zone.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    spark.streams.addListener(LagListener())
+    spark.streams.addListener(LagListener(logging.getLogger("archive").info))
     with job(spark):
         frame = read_stream(spark, streams=names and names.split(","), **options)
         writer = parquet(frame, output, checkpoint)

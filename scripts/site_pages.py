@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 import tomllib
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
@@ -62,6 +63,30 @@ def with_links_of_the_site(text: str, page: str, repository: str | None) -> str:
     parts = _CODE.split(text)
     parts[::2] = [_LINK.sub(replaced, part) for part in parts[::2]]
     return "".join(parts)
+
+
+def with_indents_of_mkdocs(text: str) -> str:
+    """A page in whose lists further paragraphs, code and lists are indented by four spaces: GitHub takes two or three as well.
+
+    >>> with_indents_of_mkdocs("- One\\n  goes on.\\n  - Two\\n\\n  Three")
+    '- One\\n  goes on.\\n    - Two\\n\\n    Three'
+    """
+    parts = _CODE.split(text)
+    for number, part in enumerate(parts):
+        if number % 2 == 0:
+            parts[number] = re.sub(r"^ {2,3}(?=(?:[-*]|\d+\.) )", "    ", part, flags=re.MULTILINE)
+            # What follows a blank line: to the next one, or to the next item, which then wants a blank line, too.
+            parts[number] = re.sub(r"(?<=\n\n)(?: {2,3}\S.*\n?)+", _widened, parts[number])
+            parts[number] = re.sub(r"^(    .*\n)(?=(?:[-*]|\d+\.) )", r"\1\n", parts[number], flags=re.MULTILINE)
+        else:
+            parts[number] = _widened(part)
+    return "".join(parts)
+
+
+def _widened(block: str | re.Match[str]) -> str:
+    text = block if isinstance(block, str) else block[0]
+    indent = len(text) - len(text.lstrip(" "))
+    return textwrap.indent(text, " " * (4 - indent)) if indent in (2, 3) else text
 
 
 def anchor(heading: str, _separator: str) -> str:
@@ -120,4 +145,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Called by MkDocs with each page."""
     name = page.file.src_uri
     path = next((path for path, other in OUTSIDE.items() if other == name), f"docs/{name}")
-    return with_links_of_the_site(markdown, path, config.repo_url)
+    return with_indents_of_mkdocs(with_links_of_the_site(markdown, path, config.repo_url))

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 import kinesis_efo
-from scripts.site_pages import GROUPS, anchor, examples, python_api, with_links_of_the_site
+from scripts.site_pages import (
+    GROUPS,
+    anchor,
+    examples,
+    python_api,
+    with_indents_of_mkdocs,
+    with_links_of_the_site,
+)
 
 PAGE = "docs/cluster.md"
 
@@ -30,6 +37,19 @@ def test_links_lead_to_pages_of_the_site(page: str, link: str, there: str) -> No
 def test_other_files_are_in_the_repository() -> None:
     link = with_links_of_the_site("[`jobs/archive.py`](../jobs/archive.py)", PAGE, "https://git.example/kinesis-efo")
     assert link == "[`jobs/archive.py`](https://git.example/kinesis-efo/blob/HEAD/jobs/archive.py)"
+
+
+def test_code_in_a_list_stays_in_it() -> None:
+    text = "1. Declare it:\n\n   ```yaml\n   streams:\n     orders: 1\n   ```\n\n2. Deploy it.\n\n```sh\n  make\n```\n"
+    assert with_indents_of_mkdocs(text) == (
+        "1. Declare it:\n\n    ```yaml\n    streams:\n      orders: 1\n    ```\n\n2. Deploy it.\n\n```sh\n  make\n```\n"
+    )
+
+
+def test_an_item_behind_one_of_several_paragraphs_is_an_item() -> None:
+    assert with_indents_of_mkdocs("- One\n  goes on.\n\n  More.\n- Two\n") == (
+        "- One\n  goes on.\n\n    More.\n\n- Two\n"
+    )
 
 
 def test_anchors_are_those_of_github() -> None:

@@ -61,7 +61,10 @@ def job(spark: SparkSession) -> Iterator[None]:
         traceback.print_exc()
         code, words = FAILED, f"{name} failed: {reason(error)}"
     finally:
-        _end(spark, quietly=code != 0)
+        try:
+            _end(spark, quietly=code != 0)
+        except KeyboardInterrupt:
+            code, words = INTERRUPTED, f"{name} was interrupted"
     if code:
         sys.stderr.write(f"\n{words}\n")
         sys.stderr.flush()

@@ -10,7 +10,12 @@ _OURS: Final = re.compile(
     r"^[ \t]*(?:[\w.]*\.)?kinesis_efo\.[\w.]*\.(?P<message>\w+: .*(?:\n(?!\s|={3} ).+)*)",
     re.MULTILINE,
 )
+_RAISED: Final = re.compile(
+    r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<message>\S.*(?:\n(?!\s|={3} ).+)*)",
+)
 _SQL_STATES: Final = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
+_END: Final = re.compile(r"\n\s*\n|\n\tat ")
+_NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\b|No module named 'kinesis_efo'")
 
 
 def own_message(error: BaseException) -> str | None:
@@ -26,9 +31,19 @@ def own_message(error: BaseException) -> str | None:
 
 
 def reason(error: BaseException) -> str:
-    """What to tell the user of an error: this library's own message, else the first words of the error's.
+    """What to tell the user of an error: this library's own message, else that of the program's exception, else Spark's first words.
 
     >>> reason(RuntimeError("[PATH_NOT_FOUND] no path\\n\\nDriver stacktrace:\\n..."))
     'RuntimeError: [PATH_NOT_FOUND] no path'
     """
-    return own_message(error) or f"{type(error).__name__}: {str(error).strip().split(chr(10) * 2)[0]}".rstrip(": ")
+    if own := own_message(error):
+        return own
+    text = str(error).strip()
+    if _NO_LIBRARY.search(text):
+        return (
+            "the Python that Spark starts has no kinesis_efo: activate the environment that has it, or set PYSPARK_PYTHON to its "
+            "Python, and unset PYSPARK_DRIVER_PYTHON; `kinesis-efo doctor` says which Python Spark would start"
+        )
+    if raised := _RAISED.findall(text):
+        return _SQL_STATES.sub("", raised[-1])
+    return f"{type(error).__name__}: {_END.split(text)[0]}".rstrip(": ")

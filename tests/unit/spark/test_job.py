@@ -151,6 +151,16 @@ def test_without_a_query_spark_is_stopped_under_the_action_and_there_is_no_trace
     assert capfd.readouterr().err == "\nmy job was interrupted\n"
 
 
+def test_ctrl_c_while_spark_stops_leaves_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    class Slow(Session):
+        def stop(self) -> None:
+            super().stop()
+            raise KeyboardInterrupt
+
+    assert run(Slow(), lambda: None) == 130
+    assert capfd.readouterr().err == "\nmy job was interrupted\n"
+
+
 def test_a_second_ctrl_c_ends_the_job_at_once(capfd: pytest.CaptureFixture[str]) -> None:
     query = Query(busy=True)
 

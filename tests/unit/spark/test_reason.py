@@ -59,6 +59,20 @@ def test_a_state_of_sql_is_no_part_of_the_message() -> None:
     ("error", "told"),
     [
         (RuntimeError("[PATH_NOT_FOUND] no path\n\nDriver stacktrace:\n..."), "RuntimeError: [PATH_NOT_FOUND] no path"),
+        (
+            RuntimeError(
+                "[STREAM_FAILED] Query terminated with exception: Return Message: Traceback (most recent call last):\n"
+                '  File "py4j/clientserver.py", line 644, in _call_proxy\n    return_value = getattr(self.pool[obj_id], method)()\n'
+                "sqlite3.OperationalError: database is locked\n SQLSTATE: 39000 SQLSTATE: XXKST\n=== Streaming Query ===\n"
+            ),
+            "sqlite3.OperationalError: database is locked",
+        ),
+        (
+            RuntimeError(
+                "An error occurred while calling o29.load.\n: java.io.IOException: no space\n\tat java.base/x\n\tat y"
+            ),
+            "RuntimeError: An error occurred while calling o29.load.\n: java.io.IOException: no space",
+        ),
         (ZeroDivisionError(), "ZeroDivisionError"),
         (KeyError("database"), "KeyError: 'database'"),
     ],
@@ -66,3 +80,15 @@ def test_a_state_of_sql_is_no_part_of_the_message() -> None:
 def test_other_errors_are_told_in_their_own_first_words(error: Exception, told: str) -> None:
     assert own_message(error) is None
     assert reason(error) == told
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "org.apache.spark.SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] Failed to find the data source: kinesis-efo. Make sure",
+        "Traceback (most recent call last):\n  File serializers.py\nModuleNotFoundError: No module named 'kinesis_efo'\n SQLSTATE: 38000",
+    ],
+)
+def test_a_python_without_the_library_is_told_with_what_to_set(text: str) -> None:
+    assert "set PYSPARK_PYTHON" in reason(RuntimeError(text))
+    assert "PYSPARK" not in reason(RuntimeError("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kafka."))

@@ -1,7 +1,7 @@
 # Five commands. Each sets up what it needs; a second run starts at once.
 #   make demo     local AWS, a real stream, the job killed half way, and the proof that nothing is lost or twice
 #   make test     every test; those that need Spark on both supported versions
-#   make lint     ruff, mypy, import-linter; zizmor and the schema for workflows
+#   make lint     ruff, mypy, import-linter; zizmor and the schema for workflows; the documentation as a site, without a warning
 #   make synth    the infrastructure as Terraform JSON, in cdktf.out
 #   make bench    the benchmarks, as one table
 .DEFAULT_GOAL := help
@@ -14,10 +14,12 @@ PYTHON := $(VENV)/bin/python
 # One more than two cores: while a test waits, two others run. With more, tests that wait for leases and servers starve each other.
 TEST_PROCESSES := 3
 TEST = -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+# The theme warns of its end of life, in May 2027.
+SITE = NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 # Java is looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
-.PHONY: help demo test cluster lint synth bench soak docs fuzz dist java ip clean
+.PHONY: help demo test cluster lint synth bench soak docs site fuzz dist java ip clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -78,6 +80,7 @@ lint: $(VENV)/.full
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
 	$(VENV)/bin/zizmor --offline --no-progress --quiet .github
+	$(SITE)
 
 # 30 minutes of faults, reshards and kills; SOAK_MINUTES= says otherwise.
 soak: $(VENV)/.full java
@@ -89,6 +92,10 @@ bench: $(VENV)/.full java
 # What comes from the code: the tables in README.md and docs/, the dashboard and the alerts.
 docs: $(VENV)/.full
 	$(PYTHON) -m scripts.docs
+
+# The pages as a site, in build/site.
+site: $(VENV)/.full
+	$(SITE)
 
 # Wheel and source distribution.
 dist: $(VENV)/.full

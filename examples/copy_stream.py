@@ -14,7 +14,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from kinesis_efo import await_stop, read_stream, stop_signals
+from kinesis_efo import job, read_stream
 
 options = dict(argument.split("=", 1) for argument in sys.argv[1:])
 checkpoint = options.pop("checkpoint")
@@ -22,7 +22,7 @@ target = {name.removeprefix("to."): value for name, value in options.items() if 
 source = {name: value for name, value in options.items() if not name.startswith("to.")}
 
 spark = SparkSession.builder.appName("copy stream").getOrCreate()
-with stop_signals(spark) as stopping:
+with job(spark):
     records = read_stream(spark, **source).select("data", "partitionKey")
     copy = records.writeStream.format("kinesis-efo").option("ordered", True).options(**target)
-    await_stop(copy.option("checkpointLocation", checkpoint).start(), stopping)
+    copy.option("checkpointLocation", checkpoint).start().awaitTermination()

@@ -12,11 +12,11 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from kinesis_efo import read_stream
+from kinesis_efo import job, read_stream
 
 options = dict(argument.split("=", 1) for argument in sys.argv[1:])
 spark = SparkSession.builder.appName("first reader").getOrCreate()
-records = read_stream(spark, **options)
-texts = records.selectExpr("stream", "partitionKey", "approximateArrivalTimestamp", "cast(data as string) as text")
-query = texts.writeStream.format("console").option("truncate", False).start()
-query.awaitTermination()
+with job(spark):
+    records = read_stream(spark, **options)
+    texts = records.selectExpr("stream", "partitionKey", "approximateArrivalTimestamp", "cast(data as string) as text")
+    texts.writeStream.format("console").option("truncate", False).start().awaitTermination()

@@ -14,7 +14,7 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from kinesis_efo import await_stop, read_stream, stop_signals
+from kinesis_efo import job, read_stream
 
 SCHEMA = "id string, customer string, amount decimal(12, 2), placed timestamp, malformed string"
 
@@ -23,11 +23,11 @@ output, checkpoint = options.pop("output"), options.pop("checkpoint")
 interval = options.pop("interval", "1 minute")  # longer means larger files
 
 spark = SparkSession.builder.appName("json to columns").getOrCreate()
-with stop_signals(spark) as stopping:
+with job(spark):
     records = read_stream(spark, **options)
     parsed = F.from_json(F.col("data").cast("string"), SCHEMA, {"columnNameOfCorruptRecord": "malformed"})
     orders = records.select(parsed.alias("order"), "approximateArrivalTimestamp").select(
         "order.*", "approximateArrivalTimestamp"
     )
     files = orders.writeStream.format("parquet").option("path", output).option("checkpointLocation", checkpoint)
-    await_stop(files.trigger(processingTime=interval).start(), stopping)
+    files.trigger(processingTime=interval).start().awaitTermination()

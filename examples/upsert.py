@@ -19,7 +19,7 @@ from contextlib import closing
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kinesis_efo import await_stop, read_stream, stop_signals
+from kinesis_efo import job, read_stream
 
 TABLE = "create table if not exists newest (key text primary key, data blob, place text)"
 UPSERT = """
@@ -42,6 +42,6 @@ def upsert(rows: DataFrame, batch_id: int) -> None:
 
 
 spark = SparkSession.builder.appName("upsert").getOrCreate()
-with stop_signals(spark) as stopping:
+with job(spark):
     records = read_stream(spark, **options)
-    await_stop(records.writeStream.foreachBatch(upsert).option("checkpointLocation", checkpoint).start(), stopping)
+    records.writeStream.foreachBatch(upsert).option("checkpointLocation", checkpoint).start().awaitTermination()

@@ -15,7 +15,7 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from kinesis_efo import await_stop, read_stream, stop_signals
+from kinesis_efo import job, read_stream
 
 SCHEMA = "customer string, amount decimal(12, 2), placed timestamp"
 DELAY = "10 minutes"
@@ -26,7 +26,7 @@ options = dict(argument.split("=", 1) for argument in sys.argv[1:])
 output, checkpoint = options.pop("output"), options.pop("checkpoint")
 
 spark = SparkSession.builder.appName("windowed sums").getOrCreate()
-with stop_signals(spark) as stopping:
+with job(spark):
     records = read_stream(spark, **{"maxShardSkew": SKEW, **options})
     orders = records.select(F.from_json(F.col("data").cast("string"), SCHEMA).alias("order")).select("order.*")
     sums = (
@@ -36,4 +36,4 @@ with stop_signals(spark) as stopping:
         .select("minute.start", "customer", "orders", "amount")
     )
     files = sums.writeStream.format("parquet").option("path", output).option("checkpointLocation", checkpoint)
-    await_stop(files.outputMode("append").start(), stopping)
+    files.outputMode("append").start().awaitTermination()

@@ -7,14 +7,13 @@ Exactly once takes three things: the source's offsets are exact ranges, Spark's 
 lists the files of each micro-batch in `<output>/_spark_metadata`. Readers that follow that list, as Spark does, never see
 files of an incomplete micro-batch.
 
-SIGTERM and SIGINT end the job after its current micro-batch, and release its leases. Exit codes: 0 ended as asked, 1 failed.
+SIGTERM and SIGINT end the job after its current micro-batch, and release its leases. Exit codes: 0 ended as asked, 1 failed, 130
+interrupted before it began to read.
 """
 
 from __future__ import annotations
 
 import logging
-import re
-import traceback
 from typing import Annotated, Any
 
 import pyspark
@@ -23,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, date_format
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from kinesis_efo import LagListener, await_stop, read_stream, stop_signals
+from kinesis_efo import LagListener, job, read_stream
 
 SPARK_VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
@@ -66,20 +65,12 @@ def archive(
     spark = SparkSession.builder.appName("kinesis-efo archive").getOrCreate()
     # The partitions' dates and hours are in the session's time zone.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    spark.streams.addListener(LagListener())
-    try:
-        with stop_signals(spark) as stopping:
-            frame = read_stream(spark, streams=names and names.split(","), **options)
-            writer = parquet(frame, output, checkpoint)
-            triggered = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger)
-            await_stop(triggered.start(), stopping)
-    except Exception as error:
-        # The reason comes first, because Spark's traceback is pages long.
-        typer.echo(f"archive failed: {reason(error)}", err=True)
-        traceback.print_exc()
-        raise typer.Exit(1) from None
-    finally:
-        spark.stop()
+    spark.streams.addListener(LagListener(logging.getLogger("archive").info))
+    with job(spark):
+        frame = read_stream(spark, streams=names and names.split(","), **options)
+        writer = parquet(frame, output, checkpoint)
+        triggered = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger)
+        triggered.start().awaitTermination()
 
 
 def parquet(frame: DataFrame, output: str, checkpoint: str) -> DataStreamWriter:
@@ -115,17 +106,6 @@ def pairs(texts: list[str]) -> dict[str, Any]:
             raise typer.BadParameter(f"option {name} is given twice: {found[before]!r} and {value!r}; leave one out")
         found[name] = value
     return found
-
-
-def reason(error: Exception) -> str:
-    """The library's own message in an error of Spark, which wraps it in tracebacks.
-
-    >>> reason(ValueError("Failed: Traceback ...\\nkinesis_efo.errors.StreamNotFoundError: stream a is gone\\n\\tat x"))
-    'StreamNotFoundError: stream a is gone'
-    """
-    text = str(error)
-    ours = re.findall(r"^\s*(?:[\w.]*\.)?kinesis_efo\.[\w.]*\.(\w+: .*)$", text, re.MULTILINE)
-    return str(ours[-1]) if ours else f"{type(error).__name__}: " + text.strip().split("\n\n")[0]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Final
 from kinesis_efo.manifest_schema import SCHEMA
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
+from kinesis_efo.options.elsewhere import CONNECTOR, DATABRICKS, KAFKA, Counterpart
 from kinesis_efo.options.table import Option
 from kinesis_efo.spark.sink_options import SINK_OPTIONS
 from scripts.alerts import rules
@@ -30,6 +31,12 @@ def reference(title: str, options: Iterable[Option]) -> str:
     """A Markdown table of options, with their meaning and the rule for their values."""
     rows = [f"| `{option.name}` | {option.rule} | {option.default} | {option.meaning} |" for option in options]
     return "\n".join([f"| {title} | value | default | |", "|---|---|---|---|", *rows])
+
+
+def elsewhere(title: str, counterparts: Iterable[Counterpart]) -> str:
+    """A Markdown table of another system's options, with those that take their place."""
+    rows = [f"| `{each.name}` | {f'`{each.ours}`' if each.ours else '-'} | {each.remark} |" for each in counterparts]
+    return "\n".join([f"| {title} | here | |", "|---|---|---|", *rows])
 
 
 def metrics() -> str:
@@ -60,6 +67,13 @@ def manifest() -> str:
 TABLES: Final = {
     "README.md": (summary("option", SOURCE_OPTIONS), summary("sink option", SINK_OPTIONS)),
     "docs/options.md": (reference("option", SOURCE_OPTIONS), reference("sink option", SINK_OPTIONS)),
+    "docs/coming-from.md": (
+        elsewhere("Kafka source", KAFKA.source),
+        elsewhere("Kafka sink", KAFKA.sink),
+        elsewhere("Databricks", DATABRICKS.source),
+        elsewhere("spark-sql-kinesis-connector, source", CONNECTOR.source),
+        elsewhere("spark-sql-kinesis-connector, sink", CONNECTOR.sink),
+    ),
     "docs/metrics.md": (metrics(),),
     "docs/manifest.md": (manifest(),),
 }

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from kinesis_efo.producer import BlockingProducer, Producer, ProducerMetrics, ProducerSettings
     from kinesis_efo.spark.facade import read, read_stream
     from kinesis_efo.spark.graceful import await_stop, stop_signals
+    from kinesis_efo.spark.job import job
     from kinesis_efo.spark.listener import BatchProgress, LagListener
 
 __version__ = "0.1.0"
@@ -100,6 +101,7 @@ __all__ = [
     "WriteError",
     "__version__",
     "await_stop",
+    "job",
     "read",
     "read_stream",
     "stop_signals",
@@ -115,6 +117,7 @@ _HOMES: Final = {
     "ProducerMetrics": "kinesis_efo.producer",
     "ProducerSettings": "kinesis_efo.producer",
     "await_stop": "kinesis_efo.spark.graceful",
+    "job": "kinesis_efo.spark.job",
     "read": "kinesis_efo.spark.facade",
     "read_stream": "kinesis_efo.spark.facade",
     "stop_signals": "kinesis_efo.spark.graceful",

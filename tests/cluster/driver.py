@@ -85,6 +85,7 @@ def main(config: dict[str, Any]) -> None:
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
+    spark.streams.addListener(kinesis_efo.LagListener())
     say("READY")
     queries: dict[str, StreamingQuery] = {}
     for line in sys.stdin:

@@ -144,12 +144,17 @@ def test_sigterm_ends_it_after_its_micro_batch_and_the_next_run_reads_what_is_th
 
 @pytest.mark.spark40
 @pytest.mark.timeout(200)
-def test_a_failure_is_said_first_and_in_the_exit_code(world: World, tmp_path: Path) -> None:
-    job = Job(world, tmp_path, "--manifest", str(tmp_path / "no-such.json"))
+def test_a_failure_is_said_last_and_whole_and_in_the_exit_code(world: World, tmp_path: Path) -> None:
+    job = Job(world, tmp_path, "--option", "bufferBytes=lots", "--option", "readMode=push")
     try:
         assert job.wait() == 1
     finally:
         job.kill()
-    said = next(line for line in job.log.read_text().splitlines() if line.startswith("archive failed"))
-    assert said.startswith("archive failed: ManifestError: manifest ")
-    assert "there is no such file" in said
+    *before, first, second = job.log.read_text().splitlines()
+    assert "Traceback (most recent call last):" in before
+    words = "kinesis-efo archive failed: OptionsError: "
+    assert first.startswith(words)
+    assert {first.removeprefix(words), second} == {
+        "kinesis-efo option 'bufferBytes' must be a size such as 256m; got 'lots'",
+        "kinesis-efo option 'readMode' must be efo or polling; got 'push'",
+    }

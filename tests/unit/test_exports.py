@@ -25,6 +25,7 @@ PUBLIC = {
     "ProducerSettings",
     "__version__",
     "await_stop",
+    "job",
     "read",
     "read_stream",
     "stop_signals",

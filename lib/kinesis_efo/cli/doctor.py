@@ -44,7 +44,7 @@ def doctor(
     ] = None,
     as_json: output.JsonFlag = False,
 ) -> None:
-    """Check everything a query needs: credentials, manifest, streams, consumers, leases, quotas, clock, Spark and Java.
+    """Check everything a query needs: credentials, manifest, streams, consumers, leases, quotas, clock, Spark, Python and Java.
 
     Each check passed, failed or is unknown; a failed one names the fix. Registers and writes nothing. Run it where the job
     runs, or with its role. Exit code 1 if a check failed; unknown is not a failure.
@@ -74,7 +74,7 @@ async def _examine(
     anyway: bool,
 ) -> tuple[list[Finding], Details | None]:
     clock = SystemClock()
-    programs = [machine.spark(), machine.java()]
+    programs = [machine.spark(), *machine.pythons(), machine.java()]
     try:
         # In a thread: loading credentials and the manifest blocks.
         manifest = await asyncio.to_thread(arguments.load, location, aws, streams)

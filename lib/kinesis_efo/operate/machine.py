@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,6 +15,7 @@ from typing import Final
 
 from botocore.exceptions import ClientError
 
+from kinesis_efo import __version__
 from kinesis_efo.clock import Clock
 from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding
@@ -27,6 +29,16 @@ PATH: Final = "HTTP path"
 OLDEST_SPARK: Final = (4, 0)
 OLDEST_JAVA: Final = 17
 """Oldest Java that Spark 4 runs on (Spark's documentation, "Overview")."""
+
+_MINOR: Final = "{}.{}".format(*sys.version_info)
+_PROBE: Final = """
+import sys
+try:
+    from kinesis_efo import __version__ as library
+except ImportError:
+    library = "-"
+print("{}.{}".format(*sys.version_info), library)
+"""
 
 
 async def identity(clients: Clients) -> Finding:
@@ -97,6 +109,54 @@ def spark(installed: Callable[[str], str] = version) -> Finding:
         fix = "use Spark 4.0 or later: older ones have no Python data sources"
         return Finding("Spark", Status.FAILED, f"PySpark {found}", fix)
     return Finding("Spark", Status.PASSED, f"PySpark {found}")
+
+
+def pythons(
+    environment: Mapping[str, str] = os.environ,
+    installed: Callable[[str], str] = version,
+    here: tuple[str, str] = (_MINOR, __version__),
+) -> list[Finding]:
+    """Check that the Pythons that Spark would start from here have this library; nothing where PySpark is not installed.
+
+    Args:
+        environment: Environment variables with `PYSPARK_PYTHON`, `PYSPARK_DRIVER_PYTHON` and `PATH`.
+        installed: Returns the version of a package; raises PackageNotFoundError.
+        here: Versions of the driver's Python and of its library: those of this program.
+    """
+    try:
+        installed("pyspark")
+    except PackageNotFoundError:
+        return []
+    workers = environment.get("PYSPARK_PYTHON") or "python3"
+    # Spark's JVM looks for data sources with the driver's (PythonUtils.defaultPythonExec).
+    programs = dict.fromkeys((environment.get("PYSPARK_DRIVER_PYTHON") or workers, workers))
+    fix = (
+        f"activate the environment of the library, or set PYSPARK_PYTHON={sys.executable} where Spark starts, and unset "
+        "PYSPARK_DRIVER_PYTHON; none if jobs do not start from this shell"
+    )
+    seen = [_python(program, environment, here) for program in programs]
+    wrong = [detail for passed, detail in seen if not passed]
+    detail = "; ".join(wrong or [detail for _, detail in seen])
+    return [Finding("Spark's Python", Status.FAILED if wrong else Status.PASSED, detail, fix if wrong else "")]
+
+
+def _python(program: str, environment: Mapping[str, str], here: tuple[str, str]) -> tuple[bool, str]:
+    """Whether a Python can run tasks of the driver whose versions are given; and what was found."""
+    path = shutil.which(program, path=environment.get("PATH", ""))
+    if path is None:
+        return False, f"{program!r}, which Spark would start, is not there"
+    try:
+        ran = subprocess.run(
+            [path, "-c", _PROBE], env=dict(environment), capture_output=True, text=True, timeout=30, check=True
+        )
+        minor, library = ran.stdout.split()
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return False, f"{path}, which Spark would start, is no Python that runs: {error}"
+    if library == "-":
+        return False, f"{path}, which Spark would start, has no kinesis_efo: load() ends with DATA_SOURCE_NOT_FOUND"
+    if (minor, library) != here:
+        return False, f"{path} has Python {minor} and kinesis_efo {library}, the driver {here[0]} and {here[1]}"
+    return True, f"Python {minor} with kinesis_efo {library} ({path})"
 
 
 def java(environment: Mapping[str, str] = os.environ) -> Finding:

@@ -12,6 +12,7 @@ from kinesis_efo.hosts import is_every_address, is_loopback, parse_host
 from kinesis_efo.metrics.settings import MetricsSettings
 from kinesis_efo.options import readers as read
 from kinesis_efo.options.bounds import Bounds, ends, query_starts
+from kinesis_efo.options.elsewhere import SYSTEMS
 from kinesis_efo.options.settings import AwsSettings, Deaggregation, RetrySettings, Start
 from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
 from kinesis_efo.options.table import Given, Option, OptionTable, Refused
@@ -243,7 +244,12 @@ _HINTS: Final = (
         "fetchers_job",
     ),
 )
-_TABLE: Final = OptionTable("kinesis-efo", SourceOptions, (*SOURCE_OPTIONS, *_HINTS))
+_TABLE: Final = OptionTable(
+    "kinesis-efo",
+    SourceOptions,
+    (*SOURCE_OPTIONS, *_HINTS),
+    elsewhere=[(system.whose, system.source) for system in SYSTEMS],
+)
 
 
 def _contradictions(given: Given) -> Iterator[str]:

@@ -43,10 +43,10 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     """Set an event at SIGTERM or SIGINT, to this process or to Spark's JVM, or when the job's stop marker appears.
 
     A second signal to this process has its usual effect. Leaving the context restores the former handlers. Enter it on the main
-    thread.
+    thread. `job` does the rest as well: it stops the queries, and tells of failures.
 
     Args:
-        spark: A classic session, made by this process or by `spark-submit`.
+        spark: A session. With Spark Connect, only signals to this process count.
 
     ```python
     with stop_signals(spark) as stopping:
@@ -70,8 +70,9 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     threading.Thread(target=pass_on, name="kinesis-efo stop", daemon=True).start()
 
     before = {number: signal.signal(number, handle) for number in SIGNALS}
-    restore_jvm = _handle_in_jvm(spark, stopping.set)
-    end_watching = watch_marker(spark, stopping.set)
+    here = isinstance(spark, SparkSession)
+    restore_jvm = _handle_in_jvm(spark, stopping.set) if here else _nothing
+    end_watching = watch_marker(spark, stopping.set) if here else _nothing
     try:
         yield stopping
     finally:
@@ -102,9 +103,23 @@ def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: fl
             if query.awaitTermination(1):
                 return False
     except StreamingQueryException as error:
-        if not (_killed_by_signal(error) and stopping.wait(_SIGNAL_SECONDS)):
+        if not is_stop(error, stopping):
             raise
-        return _cut_short(query)
+        return True
+    stop_after_batch(query, patience=patience)
+    return True
+
+
+def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
+    """Stop a query between two micro-batches.
+
+    Args:
+        query: The running query.
+        patience: Seconds to wait for the end of the running micro-batch before it is cut short; a restart repeats it.
+
+    Raises:
+        StreamingQueryException: The query failed meanwhile.
+    """
     logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience
     running = _batch(query)
@@ -122,9 +137,25 @@ def await_stop(query: StreamingQuery, stopping: threading.Event, *, patience: fl
     if failure is not None:
         if not _killed_by_signal(failure):
             raise failure
-        return _cut_short(query)
+        _say_cut_short()
     logger.info("query %s stopped", query.runId)
+
+
+def is_stop(error: Exception, stopping: threading.Event) -> bool:
+    """Whether a query only failed because the signal that asks it to stop also ended a program that Hadoop ran for it.
+
+    Args:
+        error: The query's exception.
+        stopping: The event of `stop_signals`.
+    """
+    if not (_killed_by_signal(error) and stopping.wait(_SIGNAL_SECONDS)):
+        return False
+    _say_cut_short()
     return True
+
+
+def _nothing() -> None:
+    pass
 
 
 def _killed_by_signal(error: object) -> bool:
@@ -136,13 +167,10 @@ def _killed_by_signal(error: object) -> bool:
     return False
 
 
-def _cut_short(query: StreamingQuery) -> bool:
+def _say_cut_short() -> None:
     logger.warning(
-        "query %s stopped: the signal also ended a program that Hadoop ran for the micro-batch, which is cut short; a restart "
-        "repeats it",
-        query.runId,
+        "the signal also ended a program that Hadoop ran for the micro-batch, which is cut short; a restart repeats it"
     )
-    return True
 
 
 def _batch(query: StreamingQuery) -> int:

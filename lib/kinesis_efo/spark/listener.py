@@ -1,11 +1,13 @@
-"""A listener that logs, after each micro-batch, what was read and how far the shards lag.
+"""A listener that tells, after each micro-batch, what was read and how far the shards lag.
 
 It skips sources of other kinds: it knows this library's by the form of their offsets.
 """
 
 from __future__ import annotations
 
-import logging
+import ast
+import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +22,6 @@ from pyspark.sql.streaming.listener import (
 
 from kinesis_efo.positions import Offset, ShardKey
 from kinesis_efo.spark.lag import from_report, notes_directory, read_note
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +64,33 @@ class BatchProgress:
         )
 
 
+def _say(progress: BatchProgress) -> None:
+    sys.stderr.write(f"{progress}\n")
+    sys.stderr.flush()
+
+
 class LagListener(StreamingQueryListener):
-    """Logs each micro-batch of queries that read Kinesis, at level INFO.
+    """Tells of each micro-batch of queries that read Kinesis: one line on stderr, whatever logging the program has.
 
     Args:
-        then: Called with each micro-batch, for example to send it somewhere. It runs in Spark's listener thread: return soon.
+        then: Called with each micro-batch instead, to log it or to send it somewhere. It runs in Spark's listener thread: return soon.
 
     ```python
     spark.streams.addListener(LagListener())
+    spark.streams.addListener(LagListener(logging.getLogger("my job").info))
     ```
     """
 
-    def __init__(self, then: Callable[[BatchProgress], None] | None = None) -> None:
-        self._then = then
+    def __init__(self, then: Callable[[BatchProgress], object] | None = None) -> None:
+        self._then = then or _say
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Does nothing: Spark logs the start."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Logs the micro-batch and passes it on."""
+        """Passes the micro-batch on."""
         for progress in kinesis_progress(event.progress):
-            logger.info("%s", progress)
-            if self._then is not None:
-                self._then(progress)
+            self._then(progress)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Does nothing."""
@@ -100,7 +104,7 @@ def kinesis_progress(progress: Any) -> list[BatchProgress]:
     found = []
     for source in progress.sources:
         try:
-            end = Offset.from_json(source.endOffset or "")
+            end = Offset.from_json(_as_json(source.endOffset))
         except ValueError:
             continue
         # On Spark 4.0 `latestOffset` is an offset and not a report.
@@ -116,3 +120,9 @@ def kinesis_progress(progress: Any) -> list[BatchProgress]:
             )
         )
     return found
+
+
+def _as_json(offset: str | None) -> str:
+    """The JSON text of an offset. In a client of Spark Connect, 4.0 has Python's notation of it."""
+    text = offset or ""
+    return json.dumps(ast.literal_eval(text)) if text.startswith("{'") else text

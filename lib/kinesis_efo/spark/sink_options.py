@@ -9,6 +9,7 @@ from typing import Final
 from kinesis_efo.metrics import MetricsSettings
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.options import readers as read
+from kinesis_efo.options.elsewhere import SYSTEMS
 from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
 from kinesis_efo.options.table import Option, OptionTable
 from kinesis_efo.producer import ProducerSettings
@@ -91,4 +92,5 @@ _TABLE: Final = OptionTable(
     SINK_OPTIONS,
     # Spark passes these options of its own to sinks, too.
     ignored=("checkpointlocation", "queryname"),
+    elsewhere=[(system.whose, system.sink) for system in SYSTEMS],
 )

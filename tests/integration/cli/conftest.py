@@ -76,6 +76,9 @@ def aws(switched_aws: tuple[LocalAws, Switch], monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delenv(name)
     for name, value in aws.environment.items():
         monkeypatch.setenv(name, value)
+    # `doctor` looks at the Python that Spark would start from here.
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
     yield aws
     switch.faults = NoFaults()
 

@@ -146,7 +146,7 @@ def test_an_endpoint_out_of_reach_is_said_once(run: Run, world: Callable[..., Wo
     lines = _lines(found)
     assert found.code == 1
     assert url in lines["HTTP path"]["detail"]
-    assert set(lines) == {"credentials", "manifest", "HTTP path", "clock", "Spark", "Java"}
+    assert set(lines) == {"credentials", "manifest", "HTTP path", "clock", "Spark", "Spark's Python", "Java"}
 
 
 def test_a_wrong_manifest_is_one_line_of_several(run: Run, aws: Any) -> None:

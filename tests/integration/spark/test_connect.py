@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -129,6 +130,8 @@ def test_fetchers_come_and_go_with_their_query_which_outlives_its_client(
         query = client.start("first", w, tmp_path, options=options)
         query.wait_for_rows(put + 1)
         wait_until(lambda: len(server.fetchers()) == 2, 60, "two fetchers")
+        told = r"^query first, micro-batch \d+: [\d,]+ rows in .*; 4 shards, at most [\d,]+ ms behind"
+        wait_until(lambda: re.search(told, client.said(), re.MULTILINE), 30, "the lag, told by the client")
         query.stop()
         wait_until(lambda: not server.fetchers(), 30, "the end of all fetchers")
         query = client.start("second", w, tmp_path, options=options)

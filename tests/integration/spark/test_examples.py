@@ -40,6 +40,8 @@ def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Run:
                         query.stop()
 
         given = [f"{option}={value}" for option, value in arguments.items()]
+        # The session is that of other tests as well.
+        monkeypatch.setattr(SparkSession, "stop", lambda _session: None)
         monkeypatch.setattr(sys, "argv", [name, "startingPosition=TRIM_HORIZON", *given])
         watch = threading.Thread(target=stop_when_done)
         watch.start()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
+import sys
 from email.utils import formatdate
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo import __version__
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.operate import machine
 from kinesis_efo.operate.findings import Finding, Status
@@ -59,6 +62,56 @@ def test_spark() -> None:
     assert machine.spark(lambda _: "4.0.2").status is Status.PASSED
     assert machine.spark(lambda _: "3.5.6").status is Status.FAILED
     assert machine.spark(_missing).status is Status.UNKNOWN
+
+
+def _pythons(**environment: str) -> Finding:
+    (found,) = machine.pythons({"PATH": "", "PYTHONPATH": os.pathsep.join(sys.path), **environment}, lambda _: "4.3.0")
+    return found
+
+
+def test_the_python_that_spark_starts_is_this_one() -> None:
+    found = _pythons(PYSPARK_PYTHON=sys.executable)
+    assert (found.status, found.fix) == (Status.PASSED, "")
+    assert found.detail == f"Python 3.{sys.version_info.minor} with kinesis_efo {__version__} ({sys.executable})"
+
+
+def test_an_environment_that_is_not_activated_is_found(tmp_path: Path) -> None:
+    """Spark takes the first python3 of the PATH: here one without any package."""
+    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
+    found = _pythons(PATH=str(tmp_path))
+    assert found.status is Status.FAILED
+    assert found.detail == (
+        f"{tmp_path}/python3, which Spark would start, has no kinesis_efo: load() ends with DATA_SOURCE_NOT_FOUND"
+    )
+    assert f"set PYSPARK_PYTHON={sys.executable}" in found.fix
+    assert _pythons(PATH=str(tmp_path), PYSPARK_PYTHON=sys.executable).status is Status.PASSED
+    # Data sources are looked for with the driver's Python, tasks run with the other.
+    driver = _pythons(PATH=str(tmp_path), PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON="python3")
+    assert driver.detail == found.detail
+    workers = _pythons(PATH=str(tmp_path), PYSPARK_PYTHON="python3", PYSPARK_DRIVER_PYTHON=sys.executable)
+    assert workers.detail == found.detail
+
+
+def test_other_versions_than_the_drivers_are_found(tmp_path: Path) -> None:
+    (tmp_path / "python3").write_text("#!/bin/sh\necho 3.99 0.0.1\n")
+    (tmp_path / "python3").chmod(0o755)
+    found = _pythons(PATH=str(tmp_path))
+    assert found.status is Status.FAILED
+    assert found.detail == (
+        f"{tmp_path}/python3 has Python 3.99 and kinesis_efo 0.0.1, the driver 3.{sys.version_info.minor} and {__version__}"
+    )
+
+
+def test_programs_that_are_no_python_are_found(tmp_path: Path) -> None:
+    assert _pythons().detail == "'python3', which Spark would start, is not there"
+    assert "is not there" in _pythons(PYSPARK_PYTHON=str(tmp_path / "none")).detail
+    assert "is no Python that runs" in _pythons(PYSPARK_PYTHON="/bin/false").detail
+    assert "is no Python that runs" in _pythons(PYSPARK_PYTHON="/bin/true").detail
+
+
+def test_without_pyspark_there_is_nothing_to_say_of_its_pythons() -> None:
+    assert machine.pythons({}, _missing) == []
 
 
 def _java(home: Path, script: str) -> Finding:

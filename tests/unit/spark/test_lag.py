@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,12 +34,24 @@ def test_the_listener_reads_the_lag_from_sparks_progress() -> None:
     )
 
 
-def test_the_listener_hands_progress_on(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
+def test_the_listener_tells_where_no_logging_is_set_up(capfd: pytest.CaptureFixture[str]) -> None:
+    LagListener().onQueryProgress(SimpleNamespace(progress=progress(REPORT)))  # type: ignore[arg-type]
+    assert capfd.readouterr().err == (
+        "query archive, micro-batch 12: 5,000 rows in 1.2 s; 1 shards, at most 350 ms behind (orders:s0)\n"
+    )
+
+
+def test_the_listener_hands_progress_on_instead(capfd: pytest.CaptureFixture[str]) -> None:
     seen: list[Any] = []
     LagListener(seen.append).onQueryProgress(SimpleNamespace(progress=progress(REPORT, name=None)))  # type: ignore[arg-type]
-    assert [batch.rows for batch in seen] == [5000]
-    assert "query some-id, micro-batch 12" in caplog.text
+    assert [(batch.query, batch.rows) for batch in seen] == [("some-id", 5000)]
+    assert capfd.readouterr().err == ""
+
+
+def test_the_listener_knows_offsets_as_a_client_of_spark_connect_has_them() -> None:
+    """Spark 4.0 makes a dictionary of an offset's JSON, and a text of the dictionary."""
+    (found,) = kinesis_progress(progress(REPORT, str(json.loads(END.to_json()))))
+    assert (found.shards, found.millis_behind) == (1, {S0: 350, S1: 20})
 
 
 @pytest.mark.parametrize("end", [None, "", "7", "{}", '{"partition": 1}', '"topic"'])

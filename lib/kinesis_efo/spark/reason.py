@@ -1,0 +1,49 @@
+"""Finds this library's own message in an error of Spark, which wraps it in tracebacks of two languages."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_OURS: Final = re.compile(
+    # The message may have several lines: wrong options are one line each.
+    r"^[ \t]*(?:[\w.]*\.)?kinesis_efo\.[\w.]*\.(?P<message>\w+: .*(?:\n(?!\s|={3} ).+)*)",
+    re.MULTILINE,
+)
+_RAISED: Final = re.compile(
+    r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<message>\S.*(?:\n(?!\s|={3} ).+)*)",
+)
+_SQL_STATES: Final = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
+_END: Final = re.compile(r"\n\s*\n|\n\tat ")
+_NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\b|No module named 'kinesis_efo'")
+
+
+def own_message(error: BaseException) -> str | None:
+    """This library's message in an error, whole, with the name of the exception; None where there is none.
+
+    >>> own_message(ValueError("Traceback ...\\nkinesis_efo.errors.OptionsError: 'a' is wrong\\n'b' is, too\\n SQLSTATE: 38000"))
+    "OptionsError: 'a' is wrong\\n'b' is, too"
+    """
+    # An error that did not come through Spark has no line of a traceback in its text.
+    text = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    found = [match["message"] for match in _OURS.finditer(text)]
+    return _SQL_STATES.sub("", found[-1]) if found else None
+
+
+def reason(error: BaseException) -> str:
+    """What to tell the user of an error: this library's own message, else that of the program's exception, else Spark's first words.
+
+    >>> reason(RuntimeError("[PATH_NOT_FOUND] no path\\n\\nDriver stacktrace:\\n..."))
+    'RuntimeError: [PATH_NOT_FOUND] no path'
+    """
+    if own := own_message(error):
+        return own
+    text = str(error).strip()
+    if _NO_LIBRARY.search(text):
+        return (
+            "the Python that Spark starts has no kinesis_efo: activate the environment that has it, or set PYSPARK_PYTHON to its "
+            "Python, and unset PYSPARK_DRIVER_PYTHON; `kinesis-efo doctor` says which Python Spark would start"
+        )
+    if raised := _RAISED.findall(text):
+        return _SQL_STATES.sub("", raised[-1])
+    return f"{type(error).__name__}: {_END.split(text)[0]}".rstrip(": ")

@@ -1,0 +1,148 @@
+"""Makes the pages of the repository those of a site: a hook of mkdocs.yml.
+
+The pages stay as GitHub shows them. Where one links to a page of the site, so does the site; links to other files of the repository
+lead to its address, if pyproject.toml has one, or are only text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+import tomllib
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+OUTSIDE: Final = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "tests/SCENARIOS.md": "scenarios.md",
+}
+"""Pages outside of docs/, and what they are called on the site."""
+GROUPS: Final = {
+    "Reading": ("read_stream", "read"),
+    "Jobs": ("job", "stop_signals", "await_stop", "LagListener", "BatchProgress"),
+    "Writing without Spark": ("BlockingProducer", "Producer", "ProducerSettings", "ProducerMetrics"),
+    "Settings": ("AwsSettings", "MetricsSettings"),
+}
+"""The public names on the page of the Python API; exceptions follow."""
+_CODE: Final = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
+_LINK: Final = re.compile(r"\[((?:`[^`]*`|[^\[\]`])*)\]\(([^)\s]+)\)")
+
+
+def with_links_of_the_site(text: str, page: str, repository: str | None) -> str:
+    """A page whose links lead to pages of the site.
+
+    Args:
+        text: The page in Markdown.
+        page: Its path in the repository.
+        repository: The repository's address, if it has one.
+
+    >>> with_links_of_the_site("[a job](../README.md#a-job), [`jobs/`](../jobs), [tables](options.md)", "docs/cluster.md", None)
+    '[a job](index.md#a-job), `jobs/`, [tables](options.md)'
+    """
+
+    def replaced(link: re.Match[str]) -> str:
+        words, target = link.groups()
+        path, hash_, anchor = target.partition("#")
+        if not path or "://" in path:
+            return link[0]
+        found = os.path.normpath(PurePosixPath(page).parent / path)
+        if found in OUTSIDE or re.fullmatch(r"docs/[^/]+\.md", found):
+            return f"[{words}]({OUTSIDE.get(found, found.removeprefix('docs/'))}{hash_}{anchor})"
+        return f"[{words}]({repository}/blob/HEAD/{found})" if repository else words
+
+    parts = _CODE.split(text)
+    parts[::2] = [_LINK.sub(replaced, part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def with_indents_of_mkdocs(text: str) -> str:
+    """A page in whose lists further paragraphs, code and lists are indented by four spaces: GitHub takes two or three as well.
+
+    >>> with_indents_of_mkdocs("- One\\n  goes on.\\n  - Two\\n\\n  Three")
+    '- One\\n  goes on.\\n    - Two\\n\\n    Three'
+    """
+    parts = _CODE.split(text)
+    for number, part in enumerate(parts):
+        if number % 2 == 0:
+            parts[number] = re.sub(r"^ {2,3}(?=(?:[-*]|\d+\.) )", "    ", part, flags=re.MULTILINE)
+            # What follows a blank line: to the next one, or to the next item, which then wants a blank line, too.
+            parts[number] = re.sub(r"(?<=\n\n)(?: {2,3}\S.*\n?)+", _widened, parts[number])
+            parts[number] = re.sub(r"^(    .*\n)(?=(?:[-*]|\d+\.) )", r"\1\n", parts[number], flags=re.MULTILINE)
+        else:
+            parts[number] = _widened(part)
+    return "".join(parts)
+
+
+def _widened(block: str | re.Match[str]) -> str:
+    text = block if isinstance(block, str) else block[0]
+    indent = len(text) - len(text.lstrip(" "))
+    return textwrap.indent(text, " " * (4 - indent)) if indent in (2, 3) else text
+
+
+def anchor(heading: str, _separator: str) -> str:
+    """The anchor of a heading, as GitHub makes it.
+
+    >>> anchor("Fetching or Spark?", "-")
+    'fetching-or-spark'
+    """
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def python_api() -> str:
+    """The page of the Python API: every public name, for mkdocstrings."""
+    lines = ["# Python API", "", "What `import kinesis_efo` gives; [what you can rely on](versioning.md).", ""]
+    for title, names in GROUPS.items():
+        lines += [f"## {title}", "", *(line for name in names for line in (f"::: kinesis_efo.{name}", ""))]
+    errors = ROOT / "lib" / "kinesis_efo" / "errors.py"
+    names = re.findall(r"^class (\w+)", errors.read_text(), re.MULTILINE)
+    lines += ["## Exceptions", "", "[The runbook](runbook.md) says what to do about each.", ""]
+    lines += [line for name in names for line in (f"::: kinesis_efo.{name}", "")]
+    return "\n".join(lines)
+
+
+def examples() -> str:
+    """The page of the programs to copy."""
+    lines = ["# Programs to copy", ""]
+    for path in [*sorted((ROOT / "examples").glob("*.py")), ROOT / "jobs" / "archive.py"]:
+        lines += [f"## {path.relative_to(ROOT)}", "", "```python", path.read_text().rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def _repository() -> str | None:
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    address: str | None = project.get("urls", {}).get("Repository")
+    return address
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Called by MkDocs."""
+    config.repo_url = _repository()
+    config.mdx_configs["toc"]["slugify"] = anchor
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Called by MkDocs: adds the pages that are not in docs/."""
+    from mkdocs.structure.files import File
+
+    texts = {name: (ROOT / path).read_text() for path, name in OUTSIDE.items()}
+    for name, text in {**texts, "python.md": python_api(), "examples.md": examples()}.items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
+    """Called by MkDocs with each page."""
+    name = page.file.src_uri
+    path = next((path for path, other in OUTSIDE.items() if other == name), f"docs/{name}")
+    return with_indents_of_mkdocs(with_links_of_the_site(markdown, path, config.repo_url))

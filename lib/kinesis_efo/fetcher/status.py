@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import ssl
 import zlib
-from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.kinesis.stats import SubscriptionStats
-from kinesis_efo.leases.lag import Lag
 from kinesis_efo.positions import ShardKey
+
+if TYPE_CHECKING:
+    from kinesis_efo.kinesis.stats import SubscriptionStats
 
 STATUS: Final = "status"
 """The action that tells how a run reads its shards."""
@@ -84,24 +84,6 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
         1700
         """
         return None if self.behind is None else self.behind + round(1000 * (self.waiting or 0.0))
-
-
-def summed_up(shards: Iterable[ShardStatus], at: int | None = None) -> Lag:
-    """How far a run is behind in a stream, for the run's row.
-
-    Args:
-        shards: The stream's shards.
-        at: The time, epoch milliseconds.
-
-    >>> summed_up([
-    ...     ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0), ShardStatus("orders", "s-2", "AFTER:7", 5_000, 10, 1.5, 200)
-    ... ])
-    Lag(shards=2, buffered=5000, millis_behind=1700, shard='s-2', records=10, at=None)
-    """
-    known = list(shards)
-    behind = [(each.millis, each.shard) for each in known if each.millis is not None]
-    worst, shard = max(behind, default=(None, None))
-    return Lag(len(known), sum(each.buffered for each in known), worst, shard, sum(each.records for each in known), at)
 
 
 class StatusRequest(msgspec.Struct, frozen=True):

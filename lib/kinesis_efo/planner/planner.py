@@ -17,7 +17,7 @@ from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError, LeaseLostError
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.messages import PollReply, ShardProgress
-from kinesis_efo.fetcher.status import ShardStatus, summed_up
+from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.leases.checkpoints import Checkpoints, Pace
 from kinesis_efo.leases.lag import Lag
@@ -27,6 +27,7 @@ from kinesis_efo.leases.run import RunLease
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.options import Bounds
 from kinesis_efo.planner.ending import Ends
+from kinesis_efo.planner.lag import summed_up
 from kinesis_efo.positions import SHARD_END, LastRecord, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)

@@ -91,9 +91,11 @@ def _totals(view: View) -> list[Text]:
 def _shards(view: View, shape: Shape, width: int, room: int) -> tuple[Table, list[ShardPulse]]:
     """The table of as many shards as there is room for, and those that are left out."""
     shown, left = view.shards[:room], list(view.shards[room:])
-    columns = list(_COLUMNS)
-    if len(view.streams) == 1:
-        columns = [each for each in columns if each.title != "stream"]
+    needless = {
+        "stream": len(view.streams) == 1,
+        "fetcher": not any(each.status.fetcher for each in view.shards),
+    }
+    columns = [each for each in _COLUMNS if not needless.get(each.title)]
     cells = {each.title: [each.cell(shard, shape) for shard in shown] for each in columns}
     while _needed(columns, cells) > width and (spare := max(columns, key=lambda each: each.spare)).spare:
         columns.remove(spare)

@@ -6,6 +6,7 @@ The SDK itself handles `AWS_ENDPOINT_URL*`, profiles, web identities and instanc
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import cache, lru_cache
 from pathlib import Path
@@ -32,6 +33,13 @@ CONTROL_CONFIG: dict[str, Any] = {
     "read_timeout": 30,
 }
 """Configuration for control calls, which the SDK retries. Subscriptions retry by themselves."""
+
+INTERACTIVE_CONFIG: dict[str, Any] = {
+    "retries": {"mode": "standard", "total_max_attempts": 2},
+    "connect_timeout": 2,
+    "read_timeout": 5,
+}
+"""Configuration for single calls while a person waits."""
 
 
 _loader = cache(botocore.loaders.create_loader)
@@ -74,39 +82,53 @@ class SyncClients:
     Args:
         settings: Region, endpoint and role.
         region: Used where the settings name none; without it, the SDK's own configuration.
+        config: Timeouts and retries.
     """
 
-    def __init__(self, settings: AwsSettings, region: str | None = None) -> None:
+    def __init__(
+        self, settings: AwsSettings, region: str | None = None, config: Mapping[str, Any] | None = None
+    ) -> None:
         self._settings = settings
-        core = with_shared_loader(botocore.session.Session())
-        if settings.role_arn:
-            base = with_shared_loader(botocore.session.Session())
-            fetcher = AssumeRoleCredentialFetcher(
-                lambda service, **kwargs: base.create_client(
-                    service, region_name=settings.region or region, endpoint_url=settings.endpoint_url, **kwargs
-                ),
-                _required(base.get_credentials(), settings.role_arn),
-                settings.role_arn,
-                extra_args=_assume_role_arguments(settings),
-            )
-            core._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
-        self._core = core
-        self._region = settings.region or region or core.get_config_variable("region")
+        self._config = config or CONTROL_CONFIG
+        self._core = with_shared_loader(botocore.session.Session())
+        self._region: str | None = settings.region or region or self._core.get_config_variable("region")
+        self._assumes = bool(settings.role_arn)
+
+    @property
+    def region(self) -> str | None:
+        """The region of the clients; None where nobody names one."""
+        return self._region
 
     def client(self, service_name: str, /) -> Any:
         """Make a client. The caller closes it.
 
         Raises:
-            ConfigurationError: There is no region.
+            ConfigurationError: There is no region, or there are no credentials to assume the role with.
         """
         if self._region is None:
             raise ConfigurationError(
                 f"no AWS region for {service_name}: set kinesis-efo option 'region' or the environment's AWS_REGION"
             )
-        config = botocore.config.Config(**CONTROL_CONFIG)
+        if self._assumes:
+            self._assume()
+        config = botocore.config.Config(**self._config)
         return self._core.create_client(
             service_name, region_name=self._region, endpoint_url=self._settings.endpoint_url, config=config
         )
+
+    def _assume(self) -> None:
+        """Let the session take its credentials from the role. Not before they are needed: a manifest may be a file."""
+        base = with_shared_loader(botocore.session.Session())
+        fetcher = AssumeRoleCredentialFetcher(
+            lambda service, **kwargs: base.create_client(
+                service, region_name=self._region, endpoint_url=self._settings.endpoint_url, **kwargs
+            ),
+            _required(base.get_credentials(), self._settings.role_arn or ""),
+            self._settings.role_arn,
+            extra_args=_assume_role_arguments(self._settings),
+        )
+        self._core._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+        self._assumes = False
 
 
 class AsyncClients:
@@ -138,6 +160,16 @@ class AsyncClients:
                 session._credentials = AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
             self._session = session
         return self._session
+
+    async def credentials(self) -> Any:
+        """Credentials that are valid now, of the role if there is one; None where there are none.
+
+        Raises:
+            ConfigurationError: There are no credentials to assume the role with.
+            BotoCoreError, ClientError: Whoever gives credentials refuses.
+        """
+        found = await (await self._ready()).get_credentials()
+        return None if found is None else await found.get_frozen_credentials()
 
     async def open(self, service: str, config: AioConfig | None = None) -> AbstractAsyncContextManager[Any]:
         """Make a client for a service, as an async context manager.

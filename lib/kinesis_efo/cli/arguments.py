@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from kinesis_efo.aws import SyncClients
+from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
 from kinesis_efo.cli.completion import manifest_files, stream_names
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.manifest import Manifest, load_manifest
@@ -133,4 +133,4 @@ def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> M
     Raises:
         ManifestError: It cannot be loaded or is not valid, or lacks a stream.
     """
-    return load_manifest(location, SyncClients(aws)).select(streams)
+    return load_manifest(location, SyncClients(aws, config=INTERACTIVE_CONFIG)).select(streams)

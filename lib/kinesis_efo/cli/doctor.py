@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from kinesis_efo.aws import SyncClients
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.findings import Details, report
 from kinesis_efo.cli.measuring import Measuring, measure, measuring, refuse_live_readers
@@ -20,6 +21,7 @@ from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.operate import checkup, lease_checkup, machine
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.findings import Finding, Status
+from kinesis_efo.operate.obstacles import no_region, obstacles
 from kinesis_efo.operate.restart import restart
 from kinesis_efo.options import AwsSettings
 
@@ -73,46 +75,69 @@ async def _examine(
     polling: bool,
     anyway: bool,
 ) -> tuple[list[Finding], Details | None]:
-    clock = SystemClock()
     programs = [machine.spark(), machine.java()]
+    manifest, wrong = await _loaded(location, aws, streams) if "://" not in location else (None, None)
+    region = aws.region or (manifest.region if manifest is not None else SyncClients(aws).region)
+    if region is None:
+        return [wrong or no_region(location), *programs], None
+    async with Access(aws, region) as access:
+        found = await obstacles(access)
+        if manifest is None and wrong is None and not found:
+            manifest, wrong = await _loaded(location, aws, streams)
+        if found:
+            read = wrong if manifest is None else _read(manifest)
+            return [*found, *([read] if read else []), *programs], None
+        if manifest is None:
+            assert wrong is not None
+            path = await machine.path_and_clock(access, SystemClock())
+            return [await machine.identity(access), wrong, *path, *programs], None
+    async with Access(aws, manifest.region) as access:
+        findings, details = await _checked(access, manifest, wanted, checkpoint, polling=polling, anyway=anyway)
+    return [*findings, *programs], details
+
+
+async def _loaded(location: str, aws: AwsSettings, streams: list[str] | None) -> tuple[Manifest | None, Finding | None]:
+    """The manifest, or why it cannot be loaded."""
     try:
         # In a thread: loading credentials and the manifest blocks.
-        manifest = await asyncio.to_thread(arguments.load, location, aws, streams)
+        return await asyncio.to_thread(arguments.load, location, aws, streams), None
     except ManifestError as error:
-        failed = Finding("manifest", Status.FAILED, str(error), "give the right location, or deploy the environment")
-        if aws.region is None:
-            return [failed, *programs], None
-        async with Access(aws, aws.region) as access:
-            path = await machine.path_and_clock(access, clock)
-            return [await machine.identity(access), failed, *path, *programs], None
+        fix = "give the right location, or deploy the environment"
+        return None, Finding("manifest", Status.FAILED, str(error), fix)
+
+
+def _read(manifest: Manifest) -> Finding:
     count = output.count(len(manifest.streams), "stream")
     summary = f"application {manifest.application}, {count}, region {manifest.region}"
+    return Finding("manifest", Status.PASSED, f"{manifest.source}: {summary}")
+
+
+async def _checked(
+    access: Access, manifest: Manifest, wanted: Measuring | None, checkpoint: str | None, *, polling: bool, anyway: bool
+) -> tuple[list[Finding], Details | None]:
+    """The findings where AWS can be reached."""
+    clock = SystemClock()
     details: Details | None = None
-    async with Access(aws, manifest.region) as access:
-        findings = [
-            await machine.identity(access),
-            Finding("manifest", Status.PASSED, f"{manifest.source}: {summary}"),
-            *await machine.path_and_clock(access, clock),
-        ]
-        # Without a path to AWS, every other check would only repeat that.
-        if not any(each.status is Status.FAILED and each.subject == machine.PATH for each in findings):
-            first = next(iter(manifest.streams.values()))
-            if wanted is not None:
-                await refuse_live_readers(access, manifest, first, wanted, clock)
-            measured = None if wanted is None else first
-            findings += await (
-                _polled(access, manifest) if polling else _fanned_out(access, manifest, measured, anyway)
-            )
-            findings += [
-                await lease_checkup.lease_table(access, manifest),
-                await lease_checkup.lease_writes(access, manifest),
-            ]
-            if checkpoint is not None:
-                findings += await restart(access, manifest, checkpoint, clock)
-            if wanted is not None:
-                subscribed, details = await measure(access, first, wanted, clock)
-                findings += subscribed
-    return [*findings, *programs], details
+    findings = [
+        await machine.identity(access),
+        _read(manifest),
+        *await machine.path_and_clock(access, clock),
+    ]
+    # Without a path to AWS, every other check would only repeat that.
+    if any(each.status is Status.FAILED and each.subject == machine.PATH for each in findings):
+        return findings, None
+    first = next(iter(manifest.streams.values()))
+    if wanted is not None:
+        await refuse_live_readers(access, manifest, first, wanted, clock)
+    measured = None if wanted is None else first
+    findings += await (_polled(access, manifest) if polling else _fanned_out(access, manifest, measured, anyway))
+    findings += [await lease_checkup.lease_table(access, manifest), await lease_checkup.lease_writes(access, manifest)]
+    if checkpoint is not None:
+        findings += await restart(access, manifest, checkpoint, clock)
+    if wanted is not None:
+        subscribed, details = await measure(access, first, wanted, clock)
+        findings += subscribed
+    return findings, details
 
 
 async def _polled(access: Access, manifest: Manifest) -> list[Finding]:

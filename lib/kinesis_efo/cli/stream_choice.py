@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kinesis_efo.aws import SyncClients
+from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
 from kinesis_efo.aws_errors import Cause, cause_of, describe
 from kinesis_efo.cli import arguments
 from kinesis_efo.errors import ConfigurationError, StreamError, StreamNotFoundError
@@ -75,7 +75,7 @@ def _known(manifest: Manifest, stream: str) -> StreamRef | None:
 def _look_up(aws: AwsSettings, name: str, manifest: Manifest | None) -> str:
     region = manifest.region if manifest else None
     try:
-        with closing(SyncClients(aws, region).client("kinesis")) as client:
+        with closing(SyncClients(aws, region, INTERACTIVE_CONFIG).client("kinesis")) as client:
             return str(client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"])
     except (ClientError, BotoCoreError) as error:
         if cause_of(error) is Cause.MISSING:

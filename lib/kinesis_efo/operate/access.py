@@ -48,6 +48,10 @@ class Access:
                 self._opened[service] = await self._stack.enter_async_context(context)
         return self._opened[service]
 
+    async def credentials(self) -> Any:
+        """See `AsyncClients`."""
+        return await self._clients.credentials()
+
     async def open(self, service: str, config: AioConfig) -> AbstractAsyncContextManager[Any]:
         """Make a client of its own, with connections that nobody else uses, as an async context manager.
 

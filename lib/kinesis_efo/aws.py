@@ -8,9 +8,9 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import botocore.config
 import botocore.loaders
@@ -21,6 +21,7 @@ from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 from botocore.httpsession import create_urllib3_context, get_cert_path
+from botocore.parsers import ResponseParserError
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
@@ -54,6 +55,31 @@ def with_shared_loader(session: SessionT) -> SessionT:
     return session
 
 
+_HTML: Final = (b"<!doctype html", b"<html")
+
+
+def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+    """Raise an error about an HTML page, which the SDK would take for an answer without content."""
+    if operation_model.has_streaming_output and not operation_model.has_event_stream_output:
+        return  # an object in S3 may well be one
+    body, status = response_dict["body"], response_dict["status_code"]
+    begins = body[:100].strip().lower().startswith(_HTML) if isinstance(body, bytes) else False
+    if not begins and "text/html" not in response_dict["headers"].get("content-type", ""):
+        return
+    if status >= 500:
+        response_dict["body"] = b""  # the SDK tries again, and then names the status without the page
+        return
+    raise ResponseParserError(
+        f"{operation_model.name} was answered with an HTML page (HTTP status {status}), which AWS does not send: "
+        "a captive portal or a proxy is in between. Sign in to the network, or correct the proxy or the endpoint"
+    )
+
+
+def _prepared(session: SessionT) -> SessionT:
+    session.register("before-parse", _refuse_html)
+    return with_shared_loader(session)
+
+
 class HttpSession(AIOHTTPSession):  # type: ignore[misc]
     """aiobotocore's HTTP session, with one TLS context for all sessions of this process that trust the same authorities.
 
@@ -79,6 +105,8 @@ def _verifying(authorities: str, _modified: int) -> ssl.SSLContext:
 class SyncClients:
     """Makes botocore clients (boto3's are the same), for calls made once, such as loading the manifest.
 
+    It looks for configuration and credentials when the first client is made: a manifest in a file needs none.
+
     Args:
         settings: Region, endpoint and role.
         region: Used where the settings name none; without it, the SDK's own configuration.
@@ -90,14 +118,20 @@ class SyncClients:
     ) -> None:
         self._settings = settings
         self._config = config or CONTROL_CONFIG
-        self._core = with_shared_loader(botocore.session.Session())
-        self._region: str | None = settings.region or region or self._core.get_config_variable("region")
-        self._assumes = bool(settings.role_arn)
+        self._given_region = settings.region or region
 
-    @property
+    @cached_property
     def region(self) -> str | None:
-        """The region of the clients; None where nobody names one."""
-        return self._region
+        """The region of the clients; None where nobody names one.
+
+        Raises:
+            ProfileNotFound: The SDK is told to use a profile that does not exist; botocore's exception.
+        """
+        return self._given_region or self._core.get_config_variable("region")
+
+    @cached_property
+    def _core(self) -> botocore.session.Session:
+        return _prepared(botocore.session.Session())
 
     def client(self, service_name: str, /) -> Any:
         """Make a client. The caller closes it.
@@ -105,30 +139,30 @@ class SyncClients:
         Raises:
             ConfigurationError: There is no region, or there are no credentials to assume the role with.
         """
-        if self._region is None:
+        if self.region is None:
             raise ConfigurationError(
                 f"no AWS region for {service_name}: set kinesis-efo option 'region' or the environment's AWS_REGION"
             )
-        if self._assumes:
-            self._assume()
         config = botocore.config.Config(**self._config)
-        return self._core.create_client(
-            service_name, region_name=self._region, endpoint_url=self._settings.endpoint_url, config=config
+        return self._session.create_client(
+            service_name, region_name=self.region, endpoint_url=self._settings.endpoint_url, config=config
         )
 
-    def _assume(self) -> None:
-        """Let the session take its credentials from the role. Not before they are needed: a manifest may be a file."""
-        base = with_shared_loader(botocore.session.Session())
-        fetcher = AssumeRoleCredentialFetcher(
-            lambda service, **kwargs: base.create_client(
-                service, region_name=self._region, endpoint_url=self._settings.endpoint_url, **kwargs
-            ),
-            _required(base.get_credentials(), self._settings.role_arn or ""),
-            self._settings.role_arn,
-            extra_args=_assume_role_arguments(self._settings),
-        )
-        self._core._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
-        self._assumes = False
+    @cached_property
+    def _session(self) -> botocore.session.Session:
+        """The session, with the role's credentials if there is one."""
+        if self._settings.role_arn:
+            base = _prepared(botocore.session.Session())
+            fetcher = AssumeRoleCredentialFetcher(
+                lambda service, **kwargs: base.create_client(
+                    service, region_name=self.region, endpoint_url=self._settings.endpoint_url, **kwargs
+                ),
+                _required(base.get_credentials(), self._settings.role_arn),
+                self._settings.role_arn,
+                extra_args=_assume_role_arguments(self._settings),
+            )
+            self._core._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+        return self._core
 
 
 class AsyncClients:
@@ -146,9 +180,9 @@ class AsyncClients:
 
     async def _ready(self) -> AioSession:
         if self._session is None:
-            session = with_shared_loader(AioSession())
+            session = _prepared(AioSession())
             if self._settings.role_arn:
-                base = with_shared_loader(AioSession())
+                base = _prepared(AioSession())
                 fetcher = AioAssumeRoleCredentialFetcher(
                     lambda service, **kwargs: base.create_client(
                         service, region_name=self._region, endpoint_url=self._settings.endpoint_url, **kwargs

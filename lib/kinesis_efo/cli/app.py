@@ -132,7 +132,7 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. An error of this library becomes one message on stderr and exit code 1.
+    """Run the command line. An error of this library, or of a call to AWS, becomes one message on stderr and exit code 1.
 
     Args:
         arguments: Arguments without the program's name; None for those of this process.
@@ -142,3 +142,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KinesisEfoError as error:
         typer.echo(f"kinesis-efo: {error}", err=True)
         sys.exit(1)
+    except Exception as error:
+        if (text := _of_aws(error)) is None:
+            raise  # a bug: its traceback is of use
+        typer.echo(f"kinesis-efo: {text}", err=True)
+        sys.exit(1)
+
+
+def _of_aws(error: Exception) -> str | None:
+    """What is wrong, and what to do, where a call to AWS failed that no command explains; None for any other error."""
+    from kinesis_efo.aws_errors import CALL_ERRORS, describe
+    from kinesis_efo.operate.findings import failed_call
+
+    if not isinstance(error, CALL_ERRORS):
+        return None
+    action = f"the call {error.operation_name}" if hasattr(error, "operation_name") else "the call"
+    return f"{describe(error)}; {failed_call('', error, action).fix}"

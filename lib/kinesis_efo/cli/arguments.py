@@ -9,8 +9,9 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import typer
 
 from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
+from kinesis_efo.aws_errors import describe, is_foreign
 from kinesis_efo.cli.completion import manifest_files, stream_names
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import ConfigurationError, ManifestError
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.units import parse_duration
@@ -133,4 +134,11 @@ def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> M
     Raises:
         ManifestError: It cannot be loaded or is not valid, or lacks a stream.
     """
-    return load_manifest(location, SyncClients(aws, config=INTERACTIVE_CONFIG)).select(streams)
+    try:
+        found = load_manifest(location, SyncClients(aws, config=INTERACTIVE_CONFIG))
+    except ManifestError as error:
+        cause = error.__cause__
+        if isinstance(cause, Exception) and is_foreign(cause):
+            raise ManifestError(f"manifest {location} cannot be loaded: {describe(cause)}") from cause
+        raise
+    return found.select(streams)

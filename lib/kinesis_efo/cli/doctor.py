@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from kinesis_efo.aws import SyncClients
+from kinesis_efo.aws_errors import CALL_ERRORS
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.findings import Details, report
 from kinesis_efo.cli.measuring import Measuring, measure, measuring, refuse_live_readers
@@ -20,7 +21,7 @@ from kinesis_efo.errors import ConfigurationError, LeaseError, ManifestError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.operate import checkup, lease_checkup, machine
 from kinesis_efo.operate.access import Access
-from kinesis_efo.operate.findings import Finding, Status
+from kinesis_efo.operate.findings import Finding, Status, failed_call
 from kinesis_efo.operate.obstacles import no_region, obstacles
 from kinesis_efo.operate.restart import restart
 from kinesis_efo.options import AwsSettings
@@ -77,7 +78,10 @@ async def _examine(
 ) -> tuple[list[Finding], Details | None]:
     programs = [machine.spark(), machine.java()]
     manifest, wrong = await _loaded(location, aws, streams) if "://" not in location else (None, None)
-    region = aws.region or (manifest.region if manifest is not None else SyncClients(aws).region)
+    try:
+        region = aws.region or (manifest.region if manifest is not None else SyncClients(aws).region)
+    except CALL_ERRORS as error:  # a profile that does not exist
+        return [failed_call(machine.CREDENTIALS, error, ""), *programs], None
     if region is None:
         return [wrong or no_region(location), *programs], None
     async with Access(aws, region) as access:

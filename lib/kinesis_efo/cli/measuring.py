@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
-from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kinesis_efo.aws_errors import describe
+from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.findings import Details
 from kinesis_efo.cli.lease_access import TimeoutOption
@@ -134,7 +133,7 @@ async def measure(
         found = await measured(access, ref, over_aws(access), wanted.seconds, clock, tell=status.show)
     except CheckFailed as outcome:
         return [Finding(subject, outcome.status, outcome.detail, outcome.fix)], None
-    except (ClientError, BotoCoreError, OSError) as error:
+    except CALL_ERRORS as error:
         return [failed_call(subject, error, "kinesis:ListShards")], None
     finally:
         status.clear()

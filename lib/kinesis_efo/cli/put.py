@@ -49,6 +49,9 @@ def put(
     skip_refused: Annotated[
         bool, typer.Option("--skip-refused", help="Skip records that can never be written, and exit with code 1.")
     ] = False,
+    retry_timeout: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long writing may fail, without any progress, before it ends.")
+    ] = "1m",
     as_json: output.JsonFlag = False,
 ) -> None:
     """Write each line, or each file, as one record. Without a key, records are spread over the shards.
@@ -59,8 +62,11 @@ def put(
         raise ConfigurationError("--key and --key-field exclude each other: give one of them")
     if whole and not files:
         raise ConfigurationError("--whole needs files: name at least one")
+    patience = arguments.seconds("--retry-timeout", retry_timeout)
     chosen = choose(aws, stream, manifest)
-    settings = ProducerSettings(ordered=ordered, aggregate=aggregate, fail_on_error=not skip_refused)
+    settings = ProducerSettings(
+        ordered=ordered, aggregate=aggregate, fail_on_error=not skip_refused, retry_timeout=patience
+    )
     pieces = _whole_files(files or []) if whole else _lines(files or [])
     in_region = replace(aws, region=aws.region or chosen.region)
     producer = BlockingProducer(chosen.ref.stream_arn, settings=settings, aws=in_region)

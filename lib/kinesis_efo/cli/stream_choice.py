@@ -6,10 +6,8 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
-from kinesis_efo.aws_errors import Cause, cause_of, describe
+from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, describe
 from kinesis_efo.cli import arguments
 from kinesis_efo.errors import ConfigurationError, StreamError, StreamNotFoundError
 from kinesis_efo.manifest import Manifest, StreamRef, arn_faults
@@ -77,7 +75,7 @@ def _look_up(aws: AwsSettings, name: str, manifest: Manifest | None) -> str:
     try:
         with closing(SyncClients(aws, region, INTERACTIVE_CONFIG).client("kinesis")) as client:
             return str(client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"])
-    except (ClientError, BotoCoreError) as error:
+    except CALL_ERRORS as error:
         if cause_of(error) is Cause.MISSING:
             known = f"; the manifest {manifest.source} has {', '.join(sorted(manifest.streams))}" if manifest else ""
             raise StreamNotFoundError(f"there is no stream {name!r} in this account and region{known}") from error

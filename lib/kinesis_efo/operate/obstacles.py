@@ -7,12 +7,12 @@ from typing import Final
 
 from aiobotocore.config import AioConfig
 from botocore import UNSIGNED
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
-from kinesis_efo.aws_errors import Cause, cause_of, describe
+from kinesis_efo.aws_errors import CALL_ERRORS, describe, is_foreign
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.operate.access import Access
-from kinesis_efo.operate.findings import Finding, Status, failed_call
+from kinesis_efo.operate.findings import LOG_IN, Finding, Status, failed_call
 from kinesis_efo.operate.machine import CREDENTIALS, PATH
 
 PATIENCE: Final = 4.0
@@ -24,10 +24,6 @@ _ONCE: Final = AioConfig(
     connect_timeout=2,
     read_timeout=3,
     retries={"mode": "standard", "total_max_attempts": 1},
-)
-
-_LOG_IN: Final = (
-    "log in (such as `aws sso login`), set AWS_PROFILE or AWS_ACCESS_KEY_ID, or run where the host has a role"
 )
 
 
@@ -62,32 +58,30 @@ async def _credentials(access: Access) -> Finding | None:
         # A program that asks a person for a code may take its time. Where nothing answers, the way to Kinesis is missing, too.
         return None
     except ConfigurationError as error:
-        return Finding(CREDENTIALS, Status.FAILED, str(error), _LOG_IN)
-    except (ClientError, BotoCoreError, OSError) as error:
-        if cause_of(error) is Cause.NO_CREDENTIALS:
-            return Finding(CREDENTIALS, Status.FAILED, describe(error), _LOG_IN)
+        return Finding(CREDENTIALS, Status.FAILED, str(error), LOG_IN)
+    except CALL_ERRORS as error:
         outcome = failed_call(CREDENTIALS, error, "sts:AssumeRole")
         return outcome if outcome.status is Status.FAILED else None
     if found is not None:
         return None
     tried = "neither the environment, nor a profile, nor this host's role has any"
-    return Finding(CREDENTIALS, Status.FAILED, f"there are no AWS credentials: {tried}", _LOG_IN)
+    return Finding(CREDENTIALS, Status.FAILED, f"there are no AWS credentials: {tried}", LOG_IN)
 
 
 async def _path(access: Access) -> Finding | None:
     try:
         opening = await access.open("kinesis", _ONCE)
-    except ConfigurationError:
+    except (ConfigurationError, *CALL_ERRORS):
         return None  # the credentials' finding says it
     async with opening as kinesis:
         endpoint = kinesis.meta.endpoint_url
         try:
             await asyncio.wait_for(kinesis.list_streams(Limit=1), PATIENCE)
-        except ClientError:
-            return None
+        except ClientError as error:
+            return _no_path(f"{endpoint}: {describe(error)}") if is_foreign(error) else None
         except TimeoutError:
             return _no_path(f"{endpoint} does not answer within {PATIENCE:.0f} s")
-        except (BotoCoreError, OSError) as error:
+        except CALL_ERRORS as error:
             return _no_path(f"{endpoint}: {describe(error)}")
     return None
 

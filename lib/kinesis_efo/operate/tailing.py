@@ -24,6 +24,7 @@ from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, subscription_config
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.operate.access import CONFIG
 from kinesis_efo.options import AwsSettings, RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
@@ -190,7 +191,7 @@ async def stream_access(
     """
     clients = AsyncClients(aws, region)
     config = AioConfig(**(POLLING_CONFIG if ref.polled else subscription_config()), max_pool_connections=_MOST_SHARDS)
-    async with await clients.open("kinesis") as control, await clients.open("kinesis", config) as reader:
+    async with await clients.open("kinesis", CONFIG) as control, await clients.open("kinesis", config) as reader:
         transport: Transport = PollingTransport(reader, clock, POLLING_SECONDS) if ref.polled else BotoTransport(reader)
         yield Stream(
             ref,

@@ -18,6 +18,7 @@ from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.lease_access import Leases, TimeoutOption, opened
 from kinesis_efo.cli.lease_runs import STATE_STYLES, lag_data, runs_table
 from kinesis_efo.clock import SystemClock
+from kinesis_efo.errors import StreamError
 from kinesis_efo.kinesis.topology import Topology, explained, identified
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
@@ -25,6 +26,7 @@ from kinesis_efo.leases.store import Scan
 from kinesis_efo.leases.strays import strays
 from kinesis_efo.leases.watch import watch
 from kinesis_efo.operate import lag as lagging
+from kinesis_efo.operate.each_stream import of_each
 from kinesis_efo.operate.lag import ShardLag, Sightings, State
 from kinesis_efo.options import AwsSettings
 
@@ -40,6 +42,7 @@ class _Report:
     shards: Sequence[ShardLag]
     reported: dict[str, int]
     remarks: Sequence[str]
+    missing: Mapping[str, StreamError]
 
 
 @arguments.with_aws
@@ -79,7 +82,8 @@ def lag(
 ) -> None:
     """Show how far each shard is behind: position, unread records and seconds, its owner, and whether it moves.
 
-    Watches the owners for some seconds to see who is alive. With --json and --watch, each look is one line.
+    Watches the owners for some seconds to see who is alive. With --json and --watch, each look is one line. Exit code 5 if some
+    streams could not be asked for: the others are shown.
     """
     timeout, pause = arguments.seconds("--lease-timeout", lease_timeout), arguments.seconds("--interval", interval)
     threshold = None if above is None else arguments.seconds("--fail-above", above)
@@ -97,6 +101,8 @@ def lag(
     if threshold is not None and not _within(reports, threshold):
         output.remark(f"kinesis-efo: more than {above} behind, or not known to be less")
         raise output.stop(output.ExitCode.BEHIND)
+    if any(report.missing for report in reports):
+        raise output.stop(output.ExitCode.INCOMPLETE)
 
 
 class _Look:
@@ -130,8 +136,11 @@ class _Look:
         topology = Topology(await access.client("kinesis"))
         rows: list[ShardLag] = []
         runs = application.runs(scan)
-        for name, ref in manifest.streams.items():
-            shards = await explained(topology.shards(ref.stream_arn), ref, manifest.source)
+        listed = await of_each(
+            manifest.streams, lambda ref: explained(topology.shards(ref.stream_arn), ref, manifest.source)
+        )
+        for name, shards in listed.found.items():
+            ref = manifest.streams[name]
             of_stream = lagging.by_shard(scan.leases, application.keys, name)
             present = self._identities[name] = self._identities.get(name) or await identified(topology, ref.stream_arn)
             if what := strays(of_stream.values(), present):
@@ -145,7 +154,8 @@ class _Look:
         now = self._clock.monotonic()
         states = {name: self._sightings.state(run, run, now) for name, run in runs.items()}
         remarks += [*reasons, *more]
-        return _Report(manifest.application, self._clock.time(), runs, states, rows, reported, remarks)
+        remarks += [f"not shown: {error}" for error in listed.missing.values()]
+        return _Report(manifest.application, self._clock.time(), runs, states, rows, reported, remarks, listed.missing)
 
 
 async def _all(looks: Sequence[_Look], seconds: float, waiting: Callable[[], None] = lambda: None) -> list[_Report]:
@@ -169,7 +179,9 @@ async def _keep_looking(looks: Sequence[_Look], seconds: float, pause: float, as
 
 def _within(reports: Sequence[_Report], threshold: float) -> bool:
     rows = [row for report in reports for row in report.shards if row.state is not State.WAITING]
-    return all(row.seconds is not None and row.seconds <= threshold for row in rows)
+    return not any(report.missing for report in reports) and all(
+        row.seconds is not None and row.seconds <= threshold for row in rows
+    )
 
 
 def _remarks(reports: Sequence[_Report]) -> list[str]:
@@ -231,6 +243,7 @@ def _data(reports: Sequence[_Report]) -> dict[str, Any]:
                 ],
                 "shards": [_row(row) for row in report.shards],
                 "remarks": list(report.remarks),
+                "missing": output.missing_data(report.missing),
             }
             for report in reports
         ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Annotated, Any, TypeAlias
 
@@ -34,6 +34,8 @@ class ExitCode(IntEnum):
     """Nothing was changed: a guard refused, or the answer was no."""
     BEHIND = 4
     """A measurement is above the threshold that the command line gave."""
+    INCOMPLETE = 5
+    """The answer lacks what could not be asked for."""
     INTERRUPTED = 130
     """Interrupted before the work was complete."""
 
@@ -108,6 +110,26 @@ def count(number: int, what: str) -> str:
 def stop(code: ExitCode) -> typer.Exit:
     """The exception that ends a command with an exit code, for `raise`."""
     return typer.Exit(int(code))
+
+
+def missing_data(missing: Mapping[str, Exception]) -> list[dict[str, str]]:
+    """Streams that could not be asked for, for JSON.
+
+    Args:
+        missing: Why, by the streams' logical names.
+    """
+    return [{"stream": name, "error": str(error)} for name, error in missing.items()]
+
+
+def incomplete(missing: Mapping[str, Exception]) -> typer.Exit:
+    """Say which streams an answer lacks. Returns the exception that ends the command, for `raise`.
+
+    Args:
+        missing: Why, by the streams' logical names.
+    """
+    for error in missing.values():
+        remark(f"kinesis-efo: not shown: {error}")
+    return stop(ExitCode.INCOMPLETE)
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -189,11 +189,25 @@ def test_bad_input(run: Run, world: Callable[..., World], arguments: tuple[str, 
     assert said in found.err
 
 
-def test_a_stream_or_a_table_that_is_gone(run: Run, world: Callable[..., World]) -> None:
+def test_a_stream_that_is_gone_does_not_hide_the_others(run: Run, world: Callable[..., World]) -> None:
     here = world({"orders": 1, "clicks": 1})
+    shard = here.shards()[0]["ShardId"]
+    _put(here, Lease(f"orders:{shard}", checkpoint=TRIM_HORIZON))
     here.kinesis.delete_stream(StreamName=here.streams["clicks"], EnforceConsumerDeletion=True)
-    gone = run("lag", "--manifest", here.manifest)
-    assert (gone.code, "stream 'clicks'" in gone.err) == (1, True)
+    found = run("lag", "--manifest", here.manifest, "--json")
+    assert (found.code, set(_shards(found))) == (5, {"orders:0"})
+    [missing] = found.data["applications"][0]["missing"]
+    assert (missing["stream"], "does not exist (any more)" in missing["error"]) == ("clicks", True)
+    assert "lake: not shown: stream 'clicks'" in found.err
+    # It cannot be told how far it is behind.
+    assert run("lag", "--manifest", here.manifest, "--fail-above", "1h").code == 4
+    assert run("lag", "--manifest", here.manifest, "--stream", "orders", "--fail-above", "1h").code == 0
+    alone = run("lag", "--manifest", here.manifest, "--stream", "clicks")
+    assert (alone.code, alone.out, "stream 'clicks'" in alone.err) == (1, "", True)
+
+
+def test_a_table_that_is_gone(run: Run, world: Callable[..., World]) -> None:
+    here = world()
     here.dynamodb.delete_table(TableName=here.lease_table)
     table = run("lag", "--manifest", here.manifest)
     assert (table.code, f"lease table {here.lease_table} in us-east-1 does not exist" in table.err) == (1, True)

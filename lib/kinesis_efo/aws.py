@@ -63,6 +63,8 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
     if operation_model.has_streaming_output and not operation_model.has_event_stream_output:
         return  # an object in S3 may well be one
     body, status = response_dict["body"], response_dict["status_code"]
+    if body == b"":
+        return  # no page, whatever the server calls it
     begins = body[:100].strip().lower().startswith(_HTML) if isinstance(body, bytes) else False
     if not begins and "text/html" not in response_dict["headers"].get("content-type", ""):
         return

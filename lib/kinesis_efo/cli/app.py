@@ -17,7 +17,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from kinesis_efo import __version__
-from kinesis_efo.errors import ConfigurationError, KinesisEfoError
+from kinesis_efo.cli.failing import fail, wants_json
+from kinesis_efo.cli.help_texts import readable
+from kinesis_efo.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,12 @@ class LazyGroup(TyperGroup):
             return None
         return TyperCommand(cmd_name, help=entry.summary) if self._listing else load(cmd_name, entry)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the arguments begin with. Of one that does not exist, the error names those that are spelled alike."""
+        names: Any = dict.fromkeys(COMMANDS)  # all that the search looks at
+        self.commands = names
+        return super().resolve_command(ctx, args)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the group, from the summaries."""
         with self._summaries():
@@ -102,10 +110,10 @@ def load(name: str, entry: Entry) -> Any:
     if isinstance(found, typer.Typer):
         group = typer.main.get_group(found)
         group.name = name
-        return group
+        return readable(group)
     single = typer.Typer(add_completion=False)
     single.command(name)(found)
-    return typer.main.get_command(single)
+    return readable(typer.main.get_command(single))
 
 
 app = typer.Typer(
@@ -132,29 +140,15 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. An error of this library, or of a call to AWS, becomes one message on stderr and exit code 1.
+    """Run the command line. What goes wrong becomes one message on stderr, and the exit code (`ExitCode`).
 
     Args:
         arguments: Arguments without the program's name; None for those of this process.
     """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = wants_json(words)
     try:
-        app(args=arguments)
-    except KinesisEfoError as error:
-        typer.echo(f"kinesis-efo: {error}", err=True)
-        sys.exit(1)
+        # By itself, typer writes a wrong command line into a box.
+        sys.exit(app(args=words, standalone_mode=not as_json) or 0)
     except Exception as error:
-        if (text := _of_aws(error)) is None:
-            raise  # a bug: its traceback is of use
-        typer.echo(f"kinesis-efo: {text}", err=True)
-        sys.exit(1)
-
-
-def _of_aws(error: Exception) -> str | None:
-    """What is wrong, and what to do, where a call to AWS failed that no command explains; None for any other error."""
-    from kinesis_efo.aws_errors import CALL_ERRORS, describe
-    from kinesis_efo.operate.findings import failed_call
-
-    if not isinstance(error, CALL_ERRORS):
-        return None
-    action = f"the call {error.operation_name}" if hasattr(error, "operation_name") else "the call"
-    return f"{describe(error)}; {failed_call('', error, action).fix}"
+        fail(error, as_json=as_json)

@@ -11,7 +11,7 @@ import typer
 from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
 from kinesis_efo.aws_errors import describe, is_foreign
 from kinesis_efo.cli.completion import manifest_files, stream_names
-from kinesis_efo.errors import ConfigurationError, ManifestError
+from kinesis_efo.errors import ManifestError, UsageError
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.units import parse_duration
@@ -67,11 +67,20 @@ StreamsOption: TypeAlias = Annotated[
 
 def aws_settings(
     *,
-    region: Annotated[str | None, typer.Option("--region", help="AWS region; the manifest's by default.")] = None,
-    role_arn: Annotated[str | None, typer.Option("--role-arn", help="Role to assume, such as the job's own.")] = None,
-    external_id: Annotated[str | None, typer.Option("--external-id", help="External ID for --role-arn.")] = None,
+    region: Annotated[
+        str | None, typer.Option("--region", metavar="REGION", help="AWS region; the manifest's by default.")
+    ] = None,
+    role_arn: Annotated[
+        str | None, typer.Option("--role-arn", metavar="ARN", help="Role to assume, such as the job's own.")
+    ] = None,
+    external_id: Annotated[
+        str | None, typer.Option("--external-id", metavar="ID", help="External ID for --role-arn.")
+    ] = None,
     endpoint_url: Annotated[
-        str | None, typer.Option("--endpoint-url", help="One endpoint for every AWS service, like AWS_ENDPOINT_URL.")
+        str | None,
+        typer.Option(
+            "--endpoint-url", metavar="URL", help="One endpoint for every AWS service, like AWS_ENDPOINT_URL."
+        ),
     ] = None,
 ) -> AwsSettings:
     """The AWS settings that the command line gives.
@@ -80,7 +89,7 @@ def aws_settings(
         ConfigurationError: The options contradict each other.
     """
     if external_id and not role_arn:
-        raise ConfigurationError("--external-id goes with --role-arn: give both")
+        raise UsageError("--external-id goes with --role-arn: give both")
     return AwsSettings(region=region, endpoint_url=endpoint_url, role_arn=role_arn, external_id=external_id)
 
 
@@ -125,7 +134,7 @@ def seconds(option: str, text: str) -> float:
     try:
         return parse_duration(text) / 1000
     except ValueError:
-        raise ConfigurationError(f"{option} must be a duration such as 10s; got {text!r}") from None
+        raise UsageError(f"{option} must be a duration such as 10s; got {text!r}") from None
 
 
 def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> Manifest:
@@ -141,4 +150,9 @@ def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> M
         if isinstance(cause, Exception) and is_foreign(cause):
             raise ManifestError(f"manifest {location} cannot be loaded: {describe(cause)}") from cause
         raise
+    if unknown := [name for name in streams or () if name not in found.streams]:
+        raise UsageError(
+            f"--stream names {', '.join(map(repr, unknown))}, but the manifest {found.source} has "
+            f"{', '.join(map(repr, sorted(found.streams)))}"
+        )
     return found.select(streams)

@@ -17,7 +17,7 @@ from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.findings import Details, report
 from kinesis_efo.cli.measuring import Measuring, measure, measuring, refuse_live_readers
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError, LeaseError, ManifestError
+from kinesis_efo.errors import LeaseError, ManifestError, UsageError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.operate import checkup, lease_checkup, machine
 from kinesis_efo.operate.access import Access
@@ -59,7 +59,7 @@ def doctor(
     says what Kinesis offered. Nothing else subscribes.
     """
     if wanted is not None and polling:
-        raise ConfigurationError("--subscribe goes without --polling: a polled stream has no consumer to subscribe")
+        raise UsageError("--subscribe goes without --polling: a polled stream has no consumer to subscribe")
     findings, details = asyncio.run(
         _examine(manifest, stream, aws, wanted, checkpoint, polling=polling, anyway=subscribe_anyway)
     )

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.emr_context import Context, Given
+from kinesis_efo.cli.failing import Ended
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.emr.artifacts import archive_artifact, program_artifact
 from kinesis_efo.emr.coordination import until_free
@@ -24,7 +25,7 @@ from kinesis_efo.emr.packing import package as build
 from kinesis_efo.emr.submission import JobRequest, ensure, make_room, plan, refusals, same
 from kinesis_efo.emr.submission import submit as submit_job
 from kinesis_efo.emr.target import Kind, Run
-from kinesis_efo.errors import ConfigurationError, SubmissionRefusedError
+from kinesis_efo.errors import PackagingError, SubmissionRefusedError, UsageError
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.options import AwsSettings
 
@@ -36,9 +37,16 @@ _SHOWN: Final = 5
 
 EnvironmentOption = Annotated[
     str | None,
-    typer.Option("--environment", "-e", help="With --application: all other options default to what was deployed."),
+    typer.Option(
+        "--environment",
+        "-e",
+        metavar="NAME",
+        help="With --application: all other options default to what was deployed.",
+    ),
 ]
-ApplicationOption = Annotated[str | None, typer.Option("--application", "-a", help="The application to run.")]
+ApplicationOption = Annotated[
+    str | None, typer.Option("--application", "-a", metavar="NAME", help="The application to run.")
+]
 TargetOption = Annotated[
     str | None,
     typer.Option(
@@ -46,7 +54,13 @@ TargetOption = Annotated[
     ),
 ]
 ManifestOption = Annotated[
-    str | None, typer.Option("--manifest", "-m", metavar="LOCATION", help="The application's manifest.")
+    str | None,
+    typer.Option(
+        "--manifest",
+        "-m",
+        metavar="LOCATION",
+        help=f"The application's manifest; without --application, {arguments.MANIFEST_VARIABLE} may name it.",
+    ),
 ]
 ArtifactsOption = Annotated[
     str | None,
@@ -55,10 +69,14 @@ ArtifactsOption = Annotated[
     ),
 ]
 ProjectOption = Annotated[Path, typer.Option("--project", help="Directory of the uv project to pack.")]
-PythonOption = Annotated[str | None, typer.Option("--python", help="Python version of the cluster; 3.11 by default.")]
+PythonOption = Annotated[
+    str | None, typer.Option("--python", metavar="VERSION", help="Python version of the cluster; 3.11 by default.")
+]
 ArchitectureOption = Annotated[
     str | None,
-    typer.Option("--architecture", help="Architecture of the cluster: x86_64 (default), or arm64 for Graviton."),
+    typer.Option(
+        "--architecture", metavar="NAME", help="Architecture of the cluster: x86_64 (default), or arm64 for Graviton."
+    ),
 ]
 GraceOption = Annotated[
     int,
@@ -105,7 +123,10 @@ def submit(
     target: TargetOption = None,
     manifest: ManifestOption = None,
     job: Annotated[
-        str | None, typer.Option("--job", "-j", help="The program: its path, or its name in the project's jobs/.")
+        str | None,
+        typer.Option(
+            "--job", "-j", metavar="PROGRAM", help="The program: its path, or its name in the project's jobs/."
+        ),
     ] = None,
     archive: Annotated[
         Path | None,
@@ -116,9 +137,11 @@ def submit(
     architecture: ArchitectureOption = None,
     artifacts: ArtifactsOption = None,
     execution_role: Annotated[
-        str | None, typer.Option("--execution-role", help="ARN of the role that the job runs with.")
+        str | None, typer.Option("--execution-role", metavar="ARN", help="ARN of the role that the job runs with.")
     ] = None,
-    release_label: Annotated[str | None, typer.Option("--release-label", help="EMR release, for eks targets.")] = None,
+    release_label: Annotated[
+        str | None, typer.Option("--release-label", metavar="LABEL", help="EMR release, for eks targets.")
+    ] = None,
     logs: Annotated[str | None, typer.Option("--logs", metavar="S3", help="S3 location for EMR's logs.")] = None,
     conf: Annotated[
         list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
@@ -172,13 +195,12 @@ def submit(
             mode = _SubmitMode(replace, if_changed, grace, dry_run, patience if follow else None)
             data = asyncio.run(_submit(context, request, SystemClock(), mode))
         except SubmissionRefusedError as error:
-            output.remark(f"kinesis-efo: {error}")
-            raise output.stop(output.ExitCode.REFUSED) from None
+            raise Ended(output.ExitCode.REFUSED, str(error)) from None
         except KeyboardInterrupt:
-            output.remark(
-                f"kinesis-efo: no longer watching; what was submitted goes on. See: {context.command('status')}"
-            )
-            raise output.stop(output.ExitCode.INTERRUPTED) from None
+            raise Ended(
+                output.ExitCode.INTERRUPTED,
+                f"no longer watching; what was submitted goes on. See: {context.command('status')}",
+            ) from None
     # A dry run prints the request, which is JSON.
     output.answer(as_json or dry_run, data, lambda: _submitted_view(data))
 
@@ -262,10 +284,11 @@ def stop(
     }
     output.answer(as_json, data, lambda: _stopped_view(stopped))
     if owners:
-        output.remark(
-            f"kinesis-efo: {', '.join(map(readable, owners))} still renews leases of {context.manifest.application}: stop it where it runs"
+        who = ", ".join(map(readable, owners))
+        raise Ended(
+            output.ExitCode.FAILED,
+            f"{who} still renews leases of {context.manifest.application}: stop it where it runs",
         )
-        raise output.stop(output.ExitCode.FAILED)
 
 
 async def _stop(context: Context, clock: Clock, grace: int) -> tuple[list[Stopped], list[str]]:
@@ -306,14 +329,17 @@ def status(
 
 
 def _build(project: Path, out: Path, python: str | None, architecture: str | None) -> Archive:
-    platform = PythonPlatform(python or "3.11", architecture or "x86_64")  # type: ignore[arg-type]  # checked by PythonPlatform
+    try:
+        platform = PythonPlatform(python or "3.11", architecture or "x86_64")  # type: ignore[arg-type]  # checked by PythonPlatform
+    except PackagingError as error:
+        raise UsageError(str(error)) from None
     output.remark(f"packing {project.resolve().name} for Python {platform.python} on {platform.architecture}")
     return build(project, out, platform)
 
 
 def _program(project: Path, job: str | None) -> Path:
     if not job:
-        raise ConfigurationError(
+        raise UsageError(
             "--job is missing: the program to run is needed, such as jobs/archive.py, or a job declared in the environment file"
         )
     if job.isidentifier():
@@ -333,7 +359,7 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise ConfigurationError(f"--conf must be NAME=VALUE, such as spark.executor.instances=4; got {text!r}")
+            raise UsageError(f"--conf must be NAME=VALUE, such as spark.executor.instances=4; got {text!r}")
         pairs[name] = value
     return pairs
 

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.lease_access import Leases, TimeoutOption, opened
 from kinesis_efo.cli.lease_runs import STATE_STYLES, lag_data, runs_table
 from kinesis_efo.clock import SystemClock
@@ -99,10 +100,9 @@ def lag(
     for remark in _remarks(reports):
         output.remark(remark)
     if threshold is not None and not _within(reports, threshold):
-        output.remark(f"kinesis-efo: more than {above} behind, or not known to be less")
-        raise output.stop(output.ExitCode.BEHIND)
-    if any(report.missing for report in reports):
-        raise output.stop(output.ExitCode.INCOMPLETE)
+        raise Ended(output.ExitCode.BEHIND, f"more than {above} behind, or not known to be less")
+    if missing := [name for report in reports for name in report.missing]:
+        raise Ended(output.ExitCode.INCOMPLETE, f"not all is shown: {', '.join(missing)} could not be asked for")
 
 
 class _Look:

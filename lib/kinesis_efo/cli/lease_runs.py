@@ -20,11 +20,11 @@ def runs_table(runs: Mapping[str, Lease], states: Mapping[str, State] | None = N
 
     Args:
         runs: The runs' rows, by stream.
-        states: Whether their owners are alive, by stream; None where that was not watched.
+        states: Whether their owners are alive, by stream; None where that was not watched: their keys stand in its place.
     """
     columns = [
         "stream",
-        *(["=state"] if states is not None else []),
+        *(["=state"] if states is not None else ["=key"]),
         "run",
         ">shards",
         ">behind",
@@ -34,7 +34,11 @@ def runs_table(runs: Mapping[str, Lease], states: Mapping[str, State] | None = N
     rows = []
     for stream, row in runs.items():
         lag = row.lag
-        state = [] if states is None else [output.painted(states[stream].value, STATE_STYLES.get(states[stream], ""))]
+        state = (
+            [row.key]
+            if states is None
+            else [output.painted(states[stream].value, STATE_STYLES.get(states[stream], ""))]
+        )
         behind = None if lag is None or lag.millis_behind is None else f"{lag.millis_behind / 1000:.1f} s"
         rows.append(
             (

@@ -14,7 +14,7 @@ from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.lease_access import Leases, opened
 from kinesis_efo.cli.lease_guard import ChangeMode, Plan, change, changes_leases
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError, StreamReplacedError
+from kinesis_efo.errors import ConfigurationError, StreamReplacedError, UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.leases.strays import strays
@@ -82,7 +82,7 @@ def import_kcl(
 ) -> None:
     """Take over the positions of a KCL application. Stop it first; then start the query with startingPosition=LEASES."""
     if (from_table is None) == (from_file is None):
-        raise ConfigurationError("import-kcl needs --from-table or --from-file, one of them")
+        raise UsageError("import-kcl needs --from-table or --from-file, one of them")
     now_ms = round(SystemClock().time() * 1000)
 
     async def import_leases() -> None:
@@ -126,7 +126,7 @@ def export_kcl(
         async with opened(aws, manifest, stream) as application:
             names = sorted(application.manifest.streams)
             if not multi_stream and len(names) > 1:
-                raise ConfigurationError(
+                raise UsageError(
                     f"a KCL application without --multi-stream reads one stream, and this one reads {', '.join(names)}: "
                     "say with --stream which one, or give --multi-stream"
                 )
@@ -176,9 +176,7 @@ async def _kcl_rows(application: Leases, scan: Scan, name: str, *, multi_stream:
 
 async def _source_table(application: Leases, name: str, option: str = "--from-table") -> LeaseTable:
     if name == application.manifest.lease_table:
-        raise ConfigurationError(
-            f"{name} is the application's own lease table: {option} must name that of the KCL application"
-        )
+        raise UsageError(f"{name} is the application's own lease table: {option} must name that of the KCL application")
     dynamodb = await application.access.client("dynamodb")
     table = LeaseTable(dynamodb, name, declared_by="the KCL application of that name")
     await table.check()

@@ -19,7 +19,7 @@ from kinesis_efo.cli.lease_guard import ChangeMode, Plan, change, changes_leases
 from kinesis_efo.cli.lease_runs import lag_data, runs_table
 from kinesis_efo.cli.lease_transfer import export, export_kcl, import_kcl
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
@@ -71,11 +71,12 @@ def list_leases(
 def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease]) -> Group:
     several = any(lease.fetcher for _, lease in rows)
     shards = output.table(
-        ("stream", "=shard", "checkpoint", "owner", ">counter", ">epoch", *(("fetcher",) if several else ())),
+        ("stream", "=shard", "=key", "checkpoint", "owner", ">counter", ">epoch", *(("fetcher",) if several else ())),
         [
             (
                 key.stream,
                 key.shard,
+                lease.key,
                 _checkpoint(lease),
                 (owner := _owner(lease, runs.get(key.stream))) and readable(owner),
                 str(lease.counter),
@@ -190,12 +191,12 @@ def _target(text: str, *, whole_streams: bool) -> Position:
                 return Position.at_timestamp(parse_time(rest))
         position = Position.parse(text.strip())
     except ValueError:
-        raise ConfigurationError(
+        raise UsageError(
             "--to must be TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, AFTER:<sequence number> or SHARD_END; "
             f"got {text!r}"
         ) from None
     if whole_streams and position.kind is not PositionKind.TRIM_HORIZON:
-        raise ConfigurationError(f"--to {name} is a position inside one shard: say which with --shard")
+        raise UsageError(f"--to {name} is a position inside one shard: say which with --shard")
     return position
 
 

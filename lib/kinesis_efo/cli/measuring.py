@@ -12,11 +12,12 @@ from rich.text import Text
 
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.findings import Details
 from kinesis_efo.cli.lease_access import TimeoutOption
 from kinesis_efo.cli.status_line import StatusLine
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import ConfigurationError, LeaseError
+from kinesis_efo.errors import LeaseError, UsageError
 from kinesis_efo.http2.facts import HttpFacts
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -62,13 +63,13 @@ def measuring(
     """What the command line says of measuring; None where it does not ask for it.
 
     Raises:
-        ConfigurationError: An option is not a duration, or does nothing without `--subscribe`.
+        UsageError: An option is not a duration, or does nothing without `--subscribe`.
     """
     wanted = Measuring(
         arguments.seconds("--for", duration), take_over, arguments.seconds("--lease-timeout", lease_timeout)
     )
     if take_over and not subscribe:
-        raise ConfigurationError("--take-over goes with --subscribe: give both")
+        raise UsageError("--take-over goes with --subscribe: give both")
     return wanted if subscribe else None
 
 
@@ -85,11 +86,11 @@ async def refuse_live_readers(
         clock: Time.
 
     Raises:
-        ConfigurationError: The stream has no consumer.
-        typer.Exit: A run is alive, or nobody can tell; with `ExitCode.REFUSED`.
+        UsageError: The stream has no consumer.
+        Ended: A run is alive, or nobody can tell; with `ExitCode.REFUSED`.
     """
     if ref.polled:
-        raise ConfigurationError(f"stream {ref.name} has no consumer to subscribe: --subscribe goes without it")
+        raise UsageError(f"stream {ref.name} has no consumer to subscribe: --subscribe goes without it")
     if wanted.take_over:
         output.remark(f"whoever reads {ref.name} with {ref.consumer_arn} is cut off for some seconds: --take-over")
         return
@@ -108,9 +109,8 @@ async def refuse_live_readers(
         )
 
 
-def _refused(why: str) -> typer.Exit:
-    output.remark(f"kinesis-efo: {why}. Nothing was subscribed; --take-over does it all the same")
-    return output.stop(output.ExitCode.REFUSED)
+def _refused(why: str) -> Ended:
+    return Ended(output.ExitCode.REFUSED, f"{why}. Nothing was subscribed; --take-over does it all the same")
 
 
 async def measure(

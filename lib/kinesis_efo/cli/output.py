@@ -119,34 +119,3 @@ def missing_data(missing: Mapping[str, Exception]) -> list[dict[str, str]]:
         missing: Why, by the streams' logical names.
     """
     return [{"stream": name, "error": str(error)} for name, error in missing.items()]
-
-
-def incomplete(missing: Mapping[str, Exception]) -> typer.Exit:
-    """Say which streams an answer lacks. Returns the exception that ends the command, for `raise`.
-
-    Args:
-        missing: Why, by the streams' logical names.
-    """
-    for error in missing.values():
-        remark(f"kinesis-efo: not shown: {error}")
-    return stop(ExitCode.INCOMPLETE)
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation before a change.
-
-    Args:
-        question: What is about to happen, without the question mark.
-        yes: The command line has confirmed it: do not ask.
-
-    Raises:
-        typer.Exit: The answer was no, or stdin is not a terminal; with `ExitCode.REFUSED`.
-    """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        remark(f"kinesis-efo: {question}? Nobody can be asked here: nothing was changed. Say --yes to do it")
-        raise stop(ExitCode.REFUSED)
-    if not typer.confirm(f"{question}?", err=True):
-        remark("kinesis-efo: nothing was changed")
-        raise stop(ExitCode.REFUSED)

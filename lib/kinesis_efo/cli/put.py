@@ -13,10 +13,11 @@ import msgspec
 import typer
 
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.status_line import StatusLine
 from kinesis_efo.cli.stream_choice import choose
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError, KinesisEfoError, RecordRefusedError
+from kinesis_efo.errors import ConfigurationError, KinesisEfoError, RecordRefusedError, UsageError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import BlockingProducer, ProducerSettings
 
@@ -59,9 +60,9 @@ def put(
     Returns once Kinesis has acknowledged every record. After an error or Ctrl-C, says how many were written.
     """
     if key is not None and key_field is not None:
-        raise ConfigurationError("--key and --key-field exclude each other: give one of them")
+        raise UsageError("--key and --key-field exclude each other: give one of them")
     if whole and not files:
-        raise ConfigurationError("--whole needs files: name at least one")
+        raise UsageError("--whole needs files: name at least one")
     patience = arguments.seconds("--retry-timeout", retry_timeout)
     chosen = choose(aws, stream, manifest)
     settings = ProducerSettings(
@@ -98,11 +99,12 @@ def put(
         ),
     )
     if not complete:
-        output.remark("kinesis-efo: interrupted before the input's end; the records read until then are written")
-        raise output.stop(output.ExitCode.INTERRUPTED)
+        raise Ended(
+            output.ExitCode.INTERRUPTED, "interrupted before the input's end; the records read until then are written"
+        )
     if metrics.records_refused:
-        output.remark(f"kinesis-efo: {output.count(metrics.records_refused, 'record')} refused and left out")
-        raise output.stop(output.ExitCode.FAILED)
+        refused = output.count(metrics.records_refused, "record")
+        raise Ended(output.ExitCode.FAILED, f"{refused} refused and left out")
 
 
 def _put_all(producer: BlockingProducer, pieces: Iterator[_Piece], key_of: Callable[[_Piece], str]) -> bool:

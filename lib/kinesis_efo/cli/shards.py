@@ -12,6 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.failing import Ended
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology, explained
 from kinesis_efo.manifest import Manifest
@@ -44,8 +45,11 @@ def shards(
 
     listed = asyncio.run(list_shards())
     output.answer(as_json, _data(found, listed, open_only), lambda: _view(found, listed.found, open_only))
+    for error in listed.missing.values():
+        output.remark(f"not shown: {error}")
     if listed.missing:
-        raise output.incomplete(listed.missing)
+        names = ", ".join(listed.missing)
+        raise Ended(output.ExitCode.INCOMPLETE, f"not all is shown: {names} could not be asked for")
 
 
 def _data(manifest: Manifest, listed: Answers[list[Shard]], open_only: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
 from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, describe
 from kinesis_efo.cli import arguments
-from kinesis_efo.errors import ConfigurationError, StreamError, StreamNotFoundError
+from kinesis_efo.errors import StreamError, StreamNotFoundError, UsageError
 from kinesis_efo.manifest import Manifest, StreamRef, arn_faults
 from kinesis_efo.options import AwsSettings
 
@@ -41,7 +41,7 @@ def choose(aws: AwsSettings, stream: str, location: str | None, consumer_arn: st
         consumer_arn: Consumer to read it with; None for none.
 
     Raises:
-        ConfigurationError: The names and ARNs do not belong together, or there is no such stream.
+        UsageError: The names and ARNs do not belong together, or there is no such stream.
         StreamError: The stream's ARN cannot be looked up.
     """
     manifest = arguments.load(location, aws) if location is not None else None
@@ -95,4 +95,4 @@ def _check(ref: StreamRef, consumer_arn: str | None) -> None:
     # A stream that is read without a consumer has none to check.
     faults = [fault for fault in arn_faults(ref, "") if consumer_arn is not None or not fault.startswith("consumerArn")]
     if faults:
-        raise ConfigurationError("; ".join(faults))
+        raise UsageError("; ".join(faults))

@@ -15,10 +15,11 @@ from typing import Annotated, BinaryIO
 import typer
 
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.status_line import StatusLine
 from kinesis_efo.cli.stream_choice import Choice, choose
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import UsageError
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.lag import reported
 from kinesis_efo.operate.record_format import Format, Wanted
@@ -39,6 +40,7 @@ def tail(
         str | None,
         typer.Option(
             "--consumer-arn",
+            metavar="ARN",
             help="Consumer to read with, one of your own, not an application's. Without it, tail reads with GetRecords.",
         ),
     ] = None,
@@ -193,7 +195,7 @@ async def _refuse_used_consumer(aws: AwsSettings, chosen: Choice) -> None:
     """Refuse a consumer that is an application's, or that somebody reads with.
 
     Raises:
-        typer.Exit: The consumer is in use; with `ExitCode.REFUSED`.
+        Ended: The consumer is in use; with `ExitCode.REFUSED`.
     """
     if chosen.ref.polled:
         return
@@ -210,9 +212,8 @@ async def _refuse_used_consumer(aws: AwsSettings, chosen: Choice) -> None:
         raise _refused(f"somebody has read with {chosen.ref.consumer_arn} in the last {minutes:.0f} minutes")
 
 
-def _refused(why: str) -> typer.Exit:
-    output.remark(f"kinesis-efo: {why}. Declare a consumer for this, read without one, or say --take-over")
-    return output.stop(output.ExitCode.REFUSED)
+def _refused(why: str) -> Ended:
+    return Ended(output.ExitCode.REFUSED, f"{why}. Declare a consumer for this, read without one, or say --take-over")
 
 
 def _start(text: str, now: float) -> Position:
@@ -227,7 +228,7 @@ def _start(text: str, now: float) -> Position:
                 return Position.at_timestamp(parse_time(rest))
         return Position.at_timestamp(round(now * 1000) - parse_duration(text))
     except ValueError:
-        raise ConfigurationError(
+        raise UsageError(
             f"--from must be LATEST, TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms> or a duration such as 10m; got {text!r}"
         ) from None
 
@@ -236,4 +237,4 @@ def _pattern(text: str | None) -> re.Pattern[bytes] | None:
     try:
         return None if text is None else re.compile(text.encode())
     except re.error as error:
-        raise ConfigurationError(f"--grep must be a regular expression; got {text!r}: {error}") from None
+        raise UsageError(f"--grep must be a regular expression; got {text!r}: {error}") from None

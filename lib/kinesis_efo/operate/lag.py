@@ -168,13 +168,16 @@ def rows(
     # A row without a position is one that KCL has just started.
     positions = {shard: lease.reached or Position.at_timestamp(0) for shard, lease in leases.items()}
     done = set(lineage.droppable(positions))
+    unread = {shard for shard, position in positions.items() if not position.is_end}
     found = [
         ShardLag(
             ShardKey(ref.name, shard_id),
-            sightings.state(lease, holder := _holder(lease, run), now),
+            State.WAITING
+            if shard_id in lineage and unread.intersection(lineage[shard_id].parents)
+            else sightings.state(lease, _holder(lease, run), now),
             lease.reached,
             _read_until(shard_id, lease, clock.time()),
-            holder.owner,
+            _holder(lease, run).owner,
             movement=sightings.movement(lease.key, now),
         )
         for shard_id, lease in leases.items()

@@ -391,5 +391,5 @@ def test_shards_that_may_not_be_listed(run: Run, world: Callable[..., World], sw
 )
 def test_what_does_not_go_together(run: Run, world: Callable[..., World], options: tuple[str, ...], said: str) -> None:
     found = run("doctor", "--manifest", world().manifest, *options)
-    assert (found.code, found.out) == (1, "")
+    assert (found.code, found.out) == (2, "")
     assert said in found.err

@@ -119,6 +119,20 @@ def test_a_threshold_is_an_exit_code(run: Run, world: Callable[..., World]) -> N
     assert run("lag", "--manifest", here.manifest, "--fail-above", "0s").code == 0
 
 
+def test_children_wait_for_their_parents(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    parent = here.shards()[0]["ShardId"]
+    here.kinesis.split_shard(StreamName=here.streams["orders"], ShardToSplit=parent, NewStartingHashKey=str(2**127))
+    here.wait_active()
+    for shard in here.shards():
+        _put(here, Lease(f"orders:{shard['ShardId']}", checkpoint=TRIM_HORIZON))
+    states = [row["state"] for row in _shards(run("lag", "--manifest", here.manifest, "--json")).values()]
+    assert states == ["free", "waiting", "waiting"]
+    _put(here, Lease(f"orders:{parent}", checkpoint=SHARD_END))
+    states = [row["state"] for row in _shards(run("lag", "--manifest", here.manifest, "--json")).values()]
+    assert states == ["free", "free"]
+
+
 def test_what_a_run_says_of_itself_is_shown_with_whether_it_is_alive(run: Run, world: Callable[..., World]) -> None:
     here = world({"orders": 1, "clicks": 1})
     lag = Lag(8_000, 64_000_000, 2_500, "shardId-000000000123")
@@ -142,7 +156,7 @@ def test_what_a_run_says_of_itself_is_shown_with_whether_it_is_alive(run: Run, w
     assert ["orders", "reading", "orders-host", *numbers] in lines
     assert ["clicks", "silent", "clicks-host", *numbers] in lines
     listed = run("leases", "list", "--manifest", here.manifest)
-    assert ["clicks", "clicks-host", *numbers] in [line.split() for line in listed.out.splitlines()]
+    assert ["clicks", run_key("clicks"), "clicks-host", *numbers] in [line.split() for line in listed.out.splitlines()]
     assert [row["lag"] for row in run("leases", "list", "--manifest", here.manifest, "--json").data["runs"]] == [
         told
     ] * 2
@@ -177,9 +191,9 @@ def test_several_applications(run: Run, world: Callable[..., World]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--interval", "often"), 1, "--interval must be a duration such as 10s; got 'often'"),
-        (("--fail-above", "much"), 1, "--fail-above must be a duration"),
-        (("--stream", "nope"), 1, "'nope', but the manifest"),
+        (("--interval", "often"), 2, "--interval must be a duration such as 10s; got 'often'"),
+        (("--fail-above", "much"), 2, "--fail-above must be a duration"),
+        (("--stream", "nope"), 2, "--stream names 'nope', but the manifest"),
         (("--count", "-1"), 2, "--count"),
     ],
 )

@@ -68,21 +68,28 @@ def test_many_lines_keep_their_order(run: Run, world: Callable[..., World]) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "stdin", "said"),
+    ("arguments", "stdin", "code", "said"),
     [
-        (("--key-field", "user"), '{"user": 1}\nnope\n', "standard input, line 2: not JSON, which --key-field needs"),
-        (("--key-field", "user"), '{"name": 1}\n', "standard input, line 1: no field 'user'"),
-        (("--key", ""), "x\n", "standard input, line 1: "),
-        (("--key", "a", "--key-field", "b"), "", "exclude each other"),
-        (("--whole",), "", "--whole needs files"),
-        (("none.txt",), "", "none.txt cannot be read: No such file or directory"),
-        (("none.txt", "--whole"), "", "none.txt cannot be read: No such file or directory"),
+        (
+            ("--key-field", "user"),
+            '{"user": 1}\nnope\n',
+            1,
+            "standard input, line 2: not JSON, which --key-field needs",
+        ),
+        (("--key-field", "user"), '{"name": 1}\n', 1, "standard input, line 1: no field 'user'"),
+        (("--key", ""), "x\n", 1, "standard input, line 1: "),
+        (("--key", "a", "--key-field", "b"), "", 2, "exclude each other"),
+        (("--whole",), "", 2, "--whole needs files"),
+        (("none.txt",), "", 1, "none.txt cannot be read: No such file or directory"),
+        (("none.txt", "--whole"), "", 1, "none.txt cannot be read: No such file or directory"),
     ],
 )
-def test_bad_input(run: Run, world: Callable[..., World], arguments: tuple[str, ...], stdin: str, said: str) -> None:
+def test_bad_input(
+    run: Run, world: Callable[..., World], arguments: tuple[str, ...], stdin: str, code: int, said: str
+) -> None:
     here = world()
     found = run("put", "--stream", here.streams["orders"], *arguments, stdin=stdin)
-    assert (found.code, found.out) == (1, "")
+    assert (found.code, found.out) == (code, "")
     assert said in found.err
     if "line 2" in said:
         assert "1 record acknowledged before the error" in found.err

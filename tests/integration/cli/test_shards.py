@@ -51,7 +51,7 @@ def test_open_shards_only(run: Run, world: Callable[..., World]) -> None:
 def test_bad_input(run: Run, world: Callable[..., World], switch: Switch, aws: Any) -> None:
     here = world({"orders": 1, "clicks": 1})
     wrong = run("shards", "--manifest", here.manifest, "--stream", "order")
-    assert (wrong.code, wrong.out) == (1, "")
+    assert (wrong.code, wrong.out) == (2, "")
     assert "'order', but the manifest" in wrong.err
     assert "'clicks', 'orders'" in wrong.err
     here.kinesis.delete_stream(StreamName=here.streams["clicks"], EnforceConsumerDeletion=True)

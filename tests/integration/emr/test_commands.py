@@ -260,21 +260,21 @@ def test_a_deployed_application_is_submitted_by_its_name_alone(cli: Cli) -> None
 
 
 WRONG = [
-    (["submit"], 1, "give --environment and --application, or --manifest with --target"),
-    (["submit", "-e", "test"], 1, "--environment and --application go together"),
+    (["submit"], 2, "give --environment and --application, or --manifest with --target"),
+    (["submit", "-e", "test"], 2, "--environment and --application go together"),
     (["submit", "-e", "test", "-a", "other"], 1, "there is no parameter /kinesis-efo/test/other/job in us-east-1"),
-    (["status", "-m", f"ssm://{MANIFEST}"], 1, "--target is missing; give cluster:j-<id>"),
-    (["status", "-m", f"ssm://{MANIFEST}", "-t", "yarn"], 1, "--target must be cluster:j-<id>, .* got 'yarn'"),
+    (["status", "-m", f"ssm://{MANIFEST}"], 2, "--target is missing; give cluster:j-<id>"),
+    (["status", "-m", f"ssm://{MANIFEST}", "-t", "yarn"], 2, "--target must be cluster:j-<id>, .* got 'yarn'"),
     (["status", "-m", "ssm:///gone", "-t", SERVERLESS], 1, "manifest ssm:///gone cannot be loaded: ParameterNotFound"),
-    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS], 1, "--job is missing: the program to run"),
+    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS], 2, "--job is missing: the program to run"),
     (
         ["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "-j", "gone"],
         1,
         "--job .*jobs/gone.py cannot be read: No such file",
     ),
-    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "-j", "jobs/a.jar"], 1, "--job must be a Python program"),
-    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "--conf", "a"], 1, "--conf must be NAME=VALUE"),
-    (["package", "--python", "3.9"], 1, "--python must be one that EMR has with Spark 4"),
+    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "-j", "jobs/a.jar"], 2, "--job must be a Python program"),
+    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "--conf", "a"], 2, "--conf must be NAME=VALUE"),
+    (["package", "--python", "3.9"], 2, "--python must be one that EMR has with Spark 4"),
     (["submit", "--grace", "-1"], 2, "greater than or equal to 0"),
 ]
 
@@ -287,6 +287,15 @@ def test_what_is_wrong_is_said_in_one_line(cli: Cli) -> None:
         assert re.search(said, cli.err), cli.err
 
 
+def test_the_environment_may_name_the_manifest(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINESIS_EFO_MANIFEST", f"ssm://{MANIFEST}")
+    assert cli.json("status", "-t", SERVERLESS, code=1)["application"] == "lake"
+    # What was deployed has a manifest of its own.
+    monkeypatch.setenv("KINESIS_EFO_MANIFEST", "ssm:///gone")
+    cli("status", "-e", "test", "-a", "other", code=1)
+    assert "ssm:///gone" not in cli.err
+
+
 def test_what_a_job_cannot_do_without_is_asked_for(cli: Cli) -> None:
     for changes, said in (
         (["--execution-role", ""], "--execution-role is missing: a job on serverless runs with a role of its own"),
@@ -294,13 +303,13 @@ def test_what_a_job_cannot_do_without_is_asked_for(cli: Cli) -> None:
         (["--artifacts", "artifacts"], "--artifacts must be s3://bucket or s3://bucket/prefix; got 'artifacts'"),
         (["--artifacts", "s3://gone"], "cannot write s3://gone/environments/.*NoSuchBucket"),
     ):
-        cli.submit(SERVERLESS, *changes, "--no-follow", code=1)
+        cli.submit(SERVERLESS, *changes, "--no-follow", code=1 if "cannot write" in said else 2)
         assert re.search(said, cli.err), cli.err
     assert cli.place.emr.runs == {}
 
 
 def test_a_manifest_on_this_machine_is_none_that_the_job_can_read(cli: Cli) -> None:
-    cli.submit(SERVERLESS, "--manifest", str(cli.place.world.manifest), code=1)
+    cli.submit(SERVERLESS, "--manifest", str(cli.place.world.manifest), code=2)
     assert "--manifest must be ssm:///name or s3://bucket/key, which the job can read as well" in cli.err
 
 

@@ -65,6 +65,26 @@ StreamsOption: TypeAlias = Annotated[
 ]
 
 
+def shard_ids(texts: list[str] | None) -> list[str] | None:
+    """Ids of shards. A number alone stands for the id that Kinesis writes with it.
+
+    >>> shard_ids(["3", "shardId-000000000004"])
+    ['shardId-000000000003', 'shardId-000000000004']
+    """
+    return texts and [f"shardId-{int(text):012}" if text.isdecimal() else text for text in texts]
+
+
+ShardsOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shard",
+        metavar="ID",
+        callback=shard_ids,
+        help="Only this shard, such as 3 for shardId-000000000003; may be repeated.",
+    ),
+]
+
+
 def aws_settings(
     *,
     region: Annotated[

@@ -19,9 +19,6 @@ from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.lease_checkup import open_table
 from kinesis_efo.options import AwsSettings
 
-ShardsOption: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--shard", metavar="ID", help="Only this shard; may be repeated.")
-]
 TimeoutOption: TypeAlias = Annotated[
     str,
     typer.Option(

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group
 
-from kinesis_efo.cli import arguments, output
-from kinesis_efo.cli.lease_access import Leases, ShardsOption, opened
+from kinesis_efo.cli import arguments, output, times
+from kinesis_efo.cli.arguments import ShardsOption
+from kinesis_efo.cli.lease_access import Leases, opened
 from kinesis_efo.cli.lease_guard import ChangeMode, Plan, change, changes_leases
 from kinesis_efo.cli.lease_runs import lag_data, runs_table
 from kinesis_efo.cli.lease_transfer import export, export_kcl, import_kcl
@@ -28,7 +29,6 @@ from kinesis_efo.leases.strays import strays
 from kinesis_efo.operate import lease_edits
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.positions import Position, PositionKind, ShardKey
-from kinesis_efo.units import parse_time
 
 leases = typer.Typer(no_args_is_help=True, help="See an application's leases, and change them by hand.")
 leases.command("export")(export)
@@ -133,7 +133,7 @@ def reset(
         str,
         typer.Option(
             metavar="POSITION",
-            help="TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>; "
+            help="TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms> (local time without a zone); "
             "with --shard also AFTER:<sequence number> and SHARD_END.",
         ),
     ],
@@ -188,7 +188,7 @@ def _target(text: str, *, whole_streams: bool) -> Position:
             case "LATEST" if not rest:
                 return Position.at_timestamp(round(SystemClock().time() * 1000))
             case "AT_TIMESTAMP":
-                return Position.at_timestamp(parse_time(rest))
+                return Position.at_timestamp(times.at(rest))
         position = Position.parse(text.strip())
     except ValueError:
         raise UsageError(

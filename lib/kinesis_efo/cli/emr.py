@@ -13,6 +13,18 @@ from rich.console import RenderableType
 
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.emr_context import Context, Given
+from kinesis_efo.cli.emr_options import (
+    ApplicationOption,
+    ArchitectureOption,
+    ArtifactsOption,
+    EnvironmentOption,
+    GraceOption,
+    ManifestOption,
+    ProjectOption,
+    PythonOption,
+    TargetOption,
+)
+from kinesis_efo.cli.emr_runs import logs, run_data, status
 from kinesis_efo.cli.failing import Ended
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.emr.artifacts import archive_artifact, program_artifact
@@ -30,60 +42,11 @@ from kinesis_efo.leases.owner import readable
 from kinesis_efo.options import AwsSettings
 
 emr = typer.Typer(no_args_is_help=True, help="Pack jobs, run them on EMR, stop them.")
+emr.command()(status)
+emr.command()(logs)
 
 _DIST: Final = Path("dist") / "emr"
 _EKS_RELEASE: Final = "emr-spark-8.0.0-latest"
-_SHOWN: Final = 5
-
-EnvironmentOption = Annotated[
-    str | None,
-    typer.Option(
-        "--environment",
-        "-e",
-        metavar="NAME",
-        help="With --application: all other options default to what was deployed.",
-    ),
-]
-ApplicationOption = Annotated[
-    str | None, typer.Option("--application", "-a", metavar="NAME", help="The application to run.")
-]
-TargetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--target", "-t", metavar="KIND:ID", help="cluster:j-..., serverless:<application> or eks:<virtual cluster>."
-    ),
-]
-ManifestOption = Annotated[
-    str | None,
-    typer.Option(
-        "--manifest",
-        "-m",
-        metavar="LOCATION",
-        help=f"The application's manifest; without --application, {arguments.MANIFEST_VARIABLE} may name it.",
-    ),
-]
-ArtifactsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--artifacts", metavar="S3", help="S3 location for archives and programs: s3://bucket, or with a prefix."
-    ),
-]
-ProjectOption = Annotated[Path, typer.Option("--project", help="Directory of the uv project to pack.")]
-PythonOption = Annotated[
-    str | None, typer.Option("--python", metavar="VERSION", help="Python version of the cluster; 3.11 by default.")
-]
-ArchitectureOption = Annotated[
-    str | None,
-    typer.Option(
-        "--architecture", metavar="NAME", help="Architecture of the cluster: x86_64 (default), or arm64 for Graviton."
-    ),
-]
-GraceOption = Annotated[
-    int,
-    typer.Option(
-        "--grace", min=0, metavar="SECONDS", help="Time for a run to end by itself before EMR ends it; 0 for none."
-    ),
-]
 
 
 @emr.command()
@@ -232,7 +195,7 @@ async def _submit(context: Context, request: JobRequest, clock: Clock, mode: _Su
     data: dict[str, Any] = {"target": str(context.target), "application": request.manifest.application}
     data |= {"fingerprint": job.fingerprint, "archive": request.archive.digest, "program": request.program.digest}
     if mode.if_changed and (unchanged := same(live, job)):
-        return {**data, "submitted": False, "replaced": [], "run": _run_data(unchanged)}
+        return {**data, "submitted": False, "replaced": [], "run": run_data(unchanged)}
     async with context.leases() as leases:
         replacing = bool(live) and (mode.replace or mode.if_changed)
         ensure(
@@ -256,7 +219,7 @@ async def _submit(context: Context, request: JobRequest, clock: Clock, mode: _Su
         run = platform.run(identifier)
     else:
         run = await until_running(platform, identifier, clock, _report, mode.patience)
-    return {**data, "submitted": True, "replaced": [each.id for each in replaced], "run": _run_data(run)}
+    return {**data, "submitted": True, "replaced": [each.id for each in replaced], "run": run_data(run)}
 
 
 @emr.command()
@@ -279,7 +242,7 @@ def stop(
     data = {
         "target": str(context.target),
         "application": context.manifest.application,
-        "stopped": [{**_run_data(each.run), "graceful": each.graceful} for each in stopped],
+        "stopped": [{**run_data(each.run), "graceful": each.graceful} for each in stopped],
         "leaseOwners": owners,
     }
     output.answer(as_json, data, lambda: _stopped_view(stopped))
@@ -299,33 +262,6 @@ async def _stop(context: Context, clock: Clock, grace: int) -> tuple[list[Stoppe
     seconds = lease_timeout(context.deployment.arguments if context.deployment else ())
     async with context.leases() as leases:
         return stopped, sorted(await until_free(leases, clock, seconds))
-
-
-@emr.command()
-@arguments.with_aws
-def status(
-    aws: AwsSettings,
-    environment: EnvironmentOption = None,
-    application: ApplicationOption = None,
-    target: TargetOption = None,
-    manifest: ManifestOption = None,
-    as_json: output.JsonFlag = False,
-) -> None:
-    """Show an application's runs, newest first, and where their logs are. Exit code 1 if none is live."""
-    with Context.open(Given(environment, application, target, manifest, None), aws) as context:
-        known = context.platform.runs(context.name)[:_SHOWN]
-        # EMR Serverless lists less about a run than it tells about one.
-        runs = [context.platform.run(run.id) for run in known]
-    live = any(not run.state.ended for run in runs)
-    data = {
-        "target": str(context.target),
-        "application": context.manifest.application,
-        "live": live,
-        "runs": [_run_data(run) for run in runs],
-    }
-    output.answer(as_json, data, lambda: _runs_view(runs, f"{context.name} on {context.target}"))
-    if not live:
-        raise output.stop(output.ExitCode.FAILED)
 
 
 def _build(project: Path, out: Path, python: str | None, architecture: str | None) -> Archive:
@@ -368,18 +304,6 @@ def _report(run: Run) -> None:
     output.remark(f"{run.id} {run.told}")
 
 
-def _run_data(run: Run) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "name": run.name,
-        "state": run.state.value,
-        "told": run.told,
-        "created": run.created.isoformat(),
-        "fingerprint": run.fingerprint,
-        "logs": list(run.logs),
-    }
-
-
 def _archive_data(archive: Archive) -> dict[str, Any]:
     return {
         "archive": str(archive.path),
@@ -396,13 +320,6 @@ def _archive_view(archive: Archive) -> RenderableType:
     rows = [(name, str(data[name])) for name in ("digest", "python", "architecture")]
     size = f"{data['bytes'] / 1e6:.1f} MB, {len(archive.packages)} packages"
     return output.table(["archive", str(archive.path)], [*rows, ("size", size)])
-
-
-def _runs_view(runs: Sequence[Run], title: str) -> RenderableType:
-    rows = [
-        (run.id, run.state.value, run.told, f"{run.created:%Y-%m-%d %H:%M:%S}", "\n".join(run.logs)) for run in runs
-    ]
-    return output.table(["run", "state", "EMR says", "submitted", "logs"], rows, title)
 
 
 def _submitted_view(data: dict[str, Any]) -> RenderableType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -233,6 +234,51 @@ def test_a_run_that_fails_while_it_is_followed_is_an_error_with_its_logs(cli: Cl
         f"run 00r0001 of kinesis-efo-test-lake on {SERVERLESS} ended: FAILED: driver exited with 1. Logs: {logs}"
         in cli.err
     )
+
+
+@pytest.mark.parametrize(
+    ("target", "folder"),
+    [
+        (SERVERLESS, f"applications/{APPLICATION}/jobs/{{id}}/attempts/2/SPARK_DRIVER"),
+        (EKS, f"{VIRTUAL_CLUSTER}/jobs/{{id}}/containers/spark-1/spark-1-driver"),
+        (STEP, f"{CLUSTER}/containers/application_1700000000000_0007/container_1700000000000_0007_02_000001"),
+    ],
+)
+def test_the_log_of_a_run_ends_with_the_drivers_own_reason(cli: Cli, target: str, folder: str) -> None:
+    if target == STEP:
+        cli.place.emr.site["LogUri"] = f"s3n://{BUCKET}/logs/"
+    run = cli.submit(target, "--logs", f"s3://{BUCKET}/logs", "--no-follow", "--release-label", "emr-spark-8.0.0")[
+        "run"
+    ]
+
+    def put(key: str, *lines: str) -> None:
+        body = gzip.compress("\n".join(lines).encode())
+        cli.place.clients["s3"].put_object(Bucket=BUCKET, Key=f"logs/{key}", Body=body)
+
+    cli("logs", *_named(target), code=1)
+    assert "has no log of its driver" in cli.err
+    where = folder.format(id=run["id"])
+    put(f"{CLUSTER}/steps/{run['id']}/stderr.gz", "INFO Client: Submitted application application_1700000000000_0007")
+    put(f"{where}/stdout.gz", "hello")
+    put(
+        f"{where}/stderr.gz",
+        "Traceback (most recent call last):",
+        "kinesis_efo.errors.DataLossError: gone",
+        "ERROR over: stopped",
+    )
+    for earlier in (
+        where.replace("attempts/2", "attempts/1"),
+        where.replace("_02_", "_01_"),
+        where.replace("0007", "0006"),
+    ):
+        if earlier != where:
+            put(f"{earlier}/stderr.gz", "kinesis_efo.errors.LeaseLostError: of another attempt, or another job")
+    answer = cli.json("logs", *_named(target))
+    assert answer["reason"] == "kinesis_efo.errors.DataLossError: gone"
+    assert answer["lines"][-1] == "ERROR over: stopped"
+    shown = cli("logs", *_named(target), "--run", run["id"], "--lines", "2")
+    assert shown == "kinesis_efo.errors.DataLossError: gone\nERROR over: stopped\n"
+    assert cli.err.splitlines()[-1] == "the driver: kinesis_efo.errors.DataLossError: gone"
 
 
 def test_a_deployed_application_is_submitted_by_its_name_alone(cli: Cli) -> None:

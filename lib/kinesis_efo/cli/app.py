@@ -38,15 +38,15 @@ class Entry:
 
 
 COMMANDS: Final = {
-    "doctor": Entry("kinesis_efo.cli.doctor", "Check everything a query of an application needs."),
-    "emr": Entry("kinesis_efo.cli.emr", "Pack jobs, run them on EMR, stop them."),
-    "lag": Entry("kinesis_efo.cli.lag", "Show how far applications are behind, shard by shard."),
-    "leases": Entry("kinesis_efo.cli.leases", "See an application's leases, and change them by hand."),
+    "doctor": Entry("kinesis_efo.cli.commands.doctor", "Check everything a query of an application needs."),
+    "emr": Entry("kinesis_efo.cli.commands.emr", "Pack jobs, run them on EMR, stop them."),
+    "lag": Entry("kinesis_efo.cli.commands.lag", "Show how far applications are behind, shard by shard."),
+    "leases": Entry("kinesis_efo.cli.commands.leases", "See an application's leases, and change them by hand."),
     "local": Entry("kinesis_efo.cli.local", "Serve Kinesis with Enhanced Fan-Out on this machine.", extra="local"),
     "manifest": Entry("kinesis_efo.cli.manifest", "Show an application's manifest, or check it against AWS."),
-    "put": Entry("kinesis_efo.cli.put", "Write lines or files into a stream."),
-    "shards": Entry("kinesis_efo.cli.shards", "Show the shards of an application's streams as a tree."),
-    "tail": Entry("kinesis_efo.cli.tail", "Print the records of a stream."),
+    "put": Entry("kinesis_efo.cli.commands.put", "Write lines or files into a stream."),
+    "shards": Entry("kinesis_efo.cli.commands.shards", "Show the shards of an application's streams as a tree."),
+    "tail": Entry("kinesis_efo.cli.commands.tail", "Print the records of a stream."),
 }
 """Every command by its name."""
 

@@ -8,8 +8,6 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
-from kinesis_efo.aws_errors import describe, is_foreign
 from kinesis_efo.cli.completion import manifest_files, stream_names
 from kinesis_efo.errors import ManifestError, UsageError
 from kinesis_efo.manifest import Manifest, load_manifest
@@ -81,6 +79,15 @@ ShardsOption: TypeAlias = Annotated[
         metavar="ID",
         callback=shard_ids,
         help="Only this shard, such as 3 for shardId-000000000003; may be repeated.",
+    ),
+]
+
+TimeoutOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--lease-timeout",
+        metavar="DURATION",
+        help="A worker that renews nothing for so long is dead. The query's leaseTimeout, or KCL's failover time.",
     ),
 ]
 
@@ -163,6 +170,9 @@ def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> M
     Raises:
         ManifestError: It cannot be loaded or is not valid, or lacks a stream.
     """
+    from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
+    from kinesis_efo.aws_errors import describe, is_foreign
+
     try:
         found = load_manifest(location, SyncClients(aws, config=INTERACTIVE_CONFIG))
     except ManifestError as error:

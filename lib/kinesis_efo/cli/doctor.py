@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated
-
-import typer
 
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.aws_errors import CALL_ERRORS
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.findings import Details, report
-from kinesis_efo.cli.measuring import Measuring, measure, measuring, refuse_live_readers
+from kinesis_efo.cli.measuring import measure, refuse_live_readers
+from kinesis_efo.cli.measuring_options import Measuring
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import LeaseError, ManifestError, UsageError
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -27,37 +25,18 @@ from kinesis_efo.operate.restart import restart
 from kinesis_efo.options import AwsSettings
 
 
-@arguments.grouped(wanted=measuring, aws=arguments.aws_settings)
 def doctor(
+    *,
     wanted: Measuring | None,
     aws: AwsSettings,
-    manifest: arguments.ManifestOption,
-    stream: arguments.StreamsOption = None,
-    polling: Annotated[bool, typer.Option("--polling", help="Check for a query with readMode=polling.")] = False,
-    subscribe_anyway: Annotated[
-        bool, typer.Option("--subscribe-anyway", help="Try a dry-run subscription even while a query holds leases.")
-    ] = False,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="LOCATION",
-            help="Also say what the next start on this checkpointLocation would do: a path, or s3://bucket/prefix.",
-        ),
-    ] = None,
-    as_json: output.JsonFlag = False,
+    manifest: str,
+    stream: list[str] | None,
+    polling: bool,
+    subscribe_anyway: bool,
+    checkpoint: str | None,
+    as_json: bool,
 ) -> None:
-    """Check everything a query needs: credentials, manifest, streams, consumers, leases, quotas, clock, Spark and Java.
-
-    Each check passed, failed or is unknown; a failed one names the fix. Registers and writes nothing. Run it where the job
-    runs, or with its role. Exit code 1 if a check failed; unknown is not a failure.
-
-    With --checkpoint, it also compares a query's checkpoint with the manifest, the streams and the leases: which streams are new,
-    gone, renamed or others, what retention has taken, and whether a micro-batch is repeated.
-
-    With --subscribe, it also reads one shard of the first stream for some seconds over HTTP/2, then over HTTP/1.1, and
-    says what Kinesis offered. Nothing else subscribes.
-    """
+    """Carry out the command, with its options as `commands.doctor` declares them."""
     if wanted is not None and polling:
         raise UsageError("--subscribe goes without --polling: a polled stream has no consumer to subscribe")
     findings, details = asyncio.run(

@@ -6,25 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
 from rich.console import RenderableType
 
-from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli import output
 from kinesis_efo.cli.emr_context import Context, Given
-from kinesis_efo.cli.emr_options import (
-    ApplicationOption,
-    ArchitectureOption,
-    ArtifactsOption,
-    EnvironmentOption,
-    GraceOption,
-    ManifestOption,
-    ProjectOption,
-    PythonOption,
-    TargetOption,
-)
-from kinesis_efo.cli.emr_runs import logs, run_data, status
+from kinesis_efo.cli.emr_options import DIST
+from kinesis_efo.cli.emr_runs import run_data
 from kinesis_efo.cli.failing import Ended
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.emr.artifacts import archive_artifact, program_artifact
@@ -41,30 +30,21 @@ from kinesis_efo.errors import PackagingError, SubmissionRefusedError, UsageErro
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.options import AwsSettings
 
-emr = typer.Typer(no_args_is_help=True, help="Pack jobs, run them on EMR, stop them.")
-emr.command()(status)
-emr.command()(logs)
-
-_DIST: Final = Path("dist") / "emr"
 _EKS_RELEASE: Final = "emr-spark-8.0.0-latest"
 
 
-@emr.command()
-@arguments.with_aws
 def package(
+    *,
     aws: AwsSettings,
-    project: ProjectOption = Path(),
-    python: PythonOption = None,
-    architecture: ArchitectureOption = None,
-    out: Annotated[Path, typer.Option("--out", help="Directory for the archive.")] = _DIST,
-    environment: EnvironmentOption = None,
-    application: ApplicationOption = None,
-    as_json: output.JsonFlag = False,
+    project: Path,
+    python: str | None,
+    architecture: str | None,
+    out: Path,
+    environment: str | None,
+    application: str | None,
+    as_json: bool,
 ) -> None:
-    """Pack a project and its locked dependencies for the cluster's Python, as an archive for --archives.
-
-    The same project makes the same bytes. The archive holds neither PySpark nor boto3.
-    """
+    """Carry out the command, with its options as `commands.emr` declares them."""
     if environment or application:
         given = Given(environment=environment, application=application)
         with Context.deployed(given, aws) as deployed:
@@ -73,59 +53,33 @@ def package(
     output.answer(as_json, _archive_data(archive), lambda: _archive_view(archive))
 
 
-@emr.command(context_settings={"allow_interspersed_args": True})
-@arguments.with_aws
 def submit(
+    *,
     aws: AwsSettings,
-    argument: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGUMENTS", help="Arguments of the program, after --; submit adds --manifest."),
-    ] = None,
-    environment: EnvironmentOption = None,
-    application: ApplicationOption = None,
-    target: TargetOption = None,
-    manifest: ManifestOption = None,
-    job: Annotated[
-        str | None,
-        typer.Option(
-            "--job", "-j", metavar="PROGRAM", help="The program: its path, or its name in the project's jobs/."
-        ),
-    ] = None,
-    archive: Annotated[
-        Path | None,
-        typer.Option("--archive", help="Archive that `package` made; without it, submit packs the project."),
-    ] = None,
-    project: ProjectOption = Path(),
-    python: PythonOption = None,
-    architecture: ArchitectureOption = None,
-    artifacts: ArtifactsOption = None,
-    execution_role: Annotated[
-        str | None, typer.Option("--execution-role", metavar="ARN", help="ARN of the role that the job runs with.")
-    ] = None,
-    release_label: Annotated[
-        str | None, typer.Option("--release-label", metavar="LABEL", help="EMR release, for eks targets.")
-    ] = None,
-    logs: Annotated[str | None, typer.Option("--logs", metavar="S3", help="S3 location for EMR's logs.")] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
-    ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Stop the live run of this application first.")] = False,
-    if_changed: Annotated[
-        bool, typer.Option("--if-changed", help="Do nothing if exactly this job runs; replace any other run.")
-    ] = False,
-    grace: GraceOption = 600,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and print the request; change nothing.")
-    ] = False,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job runs.")] = True,
-    patience: Annotated[float, typer.Option("--patience", metavar="SECONDS", help="How long --follow waits.")] = 900.0,
-    as_json: output.JsonFlag = False,
+    argument: list[str] | None,
+    environment: str | None,
+    application: str | None,
+    target: str | None,
+    manifest: str | None,
+    job: str | None,
+    archive: Path | None,
+    project: Path,
+    python: str | None,
+    architecture: str | None,
+    artifacts: str | None,
+    execution_role: str | None,
+    release_label: str | None,
+    logs: str | None,
+    conf: list[str] | None,
+    replace: bool,
+    if_changed: bool,
+    grace: int,
+    dry_run: bool,
+    follow: bool,
+    patience: float,
+    as_json: bool,
 ) -> None:
-    """Submit a job: upload its files where they are missing, start it, and wait until it runs.
-
-    Refuses (exit code 3) a job that could not work: its consumer is not ACTIVE, the lease table is missing, the release has no
-    Spark 4, or the application already has a live run. Submitting the same job twice makes one run.
-    """
+    """Carry out the command, with its options as `commands.emr` declares them."""
     given = Given(environment, application, target, manifest, artifacts)
     settings = _pairs(conf or [])
     with Context.open(given, aws) as context:
@@ -136,7 +90,7 @@ def submit(
             if archive
             else _build(
                 project,
-                _DIST,
+                DIST,
                 python or (deployed.python if deployed else None),
                 architecture or (deployed.architecture if deployed else None),
             )
@@ -222,21 +176,17 @@ async def _submit(context: Context, request: JobRequest, clock: Clock, mode: _Su
     return {**data, "submitted": True, "replaced": [each.id for each in replaced], "run": run_data(run)}
 
 
-@emr.command()
-@arguments.with_aws
 def stop(
+    *,
     aws: AwsSettings,
-    environment: EnvironmentOption = None,
-    application: ApplicationOption = None,
-    target: TargetOption = None,
-    manifest: ManifestOption = None,
-    grace: GraceOption = 600,
-    as_json: output.JsonFlag = False,
+    environment: str | None,
+    application: str | None,
+    target: str | None,
+    manifest: str | None,
+    grace: int,
+    as_json: bool,
 ) -> None:
-    """Stop an application's runs: each finishes its micro-batch and releases its leases. EMR ends one that takes too long.
-
-    Exit code 1 if a worker still renews the leases afterwards.
-    """
+    """Carry out the command, with its options as `commands.emr` declares them."""
     with Context.open(Given(environment, application, target, manifest, None), aws) as context:
         stopped, owners = asyncio.run(_stop(context, SystemClock(), grace))
     data = {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
 from kinesis_efo.cli import arguments
+
+DIST: Final = Path("dist") / "emr"
+"""Where archives are put."""
 
 EnvironmentOption: TypeAlias = Annotated[
     str | None,

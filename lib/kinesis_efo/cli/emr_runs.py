@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli import output
 from kinesis_efo.cli.emr_context import Context, Given
-from kinesis_efo.cli.emr_options import ApplicationOption, EnvironmentOption, ManifestOption, TargetOption
 from kinesis_efo.emr.driver_logs import driver_log
 from kinesis_efo.emr.target import Run
 from kinesis_efo.errors import PlatformError
@@ -20,16 +18,16 @@ from kinesis_efo.options import AwsSettings
 _SHOWN: Final = 5
 
 
-@arguments.with_aws
 def status(
+    *,
     aws: AwsSettings,
-    environment: EnvironmentOption = None,
-    application: ApplicationOption = None,
-    target: TargetOption = None,
-    manifest: ManifestOption = None,
-    as_json: output.JsonFlag = False,
+    environment: str | None,
+    application: str | None,
+    target: str | None,
+    manifest: str | None,
+    as_json: bool,
 ) -> None:
-    """Show an application's runs, newest first, and where their logs are. Exit code 1 if none is live."""
+    """Carry out the command, with its options as `commands.emr` declares them."""
     with Context.open(Given(environment, application, target, manifest, None), aws) as context:
         known = context.platform.runs(context.name)[:_SHOWN]
         # EMR Serverless lists less about a run than it tells about one.
@@ -46,20 +44,18 @@ def status(
         raise output.stop(output.ExitCode.FAILED)
 
 
-@arguments.with_aws
 def logs(
+    *,
     aws: AwsSettings,
-    environment: EnvironmentOption = None,
-    application: ApplicationOption = None,
-    target: TargetOption = None,
-    manifest: ManifestOption = None,
-    run: Annotated[
-        str | None, typer.Option(metavar="ID", help="A run of the application; the newest by default.")
-    ] = None,
-    lines: Annotated[int, typer.Option(min=1, metavar="NUMBER", help="How many of the log's last lines.")] = 100,
-    as_json: output.JsonFlag = False,
+    environment: str | None,
+    application: str | None,
+    target: str | None,
+    manifest: str | None,
+    run: str | None,
+    lines: int,
+    as_json: bool,
 ) -> None:
-    """Show what the driver of a run wrote last, as EMR stored it in S3, and at the end why it failed, in its own words."""
+    """Carry out the command, with its options as `commands.emr` declares them."""
     with Context.open(Given(environment, application, target, manifest, None), aws) as context:
         found = _chosen(context, run)
         log = driver_log(context.client("s3"), found, lines)

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
@@ -16,7 +15,7 @@ from rich.text import Text
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.failing import Ended
-from kinesis_efo.cli.lease_access import Leases, TimeoutOption, opened
+from kinesis_efo.cli.lease_access import Leases, opened
 from kinesis_efo.cli.lease_runs import STATE_STYLES, lag_data, runs_table
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import StreamError
@@ -46,46 +45,19 @@ class _Report:
     missing: Mapping[str, StreamError]
 
 
-@arguments.with_aws
 def lag(
+    *,
     aws: AwsSettings,
-    manifest: Annotated[
-        list[str],
-        typer.Option(
-            "--manifest",
-            "-m",
-            envvar=arguments.MANIFEST_VARIABLE,
-            metavar="LOCATION",
-            help="An application's manifest: a path, ssm:///name or s3://bucket/key; may be repeated.",
-        ),
-    ],
-    stream: arguments.StreamsOption = None,
-    again: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until interrupted.")] = False,
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two looks, with --watch.")] = "5s",
-    count: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Count up to so many unread records per shard, with GetRecords, which shares its limits with polling "
-            "readers. 0 makes no calls: the seconds are then an upper bound.",
-        ),
-    ] = 100,
-    lease_timeout: TimeoutOption = "10s",
-    above: Annotated[
-        str | None,
-        typer.Option(
-            "--fail-above",
-            metavar="DURATION",
-            help=f"Exit with code {output.ExitCode.BEHIND.value} if a shard is further behind, or its lag is unknown.",
-        ),
-    ] = None,
-    as_json: output.JsonFlag = False,
+    manifest: list[str],
+    stream: list[str] | None,
+    again: bool,
+    interval: str,
+    count: int,
+    lease_timeout: str,
+    above: str | None,
+    as_json: bool,
 ) -> None:
-    """Show how far each shard is behind: position, unread records and seconds, its owner, and whether it moves.
-
-    Watches the owners for some seconds to see who is alive. With --json and --watch, each look is one line. Exit code 5 if some
-    streams could not be asked for: the others are shown.
-    """
+    """Carry out the command, with its options as `commands.lag` declares them."""
     timeout, pause = arguments.seconds("--lease-timeout", lease_timeout), arguments.seconds("--interval", interval)
     threshold = None if above is None else arguments.seconds("--fail-above", above)
 

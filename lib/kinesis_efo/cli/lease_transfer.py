@@ -6,13 +6,13 @@ import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli import output
+from kinesis_efo.cli.change_mode import ChangeMode
 from kinesis_efo.cli.lease_access import Leases, opened
-from kinesis_efo.cli.lease_guard import ChangeMode, Plan, change, changes_leases
+from kinesis_efo.cli.lease_guard import Plan, change
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError, UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified
@@ -25,13 +25,8 @@ from kinesis_efo.operate.lease_source import read_file, require_one_form, source
 from kinesis_efo.options import AwsSettings
 
 
-@arguments.with_aws
-def export(
-    aws: AwsSettings,
-    manifest: arguments.ManifestOption,
-    to: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output by default.")] = None,
-) -> None:
-    """Export the checkpoints of all shards as JSON, in the form of `aws dynamodb scan`; `import-kcl --from-file` reads it."""
+def export(*, aws: AwsSettings, manifest: str, to: Path | None) -> None:
+    """Carry out the command, with its options as `commands.leases` declares them."""
 
     async def read() -> tuple[Leases, Scan]:
         async with opened(aws, manifest) as application:
@@ -58,29 +53,16 @@ def export(
     output.remark(f"{output.count(len(rows), 'lease')} written to {to}")
 
 
-@changes_leases
 def import_kcl(
+    *,
     aws: AwsSettings,
     mode: ChangeMode,
-    manifest: arguments.ManifestOption,
-    from_table: Annotated[
-        str | None,
-        typer.Option(metavar="TABLE", help="The KCL application's lease table, which bears its application name."),
-    ] = None,
-    from_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="An export, or the output of `aws dynamodb scan`.")
-    ] = None,
-    stream: Annotated[
-        str | None,
-        typer.Option(
-            "--stream",
-            "-s",
-            metavar="NAME",
-            help="Stream of the rows that name only a shard, if the application has several streams.",
-        ),
-    ] = None,
+    manifest: str,
+    from_table: str | None,
+    from_file: Path | None,
+    stream: str | None,
 ) -> None:
-    """Take over the positions of a KCL application. Stop it first; then start the query with startingPosition=LEASES."""
+    """Carry out the command, with its options as `commands.leases` declares them."""
     if (from_table is None) == (from_file is None):
         raise UsageError("import-kcl needs --from-table or --from-file, one of them")
     now_ms = round(SystemClock().time() * 1000)
@@ -107,20 +89,10 @@ def import_kcl(
     asyncio.run(import_leases())
 
 
-@changes_leases
 def export_kcl(
-    aws: AwsSettings,
-    mode: ChangeMode,
-    manifest: arguments.ManifestOption,
-    table: Annotated[
-        str, typer.Option(metavar="TABLE", help="The KCL application's lease table, which bears its application name.")
-    ],
-    multi_stream: Annotated[
-        bool, typer.Option("--multi-stream", help="The KCL application reads several streams (MultiStreamTracker).")
-    ] = False,
-    stream: arguments.StreamsOption = None,
+    *, aws: AwsSettings, mode: ChangeMode, manifest: str, table: str, multi_stream: bool, stream: list[str] | None
 ) -> None:
-    """Write positions to a KCL application's table, so that it goes on exactly where the query stopped. Stop the query first."""
+    """Carry out the command, with its options as `commands.leases` declares them."""
 
     async def export_leases() -> None:
         async with opened(aws, manifest, stream) as application:

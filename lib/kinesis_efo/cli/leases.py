@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Group
 
-from kinesis_efo.cli import arguments, output, times
-from kinesis_efo.cli.arguments import ShardsOption
+from kinesis_efo.cli import output, times
+from kinesis_efo.cli.change_mode import ChangeMode
 from kinesis_efo.cli.lease_access import Leases, opened
-from kinesis_efo.cli.lease_guard import ChangeMode, Plan, change, changes_leases
+from kinesis_efo.cli.lease_guard import Plan, change
 from kinesis_efo.cli.lease_runs import lag_data, runs_table
-from kinesis_efo.cli.lease_transfer import export, export_kcl, import_kcl
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
@@ -30,22 +28,11 @@ from kinesis_efo.operate import lease_edits
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
-leases = typer.Typer(no_args_is_help=True, help="See an application's leases, and change them by hand.")
-leases.command("export")(export)
-leases.command("import-kcl")(import_kcl)
-leases.command("export-kcl")(export_kcl)
 
-
-@leases.command("list")
-@arguments.with_aws
 def list_leases(
-    aws: AwsSettings,
-    manifest: arguments.ManifestOption,
-    stream: arguments.StreamsOption = None,
-    shard: ShardsOption = None,
-    as_json: output.JsonFlag = False,
+    *, aws: AwsSettings, manifest: str, stream: list[str] | None, shard: list[str] | None, as_json: bool
 ) -> None:
-    """List who holds the lease on each stream, and how far each shard was read. `lag` tells whether an owner is alive."""
+    """Carry out the command, with its options as `commands.leases` declares them."""
 
     async def read() -> tuple[list[tuple[ShardKey, Lease]], dict[str, Lease], list[str]]:
         async with opened(aws, manifest, stream, shard) as application:
@@ -102,15 +89,8 @@ async def _strays(application: Leases, rows: list[tuple[ShardKey, Lease]]) -> li
     return remarks
 
 
-@leases.command()
-@changes_leases
-def release(
-    aws: AwsSettings,
-    mode: ChangeMode,
-    manifest: arguments.ManifestOption,
-    stream: arguments.StreamsOption = None,
-) -> None:
-    """Free the leases of runs that are dead, so that a restart need not wait until they expire."""
+def release(*, aws: AwsSettings, mode: ChangeMode, manifest: str, stream: list[str] | None) -> None:
+    """Carry out the command, with its options as `commands.leases` declares them."""
 
     async def free() -> None:
         async with opened(aws, manifest, stream) as application:
@@ -123,28 +103,10 @@ def release(
     asyncio.run(free())
 
 
-@leases.command()
-@changes_leases
 def reset(
-    aws: AwsSettings,
-    mode: ChangeMode,
-    manifest: arguments.ManifestOption,
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="POSITION",
-            help="TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms> (local time without a zone); "
-            "with --shard also AFTER:<sequence number> and SHARD_END.",
-        ),
-    ],
-    stream: arguments.StreamsOption = None,
-    shard: ShardsOption = None,
+    *, aws: AwsSettings, mode: ChangeMode, manifest: str, to: str, stream: list[str] | None, shard: list[str] | None
 ) -> None:
-    """Move leases to a position: where a new query with startingPosition=LEASES, or a KCL application, begins.
-
-    For a whole stream, the table then has the rows of the shards that are open at that position; the shards that continue
-    them get their rows once they are read. A query that has a checkpoint is not affected.
-    """
+    """Carry out the command, with its options as `commands.leases` declares them."""
     position = _target(to, whole_streams=not shard)
 
     async def move() -> None:

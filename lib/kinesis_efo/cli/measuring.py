@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kinesis_efo.aws_errors import CALL_ERRORS, describe
-from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli import output
 from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.findings import Details
-from kinesis_efo.cli.lease_access import TimeoutOption
+from kinesis_efo.cli.measuring_options import Measuring
 from kinesis_efo.cli.status_line import StatusLine
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import LeaseError, UsageError
@@ -26,51 +24,6 @@ from kinesis_efo.operate.findings import CheckFailed, Finding, failed_call
 from kinesis_efo.operate.lease_checkup import live_readers
 from kinesis_efo.operate.measurement import TRANSPORTS, Measurement, Subscribed
 from kinesis_efo.operate.subscribing import measured, over_aws
-
-
-@dataclass(frozen=True, slots=True)
-class Measuring:
-    """How to measure, as the command line says.
-
-    Attributes:
-        seconds: How long to read over each transport.
-        take_over: Subscribe even if a run reads with the consumer: it is cut off.
-        lease_timeout: Seconds after which a silent owner of a lease is dead.
-    """
-
-    seconds: float
-    take_over: bool
-    lease_timeout: float
-
-
-def measuring(
-    *,
-    subscribe: Annotated[
-        bool,
-        typer.Option(
-            "--subscribe", help="Read one shard over HTTP/2 and over HTTP/1.1, with the application's consumer."
-        ),
-    ] = False,
-    duration: Annotated[
-        str, typer.Option("--for", metavar="DURATION", help="With --subscribe: how long to read over each.")
-    ] = "10s",
-    take_over: Annotated[
-        bool,
-        typer.Option("--take-over", help="With --subscribe: do it even while a run reads the stream: it is cut off."),
-    ] = False,
-    lease_timeout: TimeoutOption = "10s",
-) -> Measuring | None:
-    """What the command line says of measuring; None where it does not ask for it.
-
-    Raises:
-        UsageError: An option is not a duration, or does nothing without `--subscribe`.
-    """
-    wanted = Measuring(
-        arguments.seconds("--for", duration), take_over, arguments.seconds("--lease-timeout", lease_timeout)
-    )
-    if take_over and not subscribe:
-        raise UsageError("--take-over goes with --subscribe: give both")
-    return wanted if subscribe else None
 
 
 async def refuse_live_readers(

@@ -7,10 +7,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-import typer
 
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.failing import Ended
@@ -29,36 +28,22 @@ class _Piece(NamedTuple):
     place: str
 
 
-@arguments.with_aws
 def put(
+    *,
     aws: AwsSettings,
-    stream: arguments.StreamOption,
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Files of lines; standard input if none is given.", show_default=False),
-    ] = None,
-    manifest: arguments.OptionalManifestOption = None,
-    whole: Annotated[bool, typer.Option("--whole", help="One record per file, instead of one per line.")] = False,
-    key: Annotated[str | None, typer.Option(metavar="TEXT", help="Partition key of every record.")] = None,
-    key_field: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Field of each record, a JSON object, that is its partition key.")
-    ] = None,
-    ordered: Annotated[bool, typer.Option("--ordered", help="Keep the order of records with the same key.")] = False,
-    aggregate: Annotated[
-        bool, typer.Option("--aggregate", help="Pack small records into KPL aggregates; readers must unpack them.")
-    ] = False,
-    skip_refused: Annotated[
-        bool, typer.Option("--skip-refused", help="Skip records that can never be written, and exit with code 1.")
-    ] = False,
-    retry_timeout: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long writing may fail, without any progress, before it ends.")
-    ] = "1m",
-    as_json: output.JsonFlag = False,
+    stream: str,
+    files: list[Path] | None,
+    manifest: str | None,
+    whole: bool,
+    key: str | None,
+    key_field: str | None,
+    ordered: bool,
+    aggregate: bool,
+    skip_refused: bool,
+    retry_timeout: str,
+    as_json: bool,
 ) -> None:
-    """Write each line, or each file, as one record. Without a key, records are spread over the shards.
-
-    Returns once Kinesis has acknowledged every record. After an error or Ctrl-C, says how many were written.
-    """
+    """Carry out the command, with its options as `commands.put` declares them."""
     if key is not None and key_field is not None:
         raise UsageError("--key and --key-field exclude each other: give one of them")
     if whole and not files:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
@@ -22,18 +21,8 @@ from kinesis_efo.operate.shard_tree import Entry, share, tree
 from kinesis_efo.options import AwsSettings
 
 
-@arguments.with_aws
-def shards(
-    aws: AwsSettings,
-    manifest: arguments.ManifestOption,
-    stream: arguments.StreamsOption = None,
-    open_only: Annotated[bool, typer.Option("--open", help="Only open shards: those that take records now.")] = False,
-    as_json: output.JsonFlag = False,
-) -> None:
-    """Show the shards of an application's streams, each below its parent.
-
-    Exit code 5 if some streams could not be asked for: the others are shown.
-    """
+def shards(*, aws: AwsSettings, manifest: str, stream: list[str] | None, open_only: bool, as_json: bool) -> None:
+    """Carry out the command, with its options as `commands.shards` declares them."""
     found = arguments.load(manifest, aws, stream)
 
     async def list_shards() -> Answers[list[Shard]]:

@@ -12,12 +12,9 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, BinaryIO
-
-import typer
+from typing import BinaryIO
 
 from kinesis_efo.cli import arguments, output, times
-from kinesis_efo.cli.arguments import ShardsOption
 from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.status_line import StatusLine
 from kinesis_efo.cli.stream_choice import Choice, choose
@@ -27,8 +24,8 @@ from kinesis_efo.kinesis.topology import explained
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.lag import reported
 from kinesis_efo.operate.last_records import before_last
-from kinesis_efo.operate.record_format import Format, Wanted
-from kinesis_efo.operate.tailing import Record, Tail, Until, stream_access
+from kinesis_efo.operate.record_format import Format, Record, Wanted
+from kinesis_efo.operate.tailing import Tail, Until, stream_access
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.positions import TRIM_HORIZON, Position
 
@@ -36,55 +33,25 @@ _IN_USE = timedelta(minutes=3)
 _CONCURRENT_SHARDS = 32
 
 
-@arguments.with_aws
 def tail(
+    *,
     aws: AwsSettings,
-    stream: arguments.StreamOption,
-    manifest: arguments.OptionalManifestOption = None,
-    consumer_arn: Annotated[
-        str | None,
-        typer.Option(
-            "--consumer-arn",
-            metavar="ARN",
-            help="Consumer to read with, one of your own, not an application's. Without it, tail reads with GetRecords.",
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="POSITION",
-            help="LATEST, TRIM_HORIZON, a TIME (AT_TIMESTAMP:TIME as well), or a duration ago, such as 10m. A TIME is ISO 8601, "
-            "local without a zone, or epoch milliseconds.",
-            show_default="LATEST",
-        ),
-    ] = None,
-    last: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="NUMBER", help="Begin with so many records of each open shard, the last ones."),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Stop at what arrived at this time: as with --from, or now."),
-    ] = None,
-    shard: ShardsOption = None,
-    key: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Only partition keys like this, such as user-*.")
-    ] = None,
-    grep: Annotated[str | None, typer.Option(metavar="REGEX", help="Only data in which this matches.")] = None,
-    how: Annotated[Format, typer.Option("--format", help="How records are printed.")] = Format.RAW,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many records.")] = None,
-    stop_after: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="Stop after this time.")] = None,
-    take_over: Annotated[
-        bool,
-        typer.Option("--take-over", help="Use the consumer even if another reader uses it: that reader is cut off."),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Like --format json: one line per record.")] = False,
+    stream: str,
+    manifest: str | None,
+    consumer_arn: str | None,
+    start: str | None,
+    last: int | None,
+    until: str | None,
+    shard: list[str] | None,
+    key: str | None,
+    grep: str | None,
+    how: Format,
+    limit: int | None,
+    stop_after: str | None,
+    take_over: bool,
+    as_json: bool,
 ) -> None:
-    """Print a stream's records until interrupted. On a terminal, a status line shows rate and lag.
-
-    GetRecords shares its limits, five calls and 2 MB per second and shard, with everybody else who polls the stream.
-    """
+    """Carry out the command, with its options as `commands.tail` declares them."""
     clock = SystemClock()
     if last is not None and start is not None:
         raise UsageError("--last and --from exclude each other: give one of them")

@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from aiobotocore.config import AioConfig
 
@@ -26,6 +25,7 @@ from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.access import CONFIG
+from kinesis_efo.operate.record_format import Record
 from kinesis_efo.options import AwsSettings, RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
@@ -33,26 +33,6 @@ POLLING_SECONDS: Final = 1.0
 """Seconds between two calls to a shard that had no more records."""
 
 _MOST_SHARDS: Final = 10_000
-
-
-class Record(NamedTuple):
-    """One record, or one user record of an aggregate.
-
-    Attributes:
-        shard: Id of its shard.
-        sequence: Its sequence number, or that of its aggregate.
-        sub: Its place in the aggregate; 0 without one.
-        key: Its partition key.
-        arrived: When it arrived in Kinesis.
-        data: Its data.
-    """
-
-    shard: str
-    sequence: str
-    sub: int
-    key: str | None
-    arrived: datetime | None
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,24 @@ def test_the_list_of_commands_imports_none() -> None:
     assert cli.COMMANDS["shards"].summary[:20] in asked.stdout
 
 
+def test_help_imports_nothing_that_it_does_not_need() -> None:
+    script = (
+        "import sys\n"
+        "from kinesis_efo.cli.app import COMMANDS, load, main\n"
+        # Their options are still beside their work.
+        "for name in sorted(set(COMMANDS) - {'local', 'manifest'}):\n"
+        "    below = getattr(load(name, COMMANDS[name]), 'commands', {})\n"
+        "    for words in [[name], *([name, each] for each in below)]:\n"
+        "        try:\n            main([*words, '--help'])\n"
+        "        except SystemExit as ended:\n            assert not ended.code, words\n"
+        "heavy = 'pandas pyarrow numpy pyspark aiobotocore botocore aiohttp asyncio moto'.split()\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    asked = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert asked.stdout.splitlines()[-1] == "[]"
+    assert "export-kcl [OPTIONS]" in asked.stdout
+
+
 def test_the_shell_completes_commands_and_streams(tmp_path: Path) -> None:
     manifest = tmp_path / "lake.json"
     arn = "arn:aws:kinesis:eu-west-1:111122223333:stream"

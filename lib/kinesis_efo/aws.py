@@ -143,7 +143,8 @@ class SyncClients:
         """
         if self.region is None:
             raise ConfigurationError(
-                f"no AWS region for {service_name}: set kinesis-efo option 'region' or the environment's AWS_REGION"
+                f"no AWS region for {service_name}: set kinesis-efo option 'region' (on the command line, --region) or the "
+                "environment's AWS_REGION"
             )
         config = botocore.config.Config(**self._config)
         return self._session.create_client(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -15,6 +17,9 @@ from kinesis_efo.options import AwsSettings
 from kinesis_efo.units import parse_duration
 
 R = TypeVar("R")
+
+ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
+"""The AWS SDK's environment variable that stands in for `--endpoint-url`."""
 
 MANIFEST_VARIABLE = "KINESIS_EFO_MANIFEST"
 """Environment variable that stands in for `--manifest`."""
@@ -113,10 +118,15 @@ def aws_settings(
     """The AWS settings that the command line gives.
 
     Raises:
-        ConfigurationError: The options contradict each other.
+        UsageError: The options contradict each other, or one is not what it must be.
     """
     if external_id and not role_arn:
         raise UsageError("--external-id goes with --role-arn: give both")
+    for name, url in (("--endpoint-url", endpoint_url), (ENDPOINT_VARIABLE, os.environ.get(ENDPOINT_VARIABLE))):
+        if url and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
+            raise UsageError(f"{name} must be a URL such as http://127.0.0.1:4566; got {url!r}")
+    if region and not re.fullmatch(r"[a-z]+(-[a-z0-9]+)+", region):
+        raise UsageError(f"--region must be a region such as eu-west-1; got {region!r}")
     return AwsSettings(region=region, endpoint_url=endpoint_url, role_arn=role_arn, external_id=external_id)
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from botocore.exceptions import ClientError
 
+from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
+from kinesis_efo.aws_errors import CALL_ERRORS, describe, is_foreign
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.status_line import StatusLine
-from kinesis_efo.cli.stream_choice import choose
+from kinesis_efo.cli.stream_choice import Choice, choose
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError, KinesisEfoError, RecordRefusedError, UsageError
+from kinesis_efo.errors import ConfigurationError, KinesisEfoError, RecordRefusedError, StreamError, UsageError
+from kinesis_efo.operate.findings import failed_call
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import BlockingProducer, ProducerSettings
 
@@ -55,6 +60,7 @@ def put(
     )
     pieces = _whole_files(files or []) if whole else _lines(files or [])
     in_region = replace(aws, region=aws.region or chosen.region)
+    _require_answer(in_region, chosen)
     producer = BlockingProducer(chosen.ref.stream_arn, settings=settings, aws=in_region)
     began = SystemClock().monotonic()
     try:
@@ -90,6 +96,25 @@ def put(
     if metrics.records_refused:
         refused = output.count(metrics.records_refused, "record")
         raise Ended(output.ExitCode.FAILED, f"{refused} refused and left out")
+
+
+def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
+    """Fail soon where Kinesis cannot be reached. The producer would try for minutes, as a query should.
+
+    Raises:
+        StreamError: Nobody answers, or not as Kinesis does.
+    """
+    try:
+        with closing(SyncClients(aws, config=INTERACTIVE_CONFIG).client("kinesis")) as client:
+            client.describe_stream_summary(StreamARN=chosen.ref.stream_arn)
+    except CALL_ERRORS as error:
+        # What Kinesis itself refuses, the producer explains, which can do without this permission.
+        if isinstance(error, ClientError) and not is_foreign(error):
+            return
+        fix = failed_call("", error, "kinesis:PutRecords").fix
+        raise StreamError(
+            f"nothing was written to {chosen.ref.stream_arn}: {describe(error)}. To go on, {fix}"
+        ) from error
 
 
 def _put_all(producer: BlockingProducer, pieces: Iterator[_Piece], key_of: Callable[[_Piece], str]) -> bool:

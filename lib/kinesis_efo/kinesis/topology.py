@@ -234,6 +234,11 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
             raise StreamNotFoundError(
                 f"{where} does not exist (any more): {describe(error)}. Was it deployed to this account and region?"
             ) from error
+        if cause is Cause.NO_CREDENTIALS:
+            raise AccessRefusedError(
+                f"{where}: there are no AWS credentials to ask for its shards with: {describe(error)}. Give the process a role, a profile "
+                "or credentials in its environment"
+            ) from error
         if cause.refused or cause is Cause.EXPIRED:
             raise AccessRefusedError(
                 f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "

@@ -330,7 +330,7 @@ def test_a_kcl_application_goes_on_where_the_query_stopped(
     kinds = ("--multi-stream",) if several else ()
     if several:
         unsaid = run(*command, "--yes")
-        assert (unsaid.code, "this one reads clicks, orders: say with --stream which one" in unsaid.err) == (1, True)
+        assert (unsaid.code, "this one reads clicks, orders: say with --stream which one" in unsaid.err) == (2, True)
     assert run(*command, *kinds, "--dry-run").code == 0
     assert len(_table(here, table)) == 3
     _put(here, OWNED)

@@ -71,6 +71,7 @@ def test_check_of_the_manifest(run: Run, world: Callable[..., World], portal: st
         "tail --stream orders --from TRIM_HORIZON",
         "tail --stream another",
         "put --stream another",
+        "put --stream orders",
     ],
 )
 def test_an_error_names_the_proxy(run: Run, world: Callable[..., World], portal: str, command: str) -> None:
@@ -79,14 +80,6 @@ def test_an_error_names_the_proxy(run: Run, world: Callable[..., World], portal:
     assert (found.code, found.out) == (1, "")
     assert "proxy" in found.err
     assert "<" not in found.err
-
-
-@pytest.mark.parametrize("portal", [200], indirect=True)  # with 503, the SDK tries for half a minute
-def test_put_gives_up(run: Run, world: Callable[..., World], portal: str) -> None:
-    words = ("--manifest", world().manifest, "--retry-timeout", "1s")
-    found = run("put", "--stream", "orders", *words, "--endpoint-url", portal, stdin="one\n")
-    assert (found.code, found.out) == (1, "")
-    assert "proxy" in found.err
 
 
 class WithoutInitialResponse(NoFaults):

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from kinesis_efo.local import AwsError, NoFaults, Request
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_manifest import Refusing
+from tests.support.ports import free_ports
 from tests.support.world import World, wait_until
 
 Run = Callable[..., Result]
@@ -159,3 +161,13 @@ def test_ctrl_c_writes_what_was_read(world: Callable[..., World]) -> None:
             assert b"interrupted before the input's end" in process.stderr.read()
         finally:
             process.kill()
+
+
+def test_an_endpoint_out_of_reach_is_told_soon(run: Run, world: Callable[..., World]) -> None:
+    began = time.monotonic()
+    words = ("--manifest", world().manifest, "--endpoint-url", f"http://127.0.0.1:{free_ports()[0]}")
+    found = run("put", "--stream", "orders", *words, stdin="one\n")
+    assert (found.code, found.out) == (1, "")
+    assert "nothing was written" in found.err
+    assert "look at the network path" in found.err
+    assert time.monotonic() - began < 10

@@ -58,6 +58,8 @@ def test_a_misspelled_word_is_answered_with_what_was_meant(
         (("lagg", "--json"), "UsageError", 2),
         (("lag", "--json"), "UsageError", 2),  # without a manifest
         (("lag", "-m", "none.json", "--interval", "often", "--json"), "UsageError", 2),
+        (("lag", "-m", "none.json", "--region", "not one", "--json"), "UsageError", 2),
+        (("lag", "-m", "none.json", "--endpoint-url", "nonsense", "--json"), "UsageError", 2),
         (("lag", "-m", "none.json", "--json"), "ManifestError", 1),
         (("leases", "release", "-m", "none.json", "--json"), "ManifestError", 1),
     ],

@@ -174,8 +174,9 @@ def _lease_timeout(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def _not_read(data: Any) -> list[str]:
-    """Shards that should be read and are not; on an idle stream, a job that reads nothing has no lag that shows it."""
+    """Streams and shards that should be read and are not; on an idle stream, a job that reads nothing has no lag that shows it."""
     shards = [shard for application in data["applications"] for shard in application["shards"]]
     if not shards:
         return ["any shard"]
-    return [f"{shard['stream']}/{shard['shardId']}" for shard in shards if shard["state"] not in _READ]
+    missing = [each["stream"] for application in data["applications"] for each in application.get("missing", ())]
+    return missing + [f"{shard['stream']}/{shard['shardId']}" for shard in shards if shard["state"] not in _READ]

@@ -43,6 +43,7 @@ from kinesis_efo.errors import (
     SubmissionRefusedError,
     SubscriptionError,
     TableUnavailableError,
+    UsageError,
     WriteError,
 )
 
@@ -98,6 +99,7 @@ __all__ = [
     "SubmissionRefusedError",
     "SubscriptionError",
     "TableUnavailableError",
+    "UsageError",
     "WriteError",
     "__version__",
     "await_stop",

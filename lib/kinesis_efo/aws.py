@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import botocore.config
 import botocore.loaders
@@ -21,6 +22,7 @@ from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
 from botocore.httpsession import create_urllib3_context, get_cert_path
+from botocore.parsers import ResponseParserError
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
@@ -34,6 +36,13 @@ CONTROL_CONFIG: dict[str, Any] = {
 }
 """Configuration for control calls, which the SDK retries. Subscriptions retry by themselves."""
 
+INTERACTIVE_CONFIG: dict[str, Any] = {
+    "retries": {"mode": "standard", "total_max_attempts": 2},
+    "connect_timeout": 2,
+    "read_timeout": 5,
+}
+"""Configuration for single calls while a person waits."""
+
 
 _loader = cache(botocore.loaders.create_loader)
 
@@ -45,6 +54,33 @@ def with_shared_loader(session: SessionT) -> SessionT:
     """
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     return session
+
+
+_HTML: Final = (b"<!doctype html", b"<html")
+
+
+def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+    """Raise an error about an HTML page, which the SDK would take for an answer without content."""
+    if operation_model.has_streaming_output and not operation_model.has_event_stream_output:
+        return  # an object in S3 may well be one
+    body, status = response_dict["body"], response_dict["status_code"]
+    if body == b"":
+        return  # no page, whatever the server calls it
+    begins = body[:100].strip().lower().startswith(_HTML) if isinstance(body, bytes) else False
+    if not begins and "text/html" not in response_dict["headers"].get("content-type", ""):
+        return
+    if status >= 500:
+        response_dict["body"] = b""  # the SDK tries again, and then names the status without the page
+        return
+    raise ResponseParserError(
+        f"{operation_model.name} was answered with an HTML page (HTTP status {status}), which AWS does not send: "
+        "a captive portal or a proxy is in between. Sign in to the network, or correct the proxy or the endpoint"
+    )
+
+
+def _prepared(session: SessionT) -> SessionT:
+    session.register("before-parse", _refuse_html)
+    return with_shared_loader(session)
 
 
 class HttpSession(AIOHTTPSession):  # type: ignore[misc]
@@ -72,49 +108,67 @@ def _verifying(authorities: str, _modified: int) -> ssl.SSLContext:
 class SyncClients:
     """Makes botocore clients (boto3's are the same), for calls made once, such as loading the manifest.
 
+    It looks for configuration and credentials when the first client is made: a manifest in a file needs none.
+
     Args:
         settings: Region, endpoint and role.
         region: Used where the settings name none; without it, the SDK's own configuration.
+        config: Timeouts and retries.
     """
 
-    def __init__(self, settings: AwsSettings, region: str | None = None) -> None:
+    def __init__(
+        self, settings: AwsSettings, region: str | None = None, config: Mapping[str, Any] | None = None
+    ) -> None:
         self._settings = settings
-        core = with_shared_loader(botocore.session.Session())
-        if settings.role_arn:
-            base = with_shared_loader(botocore.session.Session())
-            fetcher = AssumeRoleCredentialFetcher(
-                lambda service, **kwargs: base.create_client(
-                    service, region_name=settings.region or region, endpoint_url=settings.endpoint_url, **kwargs
-                ),
-                _required(base.get_credentials(), settings.role_arn),
-                settings.role_arn,
-                extra_args=_assume_role_arguments(settings),
-            )
-            core._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
-        self._core = core
-        # botocore knows AWS_DEFAULT_REGION only; every other SDK knows AWS_REGION, and AWS' command line prefers it.
-        configured = os.environ.get("AWS_REGION") or core.get_config_variable("region")
-        self._region: str | None = settings.region or region or configured
+        self._config = config or CONTROL_CONFIG
+        self._given_region = settings.region or region
 
-    @property
+    @cached_property
     def region(self) -> str | None:
-        """The region of its clients; None if neither the settings nor the environment name one."""
-        return self._region
+        """The region of the clients; None where nobody names one.
+
+        Raises:
+            ProfileNotFound: The SDK is told to use a profile that does not exist; botocore's exception.
+        """
+        # botocore knows AWS_DEFAULT_REGION only; every other SDK knows AWS_REGION, and AWS' command line prefers it.
+        configured = os.environ.get("AWS_REGION") or self._core.get_config_variable("region")
+        return self._given_region or configured
+
+    @cached_property
+    def _core(self) -> botocore.session.Session:
+        return _prepared(botocore.session.Session())
 
     def client(self, service_name: str, /) -> Any:
         """Make a client. The caller closes it.
 
         Raises:
-            ConfigurationError: There is no region.
+            ConfigurationError: There is no region, or there are no credentials to assume the role with.
         """
-        if self._region is None:
+        if self.region is None:
             raise ConfigurationError(
-                f"no AWS region for {service_name}: set kinesis-efo option 'region' or the environment's AWS_REGION"
+                f"no AWS region for {service_name}: set kinesis-efo option 'region' (on the command line, --region) or the "
+                "environment's AWS_REGION"
             )
-        config = botocore.config.Config(**CONTROL_CONFIG)
-        return self._core.create_client(
-            service_name, region_name=self._region, endpoint_url=self._settings.endpoint_url, config=config
+        config = botocore.config.Config(**self._config)
+        return self._session.create_client(
+            service_name, region_name=self.region, endpoint_url=self._settings.endpoint_url, config=config
         )
+
+    @cached_property
+    def _session(self) -> botocore.session.Session:
+        """The session, with the role's credentials if there is one."""
+        if self._settings.role_arn:
+            base = _prepared(botocore.session.Session())
+            fetcher = AssumeRoleCredentialFetcher(
+                lambda service, **kwargs: base.create_client(
+                    service, region_name=self.region, endpoint_url=self._settings.endpoint_url, **kwargs
+                ),
+                _required(base.get_credentials(), self._settings.role_arn),
+                self._settings.role_arn,
+                extra_args=_assume_role_arguments(self._settings),
+            )
+            self._core._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+        return self._core
 
 
 class AsyncClients:
@@ -132,9 +186,9 @@ class AsyncClients:
 
     async def _ready(self) -> AioSession:
         if self._session is None:
-            session = with_shared_loader(AioSession())
+            session = _prepared(AioSession())
             if self._settings.role_arn:
-                base = with_shared_loader(AioSession())
+                base = _prepared(AioSession())
                 fetcher = AioAssumeRoleCredentialFetcher(
                     lambda service, **kwargs: base.create_client(
                         service, region_name=self._region, endpoint_url=self._settings.endpoint_url, **kwargs
@@ -146,6 +200,16 @@ class AsyncClients:
                 session._credentials = AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
             self._session = session
         return self._session
+
+    async def credentials(self) -> Any:
+        """Credentials that are valid now, of the role if there is one; None where there are none.
+
+        Raises:
+            ConfigurationError: There are no credentials to assume the role with.
+            BotoCoreError, ClientError: Whoever gives credentials refuses.
+        """
+        found = await (await self._ready()).get_credentials()
+        return None if found is None else await found.get_frozen_credentials()
 
     async def open(self, service: str, config: AioConfig | None = None) -> AbstractAsyncContextManager[Any]:
         """Make a client for a service, as an async context manager.

@@ -151,6 +151,9 @@ _BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
     ((ParamValidationError, ValueError, BotoCoreError), Cause.UNSENT),
 )
 
+CALL_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError, ParserError, OSError)
+"""What a call to AWS raises where it fails."""
+
 
 def cause_of(error: Exception) -> Cause:
     """Why a call failed.
@@ -190,11 +193,19 @@ def message_of(error: Exception) -> str:
     return str(error.response.get("Error", {}).get("Message", "")) if isinstance(error, ClientError) else str(error)
 
 
+def is_foreign(error: Exception) -> bool:
+    """Whether something else than AWS seems to have answered, such as a proxy: AWS names a code beside the HTTP status."""
+    heads = isinstance(error, ClientError) and error.operation_name.startswith("Head")  # answered without a body
+    return isinstance(error, ResponseParserError) or (code_of(error).isdigit() and not heads)
+
+
 def describe(error: Exception) -> str:
     """One line about an error: its code or type, and its message."""
+    if isinstance(error, ClientError) and is_foreign(error):
+        return f"HTTP status {code_of(error)} without a code of AWS: it may come from a proxy on the way"
     if isinstance(error, ClientError):
         return f"{code_of(error)}: {message_of(error)}"
-    if isinstance(error, FrameError):
+    if isinstance(error, FrameError | ResponseParserError):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 

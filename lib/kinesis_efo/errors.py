@@ -4,6 +4,7 @@
 KinesisEfoError
 ├── ConfigurationError          something the user wrote is wrong; nothing was started
 │   ├── OptionsError            one or more options; all faults are in one message
+│   ├── UsageError              the command line of `kinesis-efo`
 │   └── ManifestError           the manifest cannot be loaded or lacks something
 ├── StreamError                 a stream cannot be read or written (any more); the message says which
 │   ├── AccessRefusedError      credentials or policy
@@ -64,6 +65,10 @@ class OptionsError(ConfigurationError):
 
     def __reduce__(self) -> tuple[type[OptionsError], tuple[tuple[str, ...]]]:
         return OptionsError, (self.faults,)
+
+
+class UsageError(ConfigurationError):
+    """The command line of `kinesis-efo` is wrong: an option, or how options go together."""
 
 
 class ManifestError(ConfigurationError):

@@ -68,6 +68,13 @@ class Manifest:
     source: str
     stream_names: Mapping[str, str]
 
+    @property
+    def declared_by(self) -> str:
+        """Who declares the resources, for messages."""
+        if not self.environment:  # no manifest of a deployment: the options name the resources
+            return f"whoever deployed what {self.source} name"
+        return f"the stack of application {self.application!r} (see manifest {self.source})"
+
     def select(self, names: Sequence[str] | None) -> Manifest:
         """The same manifest with only the named streams; all of them for None.
 

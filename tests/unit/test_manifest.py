@@ -275,6 +275,7 @@ def test_arns_instead_of_a_manifest() -> None:
     manifest = resolve_manifest(options, Session(None))
     assert (manifest.application, manifest.region, manifest.lease_table) == ("lake", "eu-west-1", "t")
     assert manifest.streams["dev-orders"].consumer_arn == CONSUMER
+    assert manifest.declared_by == "whoever deployed what the options streamArn, consumerArn and leaseTable name"
 
 
 def test_polling_needs_no_consumer(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ async def check_consumers(manifest: Manifest, client: Any, lease_timeout: float,
     table = LeaseTable(
         client,
         manifest.lease_table,
-        declared_by=f"the stack of application {manifest.application!r} (see manifest {manifest.source})",
+        declared_by=manifest.declared_by,
     )
     seen = await watch(
         table,

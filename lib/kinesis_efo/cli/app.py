@@ -17,7 +17,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from kinesis_efo import __version__
-from kinesis_efo.errors import ConfigurationError, KinesisEfoError
+from kinesis_efo.cli.failing import fail, wants_json
+from kinesis_efo.cli.help_texts import readable
+from kinesis_efo.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +38,16 @@ class Entry:
 
 
 COMMANDS: Final = {
-    "doctor": Entry("kinesis_efo.cli.doctor", "Check everything a query of an application needs."),
-    "emr": Entry("kinesis_efo.cli.emr", "Pack jobs, run them on EMR, stop them."),
-    "lag": Entry("kinesis_efo.cli.lag", "Show how far applications are behind, shard by shard."),
-    "leases": Entry("kinesis_efo.cli.leases", "See an application's leases, and change them by hand."),
+    "doctor": Entry("kinesis_efo.cli.commands.doctor", "Check everything a query of an application needs."),
+    "emr": Entry("kinesis_efo.cli.commands.emr", "Pack jobs, run them on EMR, stop them."),
+    "lag": Entry("kinesis_efo.cli.commands.lag", "Show how far applications are behind, shard by shard."),
+    "leases": Entry("kinesis_efo.cli.commands.leases", "See an application's leases, and change them by hand."),
     "local": Entry("kinesis_efo.cli.local", "Serve Kinesis with Enhanced Fan-Out on this machine.", extra="local"),
     "manifest": Entry("kinesis_efo.cli.manifest", "Write an application's manifest, show it, or check it against AWS."),
-    "put": Entry("kinesis_efo.cli.put", "Write lines or files into a stream."),
-    "shards": Entry("kinesis_efo.cli.shards", "Show the shards of an application's streams as a tree."),
-    "top": Entry("kinesis_efo.cli.top", "Watch a live run: what is slow, and why."),
-    "tail": Entry("kinesis_efo.cli.tail", "Print the records of a stream."),
+    "put": Entry("kinesis_efo.cli.commands.put", "Write lines or files into a stream."),
+    "shards": Entry("kinesis_efo.cli.commands.shards", "Show the shards of an application's streams as a tree."),
+    "tail": Entry("kinesis_efo.cli.commands.tail", "Print the records of a stream."),
+    "top": Entry("kinesis_efo.cli.commands.top", "Watch a live run: what is slow, and why."),
 }
 """Every command by its name."""
 
@@ -65,6 +67,12 @@ class LazyGroup(TyperGroup):
         if entry is None:
             return None
         return TyperCommand(cmd_name, help=entry.summary) if self._listing else load(cmd_name, entry)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the arguments begin with. Of one that does not exist, the error names those that are spelled alike."""
+        names: Any = dict.fromkeys(COMMANDS)  # all that the search looks at
+        self.commands = names
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the group, from the summaries."""
@@ -103,10 +111,10 @@ def load(name: str, entry: Entry) -> Any:
     if isinstance(found, typer.Typer):
         group = typer.main.get_group(found)
         group.name = name
-        return group
+        return readable(group)
     single = typer.Typer(add_completion=False)
     single.command(name)(found)
-    return typer.main.get_command(single)
+    return readable(typer.main.get_command(single))
 
 
 app = typer.Typer(
@@ -133,13 +141,15 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. An error of this library becomes one message on stderr and exit code 1.
+    """Run the command line. What goes wrong becomes one message on stderr, and the exit code (`ExitCode`).
 
     Args:
         arguments: Arguments without the program's name; None for those of this process.
     """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = wants_json(words)
     try:
-        app(args=arguments)
-    except KinesisEfoError as error:
-        typer.echo(f"kinesis-efo: {error}", err=True)
-        sys.exit(1)
+        # By itself, typer writes a wrong command line into a box.
+        sys.exit(app(args=words, standalone_mode=not as_json) or 0)
+    except Exception as error:
+        fail(error, as_json=as_json)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from kinesis_efo.aws import SyncClients
 from kinesis_efo.cli.completion import manifest_files, stream_names
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import ManifestError, UsageError
 from kinesis_efo.manifest import Manifest, load_manifest
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.units import parse_duration
 
 R = TypeVar("R")
+
+ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
+"""The AWS SDK's environment variable that stands in for `--endpoint-url`."""
 
 MANIFEST_VARIABLE = "KINESIS_EFO_MANIFEST"
 """Environment variable that stands in for `--manifest`."""
@@ -64,22 +68,65 @@ StreamsOption: TypeAlias = Annotated[
 ]
 
 
+def shard_ids(texts: list[str] | None) -> list[str] | None:
+    """Ids of shards. A number alone stands for the id that Kinesis writes with it.
+
+    >>> shard_ids(["3", "shardId-000000000004"])
+    ['shardId-000000000003', 'shardId-000000000004']
+    """
+    return texts and [f"shardId-{int(text):012}" if text.isdecimal() else text for text in texts]
+
+
+ShardsOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shard",
+        metavar="ID",
+        callback=shard_ids,
+        help="Only this shard, such as 3 for shardId-000000000003; may be repeated.",
+    ),
+]
+
+TimeoutOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--lease-timeout",
+        metavar="DURATION",
+        help="A worker that renews nothing for so long is dead. The query's leaseTimeout, or KCL's failover time.",
+    ),
+]
+
+
 def aws_settings(
     *,
-    region: Annotated[str | None, typer.Option("--region", help="AWS region; the manifest's by default.")] = None,
-    role_arn: Annotated[str | None, typer.Option("--role-arn", help="Role to assume, such as the job's own.")] = None,
-    external_id: Annotated[str | None, typer.Option("--external-id", help="External ID for --role-arn.")] = None,
+    region: Annotated[
+        str | None, typer.Option("--region", metavar="REGION", help="AWS region; the manifest's by default.")
+    ] = None,
+    role_arn: Annotated[
+        str | None, typer.Option("--role-arn", metavar="ARN", help="Role to assume, such as the job's own.")
+    ] = None,
+    external_id: Annotated[
+        str | None, typer.Option("--external-id", metavar="ID", help="External ID for --role-arn.")
+    ] = None,
     endpoint_url: Annotated[
-        str | None, typer.Option("--endpoint-url", help="One endpoint for every AWS service, like AWS_ENDPOINT_URL.")
+        str | None,
+        typer.Option(
+            "--endpoint-url", metavar="URL", help="One endpoint for every AWS service, like AWS_ENDPOINT_URL."
+        ),
     ] = None,
 ) -> AwsSettings:
     """The AWS settings that the command line gives.
 
     Raises:
-        ConfigurationError: The options contradict each other.
+        UsageError: The options contradict each other, or one is not what it must be.
     """
     if external_id and not role_arn:
-        raise ConfigurationError("--external-id goes with --role-arn: give both")
+        raise UsageError("--external-id goes with --role-arn: give both")
+    for name, url in (("--endpoint-url", endpoint_url), (ENDPOINT_VARIABLE, os.environ.get(ENDPOINT_VARIABLE))):
+        if url and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
+            raise UsageError(f"{name} must be a URL such as http://127.0.0.1:4566; got {url!r}")
+    if region and not re.fullmatch(r"[a-z]+(-[a-z0-9]+)+", region):
+        raise UsageError(f"--region must be a region such as eu-west-1; got {region!r}")
     return AwsSettings(region=region, endpoint_url=endpoint_url, role_arn=role_arn, external_id=external_id)
 
 
@@ -124,7 +171,7 @@ def seconds(option: str, text: str) -> float:
     try:
         return parse_duration(text) / 1000
     except ValueError:
-        raise ConfigurationError(f"{option} must be a duration such as 10s; got {text!r}") from None
+        raise UsageError(f"{option} must be a duration such as 10s; got {text!r}") from None
 
 
 def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> Manifest:
@@ -133,4 +180,19 @@ def load(location: str, aws: AwsSettings, streams: list[str] | None = None) -> M
     Raises:
         ManifestError: It cannot be loaded or is not valid, or lacks a stream.
     """
-    return load_manifest(location, SyncClients(aws)).select(streams)
+    from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
+    from kinesis_efo.aws_errors import describe, is_foreign
+
+    try:
+        found = load_manifest(location, SyncClients(aws, config=INTERACTIVE_CONFIG))
+    except ManifestError as error:
+        cause = error.__cause__
+        if isinstance(cause, Exception) and is_foreign(cause):
+            raise ManifestError(f"manifest {location} cannot be loaded: {describe(cause)}") from cause
+        raise
+    if unknown := [name for name in streams or () if name not in found.streams]:
+        raise UsageError(
+            f"--stream names {', '.join(map(repr, unknown))}, but the manifest {found.source} has "
+            f"{', '.join(map(repr, sorted(found.streams)))}"
+        )
+    return found.select(streams)

@@ -7,56 +7,38 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated
 
-import typer
-
+from kinesis_efo.aws import SyncClients
+from kinesis_efo.aws_errors import CALL_ERRORS
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.findings import Details, report
-from kinesis_efo.cli.measuring import Measuring, measure, measuring, refuse_live_readers
+from kinesis_efo.cli.measuring import measure, refuse_live_readers
+from kinesis_efo.cli.measuring_options import Measuring
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError, LeaseError, ManifestError
+from kinesis_efo.errors import LeaseError, ManifestError, UsageError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.operate import checkup, lease_checkup, machine
 from kinesis_efo.operate.access import Access
-from kinesis_efo.operate.findings import Finding, Status
+from kinesis_efo.operate.findings import Finding, Status, failed_call
+from kinesis_efo.operate.obstacles import no_region, obstacles
 from kinesis_efo.operate.restart import restart
 from kinesis_efo.options import AwsSettings
 
 
-@arguments.grouped(wanted=measuring, aws=arguments.aws_settings)
 def doctor(
+    *,
     wanted: Measuring | None,
     aws: AwsSettings,
-    manifest: arguments.ManifestOption,
-    stream: arguments.StreamsOption = None,
-    polling: Annotated[bool, typer.Option("--polling", help="Check for a query with readMode=polling.")] = False,
-    subscribe_anyway: Annotated[
-        bool, typer.Option("--subscribe-anyway", help="Try a dry-run subscription even while a query holds leases.")
-    ] = False,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="LOCATION",
-            help="Also say what the next start on this checkpointLocation would do: a path, or s3://bucket/prefix.",
-        ),
-    ] = None,
-    as_json: output.JsonFlag = False,
+    manifest: str,
+    stream: list[str] | None,
+    polling: bool,
+    subscribe_anyway: bool,
+    checkpoint: str | None,
+    as_json: bool,
 ) -> None:
-    """Check everything a query needs: credentials, manifest, streams, consumers, leases, quotas, clock, Spark, Python and Java.
-
-    Each check passed, failed or is unknown; a failed one names the fix. Registers and writes nothing. Run it where the job
-    runs, or with its role. Exit code 1 if a check failed; unknown is not a failure.
-
-    With --checkpoint, it also compares a query's checkpoint with the manifest, the streams and the leases: which streams are new,
-    gone, renamed or others, what retention has taken, and whether a micro-batch is repeated.
-
-    With --subscribe, it also reads one shard of the first stream for some seconds over HTTP/2, then over HTTP/1.1, and
-    says what Kinesis offered. Nothing else subscribes.
-    """
+    """Carry out the command, with its options as `commands.doctor` declares them."""
     if wanted is not None and polling:
-        raise ConfigurationError("--subscribe goes without --polling: a polled stream has no consumer to subscribe")
+        raise UsageError("--subscribe goes without --polling: a polled stream has no consumer to subscribe")
     findings, details = asyncio.run(
         _examine(manifest, stream, aws, wanted, checkpoint, polling=polling, anyway=subscribe_anyway)
     )
@@ -73,46 +55,72 @@ async def _examine(
     polling: bool,
     anyway: bool,
 ) -> tuple[list[Finding], Details | None]:
-    clock = SystemClock()
     programs = [machine.spark(), *machine.pythons(), machine.java()]
+    manifest, wrong = await _loaded(location, aws, streams) if "://" not in location else (None, None)
+    try:
+        region = aws.region or (manifest.region if manifest is not None else SyncClients(aws).region)
+    except CALL_ERRORS as error:  # a profile that does not exist
+        return [failed_call(machine.CREDENTIALS, error, ""), *programs], None
+    if region is None:
+        return [wrong or no_region(location), *programs], None
+    async with Access(aws, region) as access:
+        found = await obstacles(access)
+        if manifest is None and wrong is None and not found:
+            manifest, wrong = await _loaded(location, aws, streams)
+        if found:
+            read = wrong if manifest is None else _read(manifest)
+            return [*found, *([read] if read else []), *programs], None
+        if manifest is None:
+            assert wrong is not None
+            path = await machine.path_and_clock(access, SystemClock())
+            return [await machine.identity(access), wrong, *path, *programs], None
+    async with Access(aws, manifest.region) as access:
+        findings, details = await _checked(access, manifest, wanted, checkpoint, polling=polling, anyway=anyway)
+    return [*findings, *programs], details
+
+
+async def _loaded(location: str, aws: AwsSettings, streams: list[str] | None) -> tuple[Manifest | None, Finding | None]:
+    """The manifest, or why it cannot be loaded."""
     try:
         # In a thread: loading credentials and the manifest blocks.
-        manifest = await asyncio.to_thread(arguments.load, location, aws, streams)
+        return await asyncio.to_thread(arguments.load, location, aws, streams), None
     except ManifestError as error:
-        failed = Finding("manifest", Status.FAILED, str(error), "give the right location, or deploy the environment")
-        if aws.region is None:
-            return [failed, *programs], None
-        async with Access(aws, aws.region) as access:
-            path = await machine.path_and_clock(access, clock)
-            return [await machine.identity(access), failed, *path, *programs], None
+        fix = "give the right location, or deploy the environment"
+        return None, Finding("manifest", Status.FAILED, str(error), fix)
+
+
+def _read(manifest: Manifest) -> Finding:
     count = output.count(len(manifest.streams), "stream")
     summary = f"application {manifest.application}, {count}, region {manifest.region}"
+    return Finding("manifest", Status.PASSED, f"{manifest.source}: {summary}")
+
+
+async def _checked(
+    access: Access, manifest: Manifest, wanted: Measuring | None, checkpoint: str | None, *, polling: bool, anyway: bool
+) -> tuple[list[Finding], Details | None]:
+    """The findings where AWS can be reached."""
+    clock = SystemClock()
     details: Details | None = None
-    async with Access(aws, manifest.region) as access:
-        findings = [
-            await machine.identity(access),
-            Finding("manifest", Status.PASSED, f"{manifest.source}: {summary}"),
-            *await machine.path_and_clock(access, clock),
-        ]
-        # Without a path to AWS, every other check would only repeat that.
-        if not any(each.status is Status.FAILED and each.subject == machine.PATH for each in findings):
-            first = next(iter(manifest.streams.values()))
-            if wanted is not None:
-                await refuse_live_readers(access, manifest, first, wanted, clock)
-            measured = None if wanted is None else first
-            findings += await (
-                _polled(access, manifest) if polling else _fanned_out(access, manifest, measured, anyway)
-            )
-            findings += [
-                await lease_checkup.lease_table(access, manifest),
-                await lease_checkup.lease_writes(access, manifest),
-            ]
-            if checkpoint is not None:
-                findings += await restart(access, manifest, checkpoint, clock)
-            if wanted is not None:
-                subscribed, details = await measure(access, first, wanted, clock)
-                findings += subscribed
-    return [*findings, *programs], details
+    findings = [
+        await machine.identity(access),
+        _read(manifest),
+        *await machine.path_and_clock(access, clock),
+    ]
+    # Without a path to AWS, every other check would only repeat that.
+    if any(each.status is Status.FAILED and each.subject == machine.PATH for each in findings):
+        return findings, None
+    first = next(iter(manifest.streams.values()))
+    if wanted is not None:
+        await refuse_live_readers(access, manifest, first, wanted, clock)
+    measured = None if wanted is None else first
+    findings += await (_polled(access, manifest) if polling else _fanned_out(access, manifest, measured, anyway))
+    findings += [await lease_checkup.lease_table(access, manifest), await lease_checkup.lease_writes(access, manifest)]
+    if checkpoint is not None:
+        findings += await restart(access, manifest, checkpoint, clock)
+    if wanted is not None:
+        subscribed, details = await measure(access, first, wanted, clock)
+        findings += subscribed
+    return findings, details
 
 
 async def _polled(access: Access, manifest: Manifest) -> list[Finding]:

@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
 from rich.console import RenderableType
 
-from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli import output
 from kinesis_efo.cli.emr_context import Context, Given
+from kinesis_efo.cli.emr_options import DIST
+from kinesis_efo.cli.emr_runs import run_data
+from kinesis_efo.cli.failing import Ended
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.emr.artifacts import archive_artifact, program_artifact
 from kinesis_efo.emr.coordination import until_free
@@ -24,66 +26,25 @@ from kinesis_efo.emr.packing import package as build
 from kinesis_efo.emr.submission import JobRequest, ensure, make_room, plan, refusals, same
 from kinesis_efo.emr.submission import submit as submit_job
 from kinesis_efo.emr.target import Kind, Run
-from kinesis_efo.errors import ConfigurationError, SubmissionRefusedError
+from kinesis_efo.errors import PackagingError, SubmissionRefusedError, UsageError
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.options import AwsSettings
 
-emr = typer.Typer(no_args_is_help=True, help="Pack jobs, run them on EMR, stop them.")
-
-_DIST: Final = Path("dist") / "emr"
 _EKS_RELEASE: Final = "emr-spark-8.0.0-latest"
-_SHOWN: Final = 5
-
-EnvironmentOption = Annotated[
-    str | None,
-    typer.Option("--environment", "-e", help="With --application: all other options default to what was deployed."),
-]
-ApplicationOption = Annotated[str | None, typer.Option("--application", "-a", help="The application to run.")]
-TargetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--target", "-t", metavar="KIND:ID", help="cluster:j-..., serverless:<application> or eks:<virtual cluster>."
-    ),
-]
-ManifestOption = Annotated[
-    str | None, typer.Option("--manifest", "-m", metavar="LOCATION", help="The application's manifest.")
-]
-ArtifactsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--artifacts", metavar="S3", help="S3 location for archives and programs: s3://bucket, or with a prefix."
-    ),
-]
-ProjectOption = Annotated[Path, typer.Option("--project", help="Directory of the uv project to pack.")]
-PythonOption = Annotated[str | None, typer.Option("--python", help="Python version of the cluster; 3.11 by default.")]
-ArchitectureOption = Annotated[
-    str | None,
-    typer.Option("--architecture", help="Architecture of the cluster: x86_64 (default), or arm64 for Graviton."),
-]
-GraceOption = Annotated[
-    int,
-    typer.Option(
-        "--grace", min=0, metavar="SECONDS", help="Time for a run to end by itself before EMR ends it; 0 for none."
-    ),
-]
 
 
-@emr.command()
-@arguments.with_aws
 def package(
+    *,
     aws: AwsSettings,
-    project: ProjectOption = Path(),
-    python: PythonOption = None,
-    architecture: ArchitectureOption = None,
-    out: Annotated[Path, typer.Option("--out", help="Directory for the archive.")] = _DIST,
-    environment: EnvironmentOption = None,
-    application: ApplicationOption = None,
-    as_json: output.JsonFlag = False,
+    project: Path,
+    python: str | None,
+    architecture: str | None,
+    out: Path,
+    environment: str | None,
+    application: str | None,
+    as_json: bool,
 ) -> None:
-    """Pack a project and its locked dependencies for the cluster's Python, as an archive for --archives.
-
-    The same project makes the same bytes. The archive holds neither PySpark nor boto3.
-    """
+    """Carry out the command, with its options as `commands.emr` declares them."""
     if environment or application:
         given = Given(environment=environment, application=application)
         with Context.deployed(given, aws) as deployed:
@@ -92,54 +53,33 @@ def package(
     output.answer(as_json, _archive_data(archive), lambda: _archive_view(archive))
 
 
-@emr.command(context_settings={"allow_interspersed_args": True})
-@arguments.with_aws
 def submit(
+    *,
     aws: AwsSettings,
-    argument: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGUMENTS", help="Arguments of the program, after --; submit adds --manifest."),
-    ] = None,
-    environment: EnvironmentOption = None,
-    application: ApplicationOption = None,
-    target: TargetOption = None,
-    manifest: ManifestOption = None,
-    job: Annotated[
-        str | None, typer.Option("--job", "-j", help="The program: its path, or its name in the project's jobs/.")
-    ] = None,
-    archive: Annotated[
-        Path | None,
-        typer.Option("--archive", help="Archive that `package` made; without it, submit packs the project."),
-    ] = None,
-    project: ProjectOption = Path(),
-    python: PythonOption = None,
-    architecture: ArchitectureOption = None,
-    artifacts: ArtifactsOption = None,
-    execution_role: Annotated[
-        str | None, typer.Option("--execution-role", help="ARN of the role that the job runs with.")
-    ] = None,
-    release_label: Annotated[str | None, typer.Option("--release-label", help="EMR release, for eks targets.")] = None,
-    logs: Annotated[str | None, typer.Option("--logs", metavar="S3", help="S3 location for EMR's logs.")] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated.")
-    ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Stop the live run of this application first.")] = False,
-    if_changed: Annotated[
-        bool, typer.Option("--if-changed", help="Do nothing if exactly this job runs; replace any other run.")
-    ] = False,
-    grace: GraceOption = 600,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and print the request; change nothing.")
-    ] = False,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Wait until the job runs.")] = True,
-    patience: Annotated[float, typer.Option("--patience", metavar="SECONDS", help="How long --follow waits.")] = 900.0,
-    as_json: output.JsonFlag = False,
+    argument: list[str] | None,
+    environment: str | None,
+    application: str | None,
+    target: str | None,
+    manifest: str | None,
+    job: str | None,
+    archive: Path | None,
+    project: Path,
+    python: str | None,
+    architecture: str | None,
+    artifacts: str | None,
+    execution_role: str | None,
+    release_label: str | None,
+    logs: str | None,
+    conf: list[str] | None,
+    replace: bool,
+    if_changed: bool,
+    grace: int,
+    dry_run: bool,
+    follow: bool,
+    patience: float,
+    as_json: bool,
 ) -> None:
-    """Submit a job: upload its files where they are missing, start it, and wait until it runs.
-
-    Refuses (exit code 3) a job that could not work: its consumer is not ACTIVE, the lease table is missing, the release has no
-    Spark 4, or the application already has a live run. Submitting the same job twice makes one run.
-    """
+    """Carry out the command, with its options as `commands.emr` declares them."""
     given = Given(environment, application, target, manifest, artifacts)
     settings = _pairs(conf or [])
     with Context.open(given, aws) as context:
@@ -150,7 +90,7 @@ def submit(
             if archive
             else _build(
                 project,
-                _DIST,
+                DIST,
                 python or (deployed.python if deployed else None),
                 architecture or (deployed.architecture if deployed else None),
             )
@@ -172,13 +112,12 @@ def submit(
             mode = _SubmitMode(replace, if_changed, grace, dry_run, patience if follow else None)
             data = asyncio.run(_submit(context, request, SystemClock(), mode))
         except SubmissionRefusedError as error:
-            output.remark(f"kinesis-efo: {error}")
-            raise output.stop(output.ExitCode.REFUSED) from None
+            raise Ended(output.ExitCode.REFUSED, str(error)) from None
         except KeyboardInterrupt:
-            output.remark(
-                f"kinesis-efo: no longer watching; what was submitted goes on. See: {context.command('status')}"
-            )
-            raise output.stop(output.ExitCode.INTERRUPTED) from None
+            raise Ended(
+                output.ExitCode.INTERRUPTED,
+                f"no longer watching; what was submitted goes on. See: {context.command('status')}",
+            ) from None
     # A dry run prints the request, which is JSON.
     output.answer(as_json or dry_run, data, lambda: _submitted_view(data))
 
@@ -210,7 +149,7 @@ async def _submit(context: Context, request: JobRequest, clock: Clock, mode: _Su
     data: dict[str, Any] = {"target": str(context.target), "application": request.manifest.application}
     data |= {"fingerprint": job.fingerprint, "archive": request.archive.digest, "program": request.program.digest}
     if mode.if_changed and (unchanged := same(live, job)):
-        return {**data, "submitted": False, "replaced": [], "run": _run_data(unchanged)}
+        return {**data, "submitted": False, "replaced": [], "run": run_data(unchanged)}
     async with context.leases() as leases:
         replacing = bool(live) and (mode.replace or mode.if_changed)
         ensure(
@@ -234,38 +173,35 @@ async def _submit(context: Context, request: JobRequest, clock: Clock, mode: _Su
         run = platform.run(identifier)
     else:
         run = await until_running(platform, identifier, clock, _report, mode.patience)
-    return {**data, "submitted": True, "replaced": [each.id for each in replaced], "run": _run_data(run)}
+    return {**data, "submitted": True, "replaced": [each.id for each in replaced], "run": run_data(run)}
 
 
-@emr.command()
-@arguments.with_aws
 def stop(
+    *,
     aws: AwsSettings,
-    environment: EnvironmentOption = None,
-    application: ApplicationOption = None,
-    target: TargetOption = None,
-    manifest: ManifestOption = None,
-    grace: GraceOption = 600,
-    as_json: output.JsonFlag = False,
+    environment: str | None,
+    application: str | None,
+    target: str | None,
+    manifest: str | None,
+    grace: int,
+    as_json: bool,
 ) -> None:
-    """Stop an application's runs: each finishes its micro-batch and releases its leases. EMR ends one that takes too long.
-
-    Exit code 1 if a worker still renews the leases afterwards.
-    """
+    """Carry out the command, with its options as `commands.emr` declares them."""
     with Context.open(Given(environment, application, target, manifest, None), aws) as context:
         stopped, owners = asyncio.run(_stop(context, SystemClock(), grace))
     data = {
         "target": str(context.target),
         "application": context.manifest.application,
-        "stopped": [{**_run_data(each.run), "graceful": each.graceful} for each in stopped],
+        "stopped": [{**run_data(each.run), "graceful": each.graceful} for each in stopped],
         "leaseOwners": owners,
     }
     output.answer(as_json, data, lambda: _stopped_view(stopped))
     if owners:
-        output.remark(
-            f"kinesis-efo: {', '.join(map(readable, owners))} still renews leases of {context.manifest.application}: stop it where it runs"
+        who = ", ".join(map(readable, owners))
+        raise Ended(
+            output.ExitCode.FAILED,
+            f"{who} still renews leases of {context.manifest.application}: stop it where it runs",
         )
-        raise output.stop(output.ExitCode.FAILED)
 
 
 async def _stop(context: Context, clock: Clock, grace: int) -> tuple[list[Stopped], list[str]]:
@@ -278,42 +214,18 @@ async def _stop(context: Context, clock: Clock, grace: int) -> tuple[list[Stoppe
         return stopped, sorted(await until_free(leases, clock, seconds))
 
 
-@emr.command()
-@arguments.with_aws
-def status(
-    aws: AwsSettings,
-    environment: EnvironmentOption = None,
-    application: ApplicationOption = None,
-    target: TargetOption = None,
-    manifest: ManifestOption = None,
-    as_json: output.JsonFlag = False,
-) -> None:
-    """Show an application's runs, newest first, and where their logs are. Exit code 1 if none is live."""
-    with Context.open(Given(environment, application, target, manifest, None), aws) as context:
-        known = context.platform.runs(context.name)[:_SHOWN]
-        # EMR Serverless lists less about a run than it tells about one.
-        runs = [context.platform.run(run.id) for run in known]
-    live = any(not run.state.ended for run in runs)
-    data = {
-        "target": str(context.target),
-        "application": context.manifest.application,
-        "live": live,
-        "runs": [_run_data(run) for run in runs],
-    }
-    output.answer(as_json, data, lambda: _runs_view(runs, f"{context.name} on {context.target}"))
-    if not live:
-        raise output.stop(output.ExitCode.FAILED)
-
-
 def _build(project: Path, out: Path, python: str | None, architecture: str | None) -> Archive:
-    platform = PythonPlatform(python or "3.11", architecture or "x86_64")  # type: ignore[arg-type]  # checked by PythonPlatform
+    try:
+        platform = PythonPlatform(python or "3.11", architecture or "x86_64")  # type: ignore[arg-type]  # checked by PythonPlatform
+    except PackagingError as error:
+        raise UsageError(str(error)) from None
     output.remark(f"packing {project.resolve().name} for Python {platform.python} on {platform.architecture}")
     return build(project, out, platform)
 
 
 def _program(project: Path, job: str | None) -> Path:
     if not job:
-        raise ConfigurationError(
+        raise UsageError(
             "--job is missing: the program to run is needed, such as jobs/archive.py, or a job declared in the environment file"
         )
     if job.isidentifier():
@@ -333,25 +245,13 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise ConfigurationError(f"--conf must be NAME=VALUE, such as spark.executor.instances=4; got {text!r}")
+            raise UsageError(f"--conf must be NAME=VALUE, such as spark.executor.instances=4; got {text!r}")
         pairs[name] = value
     return pairs
 
 
 def _report(run: Run) -> None:
     output.remark(f"{run.id} {run.told}")
-
-
-def _run_data(run: Run) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "name": run.name,
-        "state": run.state.value,
-        "told": run.told,
-        "created": run.created.isoformat(),
-        "fingerprint": run.fingerprint,
-        "logs": list(run.logs),
-    }
 
 
 def _archive_data(archive: Archive) -> dict[str, Any]:
@@ -370,13 +270,6 @@ def _archive_view(archive: Archive) -> RenderableType:
     rows = [(name, str(data[name])) for name in ("digest", "python", "architecture")]
     size = f"{data['bytes'] / 1e6:.1f} MB, {len(archive.packages)} packages"
     return output.table(["archive", str(archive.path)], [*rows, ("size", size)])
-
-
-def _runs_view(runs: Sequence[Run], title: str) -> RenderableType:
-    rows = [
-        (run.id, run.state.value, run.told, f"{run.created:%Y-%m-%d %H:%M:%S}", "\n".join(run.logs)) for run in runs
-    ]
-    return output.table(["run", "state", "EMR says", "submitted", "logs"], rows, title)
 
 
 def _submitted_view(data: dict[str, Any]) -> RenderableType:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kinesis_efo.aws import AsyncClients, SyncClients
+from kinesis_efo.cli.arguments import MANIFEST_VARIABLE
 from kinesis_efo.emr.artifacts import Store, split_uri
 from kinesis_efo.emr.clusters import Clusters
 from kinesis_efo.emr.containers import Containers
@@ -16,7 +18,7 @@ from kinesis_efo.emr.job import job_name
 from kinesis_efo.emr.platform import Platform
 from kinesis_efo.emr.serverless import Serverless
 from kinesis_efo.emr.target import Kind, Target
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import UsageError
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import Manifest, load_manifest
@@ -68,20 +70,20 @@ class Context:
         """Identify the application, and load its manifest.
 
         Raises:
-            ConfigurationError: An option is missing, or the deployment or manifest cannot be read.
+            UsageError: An option is missing, or the deployment or manifest cannot be read.
         """
         deployment = None
         if given.environment or given.application:
             with cls.deployed(given, aws) as deployment:
                 pass
-        location = given.manifest or (deployment.manifest if deployment else None)
+        location = given.manifest or (deployment.manifest if deployment else os.environ.get(MANIFEST_VARIABLE))
         if not location:
-            raise ConfigurationError(
+            raise UsageError(
                 "the application is missing: give --environment and --application, or --manifest with --target"
             )
         text = given.target or (deployment.target if deployment else None)
         if not text:
-            raise ConfigurationError(
+            raise UsageError(
                 "--target is missing"
                 + (f": no job of {given.application} is declared in {given.environment}" if deployment else "")
                 + "; give cluster:j-<id>, serverless:<application id> or eks:<virtual cluster id>"
@@ -98,10 +100,10 @@ class Context:
         """Load how the named application was deployed.
 
         Raises:
-            ConfigurationError: A name is missing, or the application was not deployed.
+            UsageError: A name is missing, or the application was not deployed.
         """
         if not (given.environment and given.application):
-            raise ConfigurationError("--environment and --application go together: give both")
+            raise UsageError("--environment and --application go together: give both")
         with closing(SyncClients(aws).client("ssm")) as ssm:
             yield load_deployment(given.environment, given.application, ssm)
 
@@ -121,11 +123,11 @@ class Context:
         """The S3 location of archives and programs.
 
         Raises:
-            ConfigurationError: Neither the command line nor the deployment names one.
+            UsageError: Neither the command line nor the deployment names one.
         """
         location = self._given.artifacts or (self.deployment.artifacts if self.deployment else None)
         if not location:
-            raise ConfigurationError(
+            raise UsageError(
                 "--artifacts is missing: give s3://bucket or s3://bucket/prefix, for archives and programs"
             )
         return Store(self.client("s3"), location)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Annotated
 
-import typer
 from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Group
 from rich.live import Live
@@ -14,8 +12,9 @@ from rich.text import Text
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.lag_report import Report, data, view, within
-from kinesis_efo.cli.lease_access import Leases, TimeoutOption, opened
+from kinesis_efo.cli.lease_access import Leases, opened
 from kinesis_efo.cli.shapes import written_out
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError
@@ -25,51 +24,25 @@ from kinesis_efo.leases.store import Scan
 from kinesis_efo.leases.strays import strays
 from kinesis_efo.leases.watch import watch
 from kinesis_efo.operate import lag as lagging
+from kinesis_efo.operate.each_stream import of_each
 from kinesis_efo.operate.lag import ShardLag, Sightings
 from kinesis_efo.operate.live import ask, brought_up_to_date
 from kinesis_efo.options import AwsSettings
 
 
-@arguments.with_aws
 def lag(
+    *,
     aws: AwsSettings,
-    manifest: Annotated[
-        list[str],
-        typer.Option(
-            "--manifest",
-            "-m",
-            envvar=arguments.MANIFEST_VARIABLE,
-            metavar="LOCATION",
-            help="An application's manifest: a path, ssm:///name or s3://bucket/key; may be repeated.",
-        ),
-    ],
-    stream: arguments.StreamsOption = None,
-    again: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until interrupted.")] = False,
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two looks, with --watch.")] = "5s",
-    count: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Count up to so many unread records per shard, with GetRecords, which shares its limits with polling "
-            "readers. 0 makes no calls: the seconds are then an upper bound.",
-        ),
-    ] = 100,
-    lease_timeout: TimeoutOption = "10s",
-    above: Annotated[
-        str | None,
-        typer.Option(
-            "--fail-above",
-            metavar="DURATION",
-            help=f"Exit with code {output.ExitCode.BEHIND.value} if a shard is further behind, or its lag is unknown.",
-        ),
-    ] = None,
-    as_json: output.JsonFlag = False,
+    manifest: list[str],
+    stream: list[str] | None,
+    again: bool,
+    interval: str,
+    count: int,
+    lease_timeout: str,
+    above: str | None,
+    as_json: bool,
 ) -> None:
-    """Show how far each shard is behind: position, unread records and seconds, and whether it moves; the furthest behind first.
-
-    Asks the run itself for its positions where it can be reached; else they are the lease table's, which is some seconds old. Watches
-    the owners for some seconds to see who is alive. With --json and --watch, each look is one line.
-    """
+    """Carry out the command, with its options as `commands.lag` declares them."""
     timeout, pause = arguments.seconds("--lease-timeout", lease_timeout), arguments.seconds("--interval", interval)
     threshold = None if above is None else arguments.seconds("--fail-above", above)
 
@@ -84,8 +57,9 @@ def lag(
     for remark in _remarks(reports):
         output.remark(remark)
     if threshold is not None and not within(reports, threshold):
-        output.remark(f"kinesis-efo: more than {above} behind, or not known to be less")
-        raise output.stop(output.ExitCode.BEHIND)
+        raise Ended(output.ExitCode.BEHIND, f"more than {above} behind, or not known to be less")
+    if missing := [name for report in reports for name in report.missing]:
+        raise Ended(output.ExitCode.INCOMPLETE, f"not all is shown: {', '.join(missing)} could not be asked for")
 
 
 class _Look:
@@ -124,8 +98,11 @@ class _Look:
             f"the run of {readable(owner)} was not asked, so its positions are from the lease table: {reason}"
             for owner, reason in asked.reasons.items()
         ]
-        for name, ref in manifest.streams.items():
-            shards = await explained(topology.shards(ref.stream_arn), ref, manifest.source)
+        listed = await of_each(
+            manifest.streams, lambda ref: explained(topology.shards(ref.stream_arn), ref, manifest.source)
+        )
+        for name, shards in listed.found.items():
+            ref = manifest.streams[name]
             of_stream = lagging.by_shard(scan.leases, application.keys, name)
             present = self._identities[name] = self._identities.get(name) or await identified(topology, ref.stream_arn)
             if what := strays(of_stream.values(), present):
@@ -139,9 +116,11 @@ class _Look:
         reported, more = await lagging.reported(access, manifest.streams, self._clock.time())
         now = self._clock.monotonic()
         states = {name: self._sightings.state(run, run, now) for name, run in runs.items()}
-        remarks += [*reasons, *more]
+        remarks += [*reasons, *more, *(f"not shown: {error}" for error in listed.missing.values())]
         answered = frozenset(name for name, run in runs.items() if run.owner in asked.answers)
-        return Report(manifest.application, self._clock.time(), runs, states, answered, rows, reported, remarks)
+        return Report(
+            manifest.application, self._clock.time(), runs, states, answered, rows, reported, remarks, listed.missing
+        )
 
 
 async def _all(looks: Sequence[_Look], seconds: float, waiting: Callable[[], None] = lambda: None) -> list[Report]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -12,6 +12,7 @@ from rich.text import Text
 from kinesis_efo.cli import output
 from kinesis_efo.cli.lease_runs import STATE_STYLES, lag_data, runs_table
 from kinesis_efo.cli.shapes import Shape, duration, written_out
+from kinesis_efo.errors import StreamError
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.operate.lag import ShardLag, State
@@ -30,6 +31,7 @@ class Report:
         shards: The shards.
         reported: What CloudWatch saw, by stream, milliseconds.
         remarks: What else is to be said.
+        missing: Why some streams are not shown.
     """
 
     application: str
@@ -40,6 +42,7 @@ class Report:
     shards: Sequence[ShardLag]
     reported: Mapping[str, int]
     remarks: Sequence[str]
+    missing: Mapping[str, StreamError] = field(default_factory=dict)
 
     @property
     def behind(self) -> float | None:
@@ -50,7 +53,9 @@ class Report:
 def within(reports: Sequence[Report], threshold: float) -> bool:
     """Whether no shard is further behind than so many seconds, as far as known; one that waits for its parents does not count."""
     rows = [row for report in reports for row in report.shards if row.state is not State.WAITING]
-    return all(row.seconds is not None and row.seconds <= threshold for row in rows)
+    return not any(report.missing for report in reports) and all(
+        row.seconds is not None and row.seconds <= threshold for row in rows
+    )
 
 
 def view(reports: Sequence[Report], width: int) -> RenderableType:
@@ -173,6 +178,7 @@ def data(reports: Sequence[Report]) -> dict[str, Any]:
                 ],
                 "shards": [_row(row) for row in report.shards],
                 "remarks": list(report.remarks),
+                "missing": output.missing_data(report.missing),
             }
             for report in reports
         ]

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
-
-import typer
 
 from kinesis_efo.cli import arguments
 from kinesis_efo.errors import ConfigurationError
@@ -18,18 +15,6 @@ from kinesis_efo.manifest import Manifest
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.lease_checkup import open_table
 from kinesis_efo.options import AwsSettings
-
-ShardsOption: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--shard", metavar="ID", help="Only this shard; may be repeated.")
-]
-TimeoutOption: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--lease-timeout",
-        metavar="DURATION",
-        help="A worker that renews nothing for so long is dead. The query's leaseTimeout, or KCL's failover time.",
-    ),
-]
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from kinesis_efo.cli import arguments, output
-from kinesis_efo.cli.lease_access import TimeoutOption
+from kinesis_efo.cli import output
+from kinesis_efo.cli.change_mode import ChangeMode
+from kinesis_efo.cli.failing import Ended, confirm
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
@@ -32,47 +31,6 @@ class Plan:
     remarks: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeMode:
-    """How to change leases, as the command line says.
-
-    Attributes:
-        lease_timeout: Seconds after which a silent owner is dead.
-        dry_run: Only show the changes.
-        force: Change leases even if a live worker holds them.
-        yes: Do not ask for confirmation.
-        as_json: Print JSON instead of a table.
-    """
-
-    lease_timeout: float
-    dry_run: bool
-    force: bool
-    yes: bool
-    as_json: bool
-
-
-def change_mode(
-    *,
-    lease_timeout: TimeoutOption = "10s",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Change leases even if a live worker holds them: it loses them.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Change leases without asking.")] = False,
-    as_json: output.JsonFlag = False,
-) -> ChangeMode:
-    """The mode that the command line gives.
-
-    Raises:
-        ConfigurationError: `--lease-timeout` is not a duration.
-    """
-    return ChangeMode(arguments.seconds("--lease-timeout", lease_timeout), dry_run, force, yes, as_json)
-
-
-changes_leases = arguments.grouped(mode=change_mode, aws=arguments.aws_settings)
-"""Decorates a command that changes leases, and receives the parameters `mode` and `aws`."""
-
-
 async def change(
     table: LeaseStore,
     plan: Callable[[Scan, Scan], Plan],
@@ -90,7 +48,7 @@ async def change(
         source: The table that leases are copied from; no live worker may hold a lease in it.
 
     Raises:
-        typer.Exit: The change was refused or declined, or not every lease was written.
+        Ended: The change was refused or declined, or not every lease was written.
         KinesisEfoError: A table cannot be used, or the plan cannot be made.
     """
     seen = await _watch(table, mode.lease_timeout, guarded)
@@ -98,29 +56,30 @@ async def change(
     planned = plan(seen.scan, seen_in_source.scan if seen_in_source else Scan())
     edits = planned.edits
     data = {"changes": [_data(edit) for edit in edits], "written": False}
+    if edits:
+        _refuse_live(table, seen, mode.force)
+        if source is not None and seen_in_source is not None:
+            _refuse_live(source, seen_in_source, mode.force)
     if not edits or mode.dry_run:
         output.answer(mode.as_json, data, lambda: _view(edits))
         _print_remarks(planned.remarks)
         output.remark("nothing was changed: --dry-run" if edits else "nothing to change")
         return
-    _refuse_live(table, seen, mode.force)
-    if source is not None and seen_in_source is not None:
-        _refuse_live(source, seen_in_source, mode.force)
     if not mode.as_json:
         output.terminal().print(_view(edits))
     _print_remarks(planned.remarks)
-    output.confirm(f"Change {output.count(len(edits), 'lease')} in {table.label}", yes=mode.yes)
+    confirm(f"Change {output.count(len(edits), 'lease')} in {table.label}", yes=mode.yes)
     unwritten = await lease_edits.apply(table, edits, force=mode.force)
     if mode.as_json:
         output.answer(True, {**data, "written": not unwritten}, lambda: "")
     output.remark(f"{output.count(len(edits) - len(unwritten), 'lease')} changed")
     if unwritten:
         keys = ", ".join(edit.key for edit in unwritten)
-        output.remark(
-            f"kinesis-efo: not changed, because another process wrote meanwhile: {keys}. "
-            "See who with `kinesis-efo leases list`, and try again"
+        raise Ended(
+            output.ExitCode.FAILED,
+            f"not changed, because another process wrote meanwhile: {keys}. "
+            "See who with `kinesis-efo leases list`, and try again",
         )
-        raise output.stop(output.ExitCode.FAILED)
 
 
 async def _watch(table: LeaseStore, lease_timeout: float, guarded: Callable[[Lease], bool]) -> Watched:
@@ -142,11 +101,11 @@ def _refuse_live(table: LeaseStore, seen: Watched, force: bool) -> None:
             f"kinesis-efo: {workers}. Changing them anyway (--force): the worker will take them again, at its own position"
         )
         return
-    output.remark(
-        f"kinesis-efo: {table.label} is in use: {workers}. Nothing was changed. "
-        "Stop that query (or KCL application) first; --force changes its leases while it runs"
+    raise Ended(
+        output.ExitCode.REFUSED,
+        f"{table.label} is in use: {workers}. Nothing was changed. "
+        "Stop that query (or KCL application) first; --force changes its leases while it runs",
     )
-    raise output.stop(output.ExitCode.REFUSED)
 
 
 def _print_remarks(remarks: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from kinesis_efo.cli import output
 from kinesis_efo.cli.shapes import Shape, duration, size, written_out
@@ -23,12 +24,12 @@ def runs_table(runs: Mapping[str, Lease], shape: Shape, now: float, states: Mapp
         runs: The runs' rows, by stream.
         shape: How long texts may be.
         now: The time, epoch seconds.
-        states: Whether their owners are alive, by stream; None where that was not watched.
+        states: Whether their owners are alive, by stream; None where that was not watched: their keys stand in its place.
     """
     watched = states is not None
     columns = [
         "stream",
-        *(["=state"] if watched else []),
+        "=state" if watched else "=key",
         "run",
         ">shards",
         ">behind",
@@ -39,12 +40,14 @@ def runs_table(runs: Mapping[str, Lease], shape: Shape, now: float, states: Mapp
     rows = []
     for stream, row in runs.items():
         lag = row.lag
-        state = [] if states is None else [output.painted(states[stream].value, STATE_STYLES.get(states[stream], ""))]
+        state: str | Text = (
+            row.key if states is None else output.painted(states[stream].value, STATE_STYLES.get(states[stream], ""))
+        )
         behind = None if lag is None or lag.millis_behind is None else duration(lag.millis_behind / 1000)
         rows.append(
             (
                 stream,
-                *state,
+                state,
                 row.owner and readable(row.owner),
                 None if lag is None else f"{lag.shards:,}",
                 behind,

@@ -6,15 +6,15 @@ import asyncio
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli import output
+from kinesis_efo.cli.change_mode import ChangeMode
 from kinesis_efo.cli.lease_access import Leases, opened
-from kinesis_efo.cli.lease_guard import ChangeMode, Plan, change, changes_leases
+from kinesis_efo.cli.lease_guard import Plan, change
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError, StreamReplacedError
+from kinesis_efo.errors import ConfigurationError, StreamReplacedError, UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.leases.strays import strays
@@ -25,13 +25,8 @@ from kinesis_efo.operate.lease_source import read_file, require_one_form, source
 from kinesis_efo.options import AwsSettings
 
 
-@arguments.with_aws
-def export(
-    aws: AwsSettings,
-    manifest: arguments.ManifestOption,
-    to: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output by default.")] = None,
-) -> None:
-    """Export the checkpoints of all shards as JSON, in the form of `aws dynamodb scan`; `import-kcl --from-file` reads it."""
+def export(*, aws: AwsSettings, manifest: str, to: Path | None) -> None:
+    """Carry out the command, with its options as `commands.leases` declares them."""
 
     async def read() -> tuple[Leases, Scan]:
         async with opened(aws, manifest) as application:
@@ -58,31 +53,18 @@ def export(
     output.remark(f"{output.count(len(rows), 'lease')} written to {to}")
 
 
-@changes_leases
 def import_kcl(
+    *,
     aws: AwsSettings,
     mode: ChangeMode,
-    manifest: arguments.ManifestOption,
-    from_table: Annotated[
-        str | None,
-        typer.Option(metavar="TABLE", help="The KCL application's lease table, which bears its application name."),
-    ] = None,
-    from_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="An export, or the output of `aws dynamodb scan`.")
-    ] = None,
-    stream: Annotated[
-        str | None,
-        typer.Option(
-            "--stream",
-            "-s",
-            metavar="NAME",
-            help="Stream of the rows that name only a shard, if the application has several streams.",
-        ),
-    ] = None,
+    manifest: str,
+    from_table: str | None,
+    from_file: Path | None,
+    stream: str | None,
 ) -> None:
-    """Take over the positions of a KCL application. Stop it first; then start the query with startingPosition=LEASES."""
+    """Carry out the command, with its options as `commands.leases` declares them."""
     if (from_table is None) == (from_file is None):
-        raise ConfigurationError("import-kcl needs --from-table or --from-file, one of them")
+        raise UsageError("import-kcl needs --from-table or --from-file, one of them")
     now_ms = round(SystemClock().time() * 1000)
 
     async def import_leases() -> None:
@@ -107,26 +89,16 @@ def import_kcl(
     asyncio.run(import_leases())
 
 
-@changes_leases
 def export_kcl(
-    aws: AwsSettings,
-    mode: ChangeMode,
-    manifest: arguments.ManifestOption,
-    table: Annotated[
-        str, typer.Option(metavar="TABLE", help="The KCL application's lease table, which bears its application name.")
-    ],
-    multi_stream: Annotated[
-        bool, typer.Option("--multi-stream", help="The KCL application reads several streams (MultiStreamTracker).")
-    ] = False,
-    stream: arguments.StreamsOption = None,
+    *, aws: AwsSettings, mode: ChangeMode, manifest: str, table: str, multi_stream: bool, stream: list[str] | None
 ) -> None:
-    """Write positions to a KCL application's table, so that it goes on exactly where the query stopped. Stop the query first."""
+    """Carry out the command, with its options as `commands.leases` declares them."""
 
     async def export_leases() -> None:
         async with opened(aws, manifest, stream) as application:
             names = sorted(application.manifest.streams)
             if not multi_stream and len(names) > 1:
-                raise ConfigurationError(
+                raise UsageError(
                     f"a KCL application without --multi-stream reads one stream, and this one reads {', '.join(names)}: "
                     "say with --stream which one, or give --multi-stream"
                 )
@@ -176,9 +148,7 @@ async def _kcl_rows(application: Leases, scan: Scan, name: str, *, multi_stream:
 
 async def _source_table(application: Leases, name: str, option: str = "--from-table") -> LeaseTable:
     if name == application.manifest.lease_table:
-        raise ConfigurationError(
-            f"{name} is the application's own lease table: {option} must name that of the KCL application"
-        )
+        raise UsageError(f"{name} is the application's own lease table: {option} must name that of the KCL application")
     dynamodb = await application.access.client("dynamodb")
     table = LeaseTable(dynamodb, name, declared_by="the KCL application of that name")
     await table.check()

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.console import Group
 
-from kinesis_efo.cli import arguments, output
-from kinesis_efo.cli.lease_access import Leases, ShardsOption, opened
-from kinesis_efo.cli.lease_guard import ChangeMode, Plan, change, changes_leases
+from kinesis_efo.cli import output, times
+from kinesis_efo.cli.change_mode import ChangeMode
+from kinesis_efo.cli.lease_access import Leases, opened
+from kinesis_efo.cli.lease_guard import Plan, change
 from kinesis_efo.cli.lease_runs import lag_data, runs_table
-from kinesis_efo.cli.lease_transfer import export, export_kcl, import_kcl
 from kinesis_efo.cli.shapes import Shape
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
@@ -29,24 +28,12 @@ from kinesis_efo.leases.strays import strays
 from kinesis_efo.operate import lease_edits
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.positions import Position, PositionKind, ShardKey
-from kinesis_efo.units import parse_time
-
-leases = typer.Typer(no_args_is_help=True, help="See an application's leases, and change them by hand.")
-leases.command("export")(export)
-leases.command("import-kcl")(import_kcl)
-leases.command("export-kcl")(export_kcl)
 
 
-@leases.command("list")
-@arguments.with_aws
 def list_leases(
-    aws: AwsSettings,
-    manifest: arguments.ManifestOption,
-    stream: arguments.StreamsOption = None,
-    shard: ShardsOption = None,
-    as_json: output.JsonFlag = False,
+    *, aws: AwsSettings, manifest: str, stream: list[str] | None, shard: list[str] | None, as_json: bool
 ) -> None:
-    """List who holds the lease on each stream, and how far each shard was read. `lag` tells whether an owner is alive."""
+    """Carry out the command, with its options as `commands.leases` declares them."""
 
     async def read() -> tuple[list[tuple[ShardKey, Lease]], dict[str, Lease], list[str]]:
         async with opened(aws, manifest, stream, shard) as application:
@@ -72,11 +59,12 @@ def list_leases(
 def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease], shape: Shape, now: float) -> Group:
     several = any(lease.fetcher for _, lease in rows)
     shards = output.table(
-        ("stream", "=shard", "checkpoint", "owner", ">counter", ">epoch", *(("fetcher",) if several else ())),
+        ("stream", "=shard", "=key", "checkpoint", "owner", ">counter", ">epoch", *(("fetcher",) if several else ())),
         [
             (
                 key.stream,
                 shape.shard(key.shard),
+                lease.key,
                 shape.position(_checkpoint(lease)),
                 (owner := _owner(lease, runs.get(key.stream))) and readable(owner),
                 str(lease.counter),
@@ -102,15 +90,8 @@ async def _strays(application: Leases, rows: list[tuple[ShardKey, Lease]]) -> li
     return remarks
 
 
-@leases.command()
-@changes_leases
-def release(
-    aws: AwsSettings,
-    mode: ChangeMode,
-    manifest: arguments.ManifestOption,
-    stream: arguments.StreamsOption = None,
-) -> None:
-    """Free the leases of runs that are dead, so that a restart need not wait until they expire."""
+def release(*, aws: AwsSettings, mode: ChangeMode, manifest: str, stream: list[str] | None) -> None:
+    """Carry out the command, with its options as `commands.leases` declares them."""
 
     async def free() -> None:
         async with opened(aws, manifest, stream) as application:
@@ -123,28 +104,10 @@ def release(
     asyncio.run(free())
 
 
-@leases.command()
-@changes_leases
 def reset(
-    aws: AwsSettings,
-    mode: ChangeMode,
-    manifest: arguments.ManifestOption,
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="POSITION",
-            help="TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>; "
-            "with --shard also AFTER:<sequence number> and SHARD_END.",
-        ),
-    ],
-    stream: arguments.StreamsOption = None,
-    shard: ShardsOption = None,
+    *, aws: AwsSettings, mode: ChangeMode, manifest: str, to: str, stream: list[str] | None, shard: list[str] | None
 ) -> None:
-    """Move leases to a position: where a new query with startingPosition=LEASES, or a KCL application, begins.
-
-    For a whole stream, the table then has the rows of the shards that are open at that position; the shards that continue
-    them get their rows once they are read. A query that has a checkpoint is not affected.
-    """
+    """Carry out the command, with its options as `commands.leases` declares them."""
     position = _target(to, whole_streams=not shard)
 
     async def move() -> None:
@@ -188,15 +151,15 @@ def _target(text: str, *, whole_streams: bool) -> Position:
             case "LATEST" if not rest:
                 return Position.at_timestamp(round(SystemClock().time() * 1000))
             case "AT_TIMESTAMP":
-                return Position.at_timestamp(parse_time(rest))
+                return Position.at_timestamp(times.at(rest))
         position = Position.parse(text.strip())
     except ValueError:
-        raise ConfigurationError(
+        raise UsageError(
             "--to must be TRIM_HORIZON, LATEST, AT_TIMESTAMP:<ISO 8601 or epoch ms>, AFTER:<sequence number> or SHARD_END; "
             f"got {text!r}"
         ) from None
     if whole_streams and position.kind is not PositionKind.TRIM_HORIZON:
-        raise ConfigurationError(f"--to {name} is a position inside one shard: say which with --shard")
+        raise UsageError(f"--to {name} is a position inside one shard: say which with --shard")
     return position
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-import typer
-from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kinesis_efo.aws_errors import describe
-from kinesis_efo.cli import arguments, output
+from kinesis_efo.aws_errors import CALL_ERRORS, describe
+from kinesis_efo.cli import output
+from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.findings import Details
-from kinesis_efo.cli.lease_access import TimeoutOption
+from kinesis_efo.cli.measuring_options import Measuring
 from kinesis_efo.cli.status_line import StatusLine
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import ConfigurationError, LeaseError
+from kinesis_efo.errors import LeaseError, UsageError
 from kinesis_efo.http2.facts import HttpFacts
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -26,51 +24,6 @@ from kinesis_efo.operate.findings import CheckFailed, Finding, failed_call
 from kinesis_efo.operate.lease_checkup import live_readers
 from kinesis_efo.operate.measurement import TRANSPORTS, Measurement, Subscribed
 from kinesis_efo.operate.subscribing import measured, over_aws
-
-
-@dataclass(frozen=True, slots=True)
-class Measuring:
-    """How to measure, as the command line says.
-
-    Attributes:
-        seconds: How long to read over each transport.
-        take_over: Subscribe even if a run reads with the consumer: it is cut off.
-        lease_timeout: Seconds after which a silent owner of a lease is dead.
-    """
-
-    seconds: float
-    take_over: bool
-    lease_timeout: float
-
-
-def measuring(
-    *,
-    subscribe: Annotated[
-        bool,
-        typer.Option(
-            "--subscribe", help="Read one shard over HTTP/2 and over HTTP/1.1, with the application's consumer."
-        ),
-    ] = False,
-    duration: Annotated[
-        str, typer.Option("--for", metavar="DURATION", help="With --subscribe: how long to read over each.")
-    ] = "10s",
-    take_over: Annotated[
-        bool,
-        typer.Option("--take-over", help="With --subscribe: do it even while a run reads the stream: it is cut off."),
-    ] = False,
-    lease_timeout: TimeoutOption = "10s",
-) -> Measuring | None:
-    """What the command line says of measuring; None where it does not ask for it.
-
-    Raises:
-        ConfigurationError: An option is not a duration, or does nothing without `--subscribe`.
-    """
-    wanted = Measuring(
-        arguments.seconds("--for", duration), take_over, arguments.seconds("--lease-timeout", lease_timeout)
-    )
-    if take_over and not subscribe:
-        raise ConfigurationError("--take-over goes with --subscribe: give both")
-    return wanted if subscribe else None
 
 
 async def refuse_live_readers(
@@ -86,11 +39,11 @@ async def refuse_live_readers(
         clock: Time.
 
     Raises:
-        ConfigurationError: The stream has no consumer.
-        typer.Exit: A run is alive, or nobody can tell; with `ExitCode.REFUSED`.
+        UsageError: The stream has no consumer.
+        Ended: A run is alive, or nobody can tell; with `ExitCode.REFUSED`.
     """
     if ref.polled:
-        raise ConfigurationError(f"stream {ref.name} has no consumer to subscribe: --subscribe goes without it")
+        raise UsageError(f"stream {ref.name} has no consumer to subscribe: --subscribe goes without it")
     if wanted.take_over:
         output.remark(f"whoever reads {ref.name} with {ref.consumer_arn} is cut off for some seconds: --take-over")
         return
@@ -109,9 +62,8 @@ async def refuse_live_readers(
         )
 
 
-def _refused(why: str) -> typer.Exit:
-    output.remark(f"kinesis-efo: {why}. Nothing was subscribed; --take-over does it all the same")
-    return output.stop(output.ExitCode.REFUSED)
+def _refused(why: str) -> Ended:
+    return Ended(output.ExitCode.REFUSED, f"{why}. Nothing was subscribed; --take-over does it all the same")
 
 
 async def measure(
@@ -134,7 +86,7 @@ async def measure(
         found = await measured(access, ref, over_aws(access), wanted.seconds, clock, tell=status.show)
     except CheckFailed as outcome:
         return [Finding(subject, outcome.status, outcome.detail, outcome.fix)], None
-    except (ClientError, BotoCoreError, OSError) as error:
+    except CALL_ERRORS as error:
         return [failed_call(subject, error, "kinesis:ListShards")], None
     finally:
         status.clear()

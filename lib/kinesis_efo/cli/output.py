@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Annotated, Any, TypeAlias
 
@@ -34,6 +34,8 @@ class ExitCode(IntEnum):
     """Nothing was changed: a guard refused, or the answer was no."""
     BEHIND = 4
     """A measurement is above the threshold that the command line gave."""
+    INCOMPLETE = 5
+    """The answer lacks what could not be asked for."""
     INTERRUPTED = 130
     """Interrupted before the work was complete."""
 
@@ -110,21 +112,10 @@ def stop(code: ExitCode) -> typer.Exit:
     return typer.Exit(int(code))
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation before a change.
+def missing_data(missing: Mapping[str, Exception]) -> list[dict[str, str]]:
+    """Streams that could not be asked for, for JSON.
 
     Args:
-        question: What is about to happen, without the question mark.
-        yes: The command line has confirmed it: do not ask.
-
-    Raises:
-        typer.Exit: The answer was no, or stdin is not a terminal; with `ExitCode.REFUSED`.
+        missing: Why, by the streams' logical names.
     """
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        remark(f"kinesis-efo: {question}? Nobody can be asked here: nothing was changed. Say --yes to do it")
-        raise stop(ExitCode.REFUSED)
-    if not typer.confirm(f"{question}?", err=True):
-        remark("kinesis-efo: nothing was changed")
-        raise stop(ExitCode.REFUSED)
+    return [{"stream": name, "error": str(error)} for name, error in missing.items()]

@@ -5,18 +5,23 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-import typer
+from botocore.exceptions import ClientError
 
+from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
+from kinesis_efo.aws_errors import CALL_ERRORS, describe, is_foreign
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.status_line import StatusLine
-from kinesis_efo.cli.stream_choice import choose
+from kinesis_efo.cli.stream_choice import Choice, choose
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError, KinesisEfoError, RecordRefusedError
+from kinesis_efo.errors import ConfigurationError, KinesisEfoError, RecordRefusedError, StreamError, UsageError
+from kinesis_efo.operate.findings import failed_call
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import BlockingProducer, ProducerSettings
 
@@ -28,41 +33,34 @@ class _Piece(NamedTuple):
     place: str
 
 
-@arguments.with_aws
 def put(
+    *,
     aws: AwsSettings,
-    stream: arguments.StreamOption,
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Files of lines; standard input if none is given.", show_default=False),
-    ] = None,
-    manifest: arguments.OptionalManifestOption = None,
-    whole: Annotated[bool, typer.Option("--whole", help="One record per file, instead of one per line.")] = False,
-    key: Annotated[str | None, typer.Option(metavar="TEXT", help="Partition key of every record.")] = None,
-    key_field: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Field of each record, a JSON object, that is its partition key.")
-    ] = None,
-    ordered: Annotated[bool, typer.Option("--ordered", help="Keep the order of records with the same key.")] = False,
-    aggregate: Annotated[
-        bool, typer.Option("--aggregate", help="Pack small records into KPL aggregates; readers must unpack them.")
-    ] = False,
-    skip_refused: Annotated[
-        bool, typer.Option("--skip-refused", help="Skip records that can never be written, and exit with code 1.")
-    ] = False,
-    as_json: output.JsonFlag = False,
+    stream: str,
+    files: list[Path] | None,
+    manifest: str | None,
+    whole: bool,
+    key: str | None,
+    key_field: str | None,
+    ordered: bool,
+    aggregate: bool,
+    skip_refused: bool,
+    retry_timeout: str,
+    as_json: bool,
 ) -> None:
-    """Write each line, or each file, as one record. Without a key, records are spread over the shards.
-
-    Returns once Kinesis has acknowledged every record. After an error or Ctrl-C, says how many were written.
-    """
+    """Carry out the command, with its options as `commands.put` declares them."""
     if key is not None and key_field is not None:
-        raise ConfigurationError("--key and --key-field exclude each other: give one of them")
+        raise UsageError("--key and --key-field exclude each other: give one of them")
     if whole and not files:
-        raise ConfigurationError("--whole needs files: name at least one")
+        raise UsageError("--whole needs files: name at least one")
+    patience = arguments.seconds("--retry-timeout", retry_timeout)
     chosen = choose(aws, stream, manifest)
-    settings = ProducerSettings(ordered=ordered, aggregate=aggregate, fail_on_error=not skip_refused)
+    settings = ProducerSettings(
+        ordered=ordered, aggregate=aggregate, fail_on_error=not skip_refused, retry_timeout=patience
+    )
     pieces = _whole_files(files or []) if whole else _lines(files or [])
     in_region = replace(aws, region=aws.region or chosen.region)
+    _require_answer(in_region, chosen)
     producer = BlockingProducer(chosen.ref.stream_arn, settings=settings, aws=in_region)
     began = SystemClock().monotonic()
     try:
@@ -92,11 +90,31 @@ def put(
         ),
     )
     if not complete:
-        output.remark("kinesis-efo: interrupted before the input's end; the records read until then are written")
-        raise output.stop(output.ExitCode.INTERRUPTED)
+        raise Ended(
+            output.ExitCode.INTERRUPTED, "interrupted before the input's end; the records read until then are written"
+        )
     if metrics.records_refused:
-        output.remark(f"kinesis-efo: {output.count(metrics.records_refused, 'record')} refused and left out")
-        raise output.stop(output.ExitCode.FAILED)
+        refused = output.count(metrics.records_refused, "record")
+        raise Ended(output.ExitCode.FAILED, f"{refused} refused and left out")
+
+
+def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
+    """Fail soon where Kinesis cannot be reached. The producer would try for minutes, as a query should.
+
+    Raises:
+        StreamError: Nobody answers, or not as Kinesis does.
+    """
+    try:
+        with closing(SyncClients(aws, config=INTERACTIVE_CONFIG).client("kinesis")) as client:
+            client.describe_stream_summary(StreamARN=chosen.ref.stream_arn)
+    except CALL_ERRORS as error:
+        # What Kinesis itself refuses, the producer explains, which can do without this permission.
+        if isinstance(error, ClientError) and not is_foreign(error):
+            return
+        fix = failed_call("", error, "kinesis:PutRecords").fix
+        raise StreamError(
+            f"nothing was written to {chosen.ref.stream_arn}: {describe(error)}. To go on, {fix}"
+        ) from error
 
 
 def _put_all(producer: BlockingProducer, pieces: Iterator[_Piece], key_of: Callable[[_Piece], str]) -> bool:

@@ -3,47 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Any
 
-import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
 from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.failing import Ended
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology, explained
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.operate.access import Access
+from kinesis_efo.operate.each_stream import Answers, of_each
 from kinesis_efo.operate.shard_tree import Entry, share, tree
 from kinesis_efo.options import AwsSettings
 
 
-@arguments.with_aws
-def shards(
-    aws: AwsSettings,
-    manifest: arguments.ManifestOption,
-    stream: arguments.StreamsOption = None,
-    open_only: Annotated[bool, typer.Option("--open", help="Only open shards: those that take records now.")] = False,
-    as_json: output.JsonFlag = False,
-) -> None:
-    """Show the shards of an application's streams, each below its parent."""
+def shards(*, aws: AwsSettings, manifest: str, stream: list[str] | None, open_only: bool, as_json: bool) -> None:
+    """Carry out the command, with its options as `commands.shards` declares them."""
     found = arguments.load(manifest, aws, stream)
 
-    async def list_shards() -> dict[str, list[Shard]]:
+    async def list_shards() -> Answers[list[Shard]]:
         async with Access(aws, found.region) as access:
             topology = Topology(await access.client("kinesis"))
-            refs = found.streams.values()
-            listed = await asyncio.gather(
-                *(explained(topology.shards(ref.stream_arn), ref, found.source) for ref in refs)
+            return await of_each(
+                found.streams, lambda ref: explained(topology.shards(ref.stream_arn), ref, found.source)
             )
-        return {ref.name: each for ref, each in zip(refs, listed, strict=True)}
 
     listed = asyncio.run(list_shards())
-    output.answer(as_json, _data(found, listed, open_only), lambda: _view(found, listed, open_only))
+    output.answer(as_json, _data(found, listed, open_only), lambda: _view(found, listed.found, open_only))
+    for error in listed.missing.values():
+        output.remark(f"not shown: {error}")
+    if listed.missing:
+        names = ", ".join(listed.missing)
+        raise Ended(output.ExitCode.INCOMPLETE, f"not all is shown: {names} could not be asked for")
 
 
-def _data(manifest: Manifest, listed: dict[str, list[Shard]], open_only: bool) -> dict[str, Any]:
+def _data(manifest: Manifest, listed: Answers[list[Shard]], open_only: bool) -> dict[str, Any]:
     return {
         "application": manifest.application,
         "streams": {
@@ -60,12 +58,13 @@ def _data(manifest: Manifest, listed: dict[str, list[Shard]], open_only: bool) -
                 for shard in sorted(each, key=lambda shard: shard.shard_id)
                 if shard.last is None or not open_only
             ]
-            for name, each in listed.items()
+            for name, each in listed.found.items()
         },
+        "missing": output.missing_data(listed.missing),
     }
 
 
-def _view(manifest: Manifest, listed: dict[str, list[Shard]], open_only: bool) -> RenderableType:
+def _view(manifest: Manifest, listed: Mapping[str, list[Shard]], open_only: bool) -> RenderableType:
     trees: list[RenderableType] = []
     for name, each in listed.items():
         count = sum(shard.last is None for shard in each)

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from kinesis_efo.aws import SyncClients
-from kinesis_efo.aws_errors import Cause, cause_of, describe
+from kinesis_efo.aws import INTERACTIVE_CONFIG, SyncClients
+from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, describe
 from kinesis_efo.cli import arguments
-from kinesis_efo.errors import ConfigurationError, StreamError, StreamNotFoundError
+from kinesis_efo.errors import StreamError, StreamNotFoundError, UsageError
 from kinesis_efo.manifest import Manifest, StreamRef, arn_faults
 from kinesis_efo.options import AwsSettings
 
@@ -43,7 +41,7 @@ def choose(aws: AwsSettings, stream: str, location: str | None, consumer_arn: st
         consumer_arn: Consumer to read it with; None for none.
 
     Raises:
-        ConfigurationError: The names and ARNs do not belong together, or there is no such stream.
+        UsageError: The names and ARNs do not belong together, or there is no such stream.
         StreamError: The stream's ARN cannot be looked up.
     """
     manifest = arguments.load(location, aws) if location is not None else None
@@ -75,9 +73,9 @@ def _known(manifest: Manifest, stream: str) -> StreamRef | None:
 def _look_up(aws: AwsSettings, name: str, manifest: Manifest | None) -> str:
     region = manifest.region if manifest else None
     try:
-        with closing(SyncClients(aws, region).client("kinesis")) as client:
+        with closing(SyncClients(aws, region, INTERACTIVE_CONFIG).client("kinesis")) as client:
             return str(client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"])
-    except (ClientError, BotoCoreError) as error:
+    except CALL_ERRORS as error:
         if cause_of(error) is Cause.MISSING:
             known = f"; the manifest {manifest.source} has {', '.join(sorted(manifest.streams))}" if manifest else ""
             raise StreamNotFoundError(f"there is no stream {name!r} in this account and region{known}") from error
@@ -97,4 +95,4 @@ def _check(ref: StreamRef, consumer_arn: str | None) -> None:
     # A stream that is read without a consumer has none to check.
     faults = [fault for fault in arn_faults(ref, "") if consumer_arn is not None or not fault.startswith("consumerArn")]
     if faults:
-        raise ConfigurationError("; ".join(faults))
+        raise UsageError("; ".join(faults))

@@ -9,73 +9,60 @@ import re
 import select
 import signal
 import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, BinaryIO
+from typing import BinaryIO
 
-import typer
-
-from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli import arguments, output, times
+from kinesis_efo.cli.failing import Ended
 from kinesis_efo.cli.status_line import StatusLine
 from kinesis_efo.cli.stream_choice import Choice, choose
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import UsageError
+from kinesis_efo.kinesis.topology import explained
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.lag import reported
-from kinesis_efo.operate.record_format import Format, Wanted
-from kinesis_efo.operate.tailing import Record, Tail, stream_access
+from kinesis_efo.operate.last_records import before_last
+from kinesis_efo.operate.record_format import Format, Record, Wanted
+from kinesis_efo.operate.tailing import Tail, Until, stream_access
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.positions import TRIM_HORIZON, Position
-from kinesis_efo.units import parse_duration, parse_time
 
 _IN_USE = timedelta(minutes=3)
+_CONCURRENT_SHARDS = 32
 
 
-@arguments.with_aws
 def tail(
+    *,
     aws: AwsSettings,
-    stream: arguments.StreamOption,
-    manifest: arguments.OptionalManifestOption = None,
-    consumer_arn: Annotated[
-        str | None,
-        typer.Option(
-            "--consumer-arn",
-            help="Consumer to read with, one of your own, not an application's. Without it, tail reads with GetRecords.",
-        ),
-    ] = None,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="POSITION",
-            help="LATEST, TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms>, or a duration ago, such as 10m.",
-        ),
-    ] = "LATEST",
-    shard: Annotated[list[str] | None, typer.Option(metavar="ID", help="Only this shard; may be repeated.")] = None,
-    key: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Only partition keys like this, such as user-*.")
-    ] = None,
-    grep: Annotated[str | None, typer.Option(metavar="REGEX", help="Only data in which this matches.")] = None,
-    how: Annotated[Format, typer.Option("--format", help="How records are printed.")] = Format.RAW,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many records.")] = None,
-    stop_after: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="Stop after this time.")] = None,
-    take_over: Annotated[
-        bool,
-        typer.Option("--take-over", help="Use the consumer even if another reader uses it: that reader is cut off."),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Like --format json: one line per record.")] = False,
+    stream: str,
+    manifest: str | None,
+    consumer_arn: str | None,
+    start: str | None,
+    last: int | None,
+    until: str | None,
+    shard: list[str] | None,
+    key: str | None,
+    grep: str | None,
+    how: Format,
+    limit: int | None,
+    stop_after: str | None,
+    take_over: bool,
+    as_json: bool,
 ) -> None:
-    """Print a stream's records until interrupted. On a terminal, a status line shows rate and lag.
-
-    GetRecords shares its limits, five calls and 2 MB per second and shard, with everybody else who polls the stream.
-    """
+    """Carry out the command, with its options as `commands.tail` declares them."""
     clock = SystemClock()
-    position = _start(start, clock.time())
+    if last is not None and start is not None:
+        raise UsageError("--last and --from exclude each other: give one of them")
+    position = _start(start or "LATEST", clock.time())
+    end = None if until is None else _until(until, clock.time())
     seconds = None if stop_after is None else arguments.seconds("--for", stop_after)
     wanted = Wanted(key, _pattern(grep))
     chosen = choose(aws, stream, manifest, consumer_arn)
     printer = _Printer(Format.JSON if as_json else how, wanted, limit)
     try:
-        asyncio.run(_run(aws, chosen, position, shard or (), printer, seconds, take_over))
+        asyncio.run(_run(aws, chosen, _Stretch(position, last, end, shard or ()), printer, seconds, take_over))
     except KeyboardInterrupt:
         pass  # the usual way to end it
     finally:
@@ -84,6 +71,23 @@ def tail(
         # At exit, Python would fail to flush the rest of the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     output.remark(f"{output.count(printer.printed, 'record')} printed, {printer.read:,} read")
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """What to read.
+
+    Attributes:
+        start: Where to begin.
+        last: Begin so many records before that in each shard.
+        until: Where to end, seconds since the epoch; None for nowhere.
+        shards: Ids of the shards; empty for all.
+    """
+
+    start: Position
+    last: int | None
+    until: float | None
+    shards: Sequence[str]
 
 
 class _Printer:
@@ -146,8 +150,7 @@ def _descriptor(out: BinaryIO) -> int | None:
 async def _run(
     aws: AwsSettings,
     chosen: Choice,
-    start: Position,
-    shards: list[str] | tuple[()],
+    stretch: _Stretch,
     printer: _Printer,
     seconds: float | None,
     take_over: bool,
@@ -158,9 +161,14 @@ async def _run(
     clock = SystemClock()
     if not take_over:
         await _refuse_used_consumer(aws, chosen)
-    async with stream_access(aws, chosen.region, chosen.ref, chosen.source, clock) as access:
-        tailing = Tail(access, chosen.ref.name, printer.take, shards)
-        reading = asyncio.create_task(tailing.run(start))
+    async with (
+        Access(aws, chosen.region) as clients,
+        stream_access(aws, chosen.region, chosen.ref, chosen.source, clock) as access,
+    ):
+        until = None if stretch.until is None else Until(stretch.until, clock, printer.enough.set)
+        tailing = Tail(access, chosen.ref.name, printer.take, stretch.shards, until)
+        begin = None if stretch.last is None else _before_last(clients, chosen, clock, stretch.last)
+        reading = asyncio.create_task(tailing.run(stretch.start, begin))
         showing = asyncio.create_task(_show_status(tailing, printer))
         enough = asyncio.create_task(printer.enough.wait())
         try:
@@ -172,6 +180,20 @@ async def _run(
             for task in (reading, showing, enough):
                 task.cancel()
             await asyncio.gather(reading, showing, enough, return_exceptions=True)
+
+
+def _before_last(
+    clients: Access, chosen: Choice, clock: SystemClock, count: int
+) -> Callable[[str], Awaitable[Position]]:
+    slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
+
+    async def begin(shard: str) -> Position:
+        async with slots:
+            kinesis = await clients.client("kinesis")
+            found = before_last(kinesis, clock, chosen.ref.stream_arn, shard, count)
+            return await explained(found, chosen.ref, chosen.source)
+
+    return begin
 
 
 async def _show_status(tailing: Tail, printer: _Printer) -> None:
@@ -193,7 +215,7 @@ async def _refuse_used_consumer(aws: AwsSettings, chosen: Choice) -> None:
     """Refuse a consumer that is an application's, or that somebody reads with.
 
     Raises:
-        typer.Exit: The consumer is in use; with `ExitCode.REFUSED`.
+        Ended: The consumer is in use; with `ExitCode.REFUSED`.
     """
     if chosen.ref.polled:
         return
@@ -210,9 +232,8 @@ async def _refuse_used_consumer(aws: AwsSettings, chosen: Choice) -> None:
         raise _refused(f"somebody has read with {chosen.ref.consumer_arn} in the last {minutes:.0f} minutes")
 
 
-def _refused(why: str) -> typer.Exit:
-    output.remark(f"kinesis-efo: {why}. Declare a consumer for this, read without one, or say --take-over")
-    return output.stop(output.ExitCode.REFUSED)
+def _refused(why: str) -> Ended:
+    return Ended(output.ExitCode.REFUSED, f"{why}. Declare a consumer for this, read without one, or say --take-over")
 
 
 def _start(text: str, now: float) -> Position:
@@ -224,11 +245,21 @@ def _start(text: str, now: float) -> Position:
             case "TRIM_HORIZON" if not rest:
                 return TRIM_HORIZON
             case "AT_TIMESTAMP":
-                return Position.at_timestamp(parse_time(rest))
-        return Position.at_timestamp(round(now * 1000) - parse_duration(text))
+                return Position.at_timestamp(times.at(rest))
+        return Position.at_timestamp(times.at_or_ago(text, now))
     except ValueError:
-        raise ConfigurationError(
-            f"--from must be LATEST, TRIM_HORIZON, AT_TIMESTAMP:<ISO 8601 or epoch ms> or a duration such as 10m; got {text!r}"
+        raise UsageError(
+            "--from must be LATEST, TRIM_HORIZON, a time (ISO 8601 or epoch ms, also after AT_TIMESTAMP:) or a duration such as 10m; "
+            f"got {text!r}"
+        ) from None
+
+
+def _until(text: str, now: float) -> float:
+    try:
+        return times.at_or_ago(text, now) / 1000
+    except ValueError:
+        raise UsageError(
+            f"--until must be a time (ISO 8601 or epoch ms), a duration ago such as 10m, or now; got {text!r}"
         ) from None
 
 
@@ -236,4 +267,4 @@ def _pattern(text: str | None) -> re.Pattern[bytes] | None:
     try:
         return None if text is None else re.compile(text.encode())
     except re.error as error:
-        raise ConfigurationError(f"--grep must be a regular expression; got {text!r}: {error}") from None
+        raise UsageError(f"--grep must be a regular expression; got {text!r}: {error}") from None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated
 
-import typer
 from rich.live import Live
 
 from kinesis_efo.cli import arguments, output
@@ -14,30 +12,19 @@ from kinesis_efo.cli.lease_access import opened
 from kinesis_efo.cli.top_page import Page
 from kinesis_efo.cli.top_view import data, show
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import UsageError
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.operate.following import Following, Look
 from kinesis_efo.options import AwsSettings
 
 
-@arguments.with_aws
 def top(
-    aws: AwsSettings,
-    manifest: arguments.ManifestOption,
-    stream: arguments.StreamsOption = None,
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two looks.")] = "2s",
-    web: Annotated[bool, typer.Option("--web", help="Show it as a page for browsers on this machine, too.")] = False,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of the page; 0: any that is free.")] = 0,
-    as_json: output.JsonFlag = False,
+    *, aws: AwsSettings, manifest: str, stream: list[str] | None, interval: str, web: bool, port: int, as_json: bool
 ) -> None:
-    """Watch a live run: lag, rates, buffers and subscriptions of each shard, the worst first, and what is slow.
-
-    Asks the run itself, which must be reachable from here, as it is from the driver's host; `lag` needs only the lease table.
-    With --json, each look is one line. Ctrl-C ends it.
-    """
+    """Carry out the command, with its options as `commands.top` declares them."""
     pause = arguments.seconds("--interval", interval)
     if port and not web:
-        raise ConfigurationError("--port goes with --web: give both")
+        raise UsageError("--port goes with --web: give both")
     try:
         asyncio.run(_watch(aws, manifest, stream, pause, Page(port) if web else None, as_json=as_json))
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.aws_errors import code_of
 from kinesis_efo.emr.packing import Archive
-from kinesis_efo.errors import ConfigurationError, PackagingError, PlatformError
+from kinesis_efo.errors import PackagingError, PlatformError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def program_artifact(path: Path) -> Artifact:
         PackagingError: The program is not a readable Python file.
     """
     if path.suffix != ".py":
-        raise PackagingError(f"--job must be a Python program, such as jobs/archive.py; got {str(path)!r}")
+        raise UsageError(f"--job must be a Python program, such as jobs/archive.py; got {str(path)!r}")
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
@@ -57,7 +57,7 @@ class Store:
         location: `s3://bucket`, or `s3://bucket/prefix`.
 
     Raises:
-        ConfigurationError: The location has another form.
+        UsageError: The location has another form.
     """
 
     def __init__(self, client: Any, location: str) -> None:
@@ -65,7 +65,7 @@ class Store:
         scheme, _, rest = location.partition("://")
         self._bucket, _, prefix = rest.partition("/")
         if scheme != "s3" or not self._bucket:
-            raise ConfigurationError(f"--artifacts must be s3://bucket or s3://bucket/prefix; got {location!r}")
+            raise UsageError(f"--artifacts must be s3://bucket or s3://bucket/prefix; got {location!r}")
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
 
     def uri(self, key: str) -> str:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from kinesis_efo.emr.target import Kind
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import ConfigurationError, UsageError
 from kinesis_efo.units import parse_duration, parse_size
 
 MARKER_SETTING: Final = "spark.kinesisEfo.stopMarker"
@@ -158,14 +158,14 @@ def spark_settings(kind: Kind, archive: str, arguments: Sequence[str], given: Ma
     }
     for name, value in given.items():
         if name in (MARKER_SETTING, FINGERPRINT_SETTING) or name in _environment(kind, archive):
-            raise ConfigurationError(f"--conf {name} is set by kinesis-efo itself: leave it out")
+            raise UsageError(f"--conf {name} is set by kinesis-efo itself: leave it out")
         if not name.startswith("spark."):
-            raise ConfigurationError(f"--conf {name}: a setting of Spark begins with 'spark.'")
+            raise UsageError(f"--conf {name}: a setting of Spark begins with 'spark.'")
         settings[name] = value
     for name, value in settings.items():
         # EMR takes the settings as one string, and does not document how it splits it.
         if not value or re.search(r"[\s'\"\\]", value):
-            raise ConfigurationError(
+            raise UsageError(
                 f"--conf {name}={value}: EMR passes on no white space, quotes or empty values; leave them out"
             )
     return settings
@@ -227,13 +227,13 @@ def _heap_mib(given: Mapping[str, str], name: str, default: int) -> int:
         # Spark reads a bare number as MiB here.
         return parse_size(f"{text}m" if text.isdigit() else text) // _MIB
     except ValueError:
-        raise ConfigurationError(f"--conf {name} must be a size such as 4g; got {text!r}") from None
+        raise UsageError(f"--conf {name} must be a size such as 4g; got {text!r}") from None
 
 
 def _count(given: Mapping[str, str], name: str, default: int) -> int:
     text = given.get(name, str(default))
     if not text.isdecimal() or not int(text):
-        raise ConfigurationError(f"--conf {name} must be a whole number, at least 1; got {text!r}")
+        raise UsageError(f"--conf {name} must be a whole number, at least 1; got {text!r}")
     return int(text)
 
 

@@ -23,7 +23,7 @@ from kinesis_efo.emr.job import (
 from kinesis_efo.emr.packing import PythonPlatform
 from kinesis_efo.emr.platform import Platform
 from kinesis_efo.emr.target import Kind, Run, Site
-from kinesis_efo.errors import ConfigurationError, StillRunningError, SubmissionRefusedError
+from kinesis_efo.errors import StillRunningError, SubmissionRefusedError, UsageError
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.manifest import Manifest
@@ -76,12 +76,12 @@ def plan(request: JobRequest, kind: Kind, store: Store, previous: Sequence[Run])
             makes one run, and submitting it after that has ended makes another.
 
     Raises:
-        ConfigurationError: A setting cannot be passed to EMR, or the role is missing.
+        UsageError: A setting cannot be passed to EMR, or the role is missing.
     """
     if kind is not Kind.CLUSTER and not request.role_arn:
-        raise ConfigurationError(f"--execution-role is missing: a job on {kind} runs with a role of its own")
+        raise UsageError(f"--execution-role is missing: a job on {kind} runs with a role of its own")
     if not request.location.startswith(("ssm://", "s3://")):
-        raise ConfigurationError(
+        raise UsageError(
             f"--manifest must be ssm:///name or s3://bucket/key, which the job can read as well; got {request.location!r}"
         )
     arguments = list(request.arguments)

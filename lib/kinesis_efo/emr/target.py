@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import UsageError
 
 _IDS: Final = {"cluster": r"j-[A-Z0-9]{1,30}", "serverless": r"[0-9a-z]{1,64}", "eks": r"[0-9a-z]{1,64}"}
 
@@ -38,11 +38,11 @@ class Target:
         """Parse `cluster:j-...`, `serverless:...` or `eks:...`.
 
         Raises:
-            ConfigurationError: The text has another form.
+            UsageError: The text has another form.
         """
         kind, _, identifier = text.partition(":")
         if kind not in _IDS or not re.fullmatch(_IDS[kind], identifier):
-            raise ConfigurationError(
+            raise UsageError(
                 f"--target must be cluster:j-<id>, serverless:<application id> or eks:<virtual cluster id>; got {text!r}"
             )
         return cls(Kind(kind), identifier)

@@ -236,7 +236,7 @@ class Recovery:
             return self._count(fault)
         raise ConsumerNotFoundError(
             f"{where}: consumer {self._stream.consumer_arn} does not exist (any more); its ARN came from {self._source}. "
-            "A consumer that is registered again has another ARN: deploy (`cdktf deploy`) so that the manifest names it, "
+            "A consumer that is registered again has another ARN: give that one, which `cdktf deploy` writes into the manifest, "
             f"and restart the query{unsure}"
         ) from fault.error
 

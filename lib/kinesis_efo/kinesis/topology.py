@@ -6,10 +6,10 @@ import logging
 from collections.abc import Awaitable
 from typing import Any, Final, Protocol, TypeVar, cast
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
+from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, code_of, describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import (
     AccessRefusedError,
@@ -207,7 +207,7 @@ async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
     """
     try:
         return StreamIdentity(stream_arn, await lister.created(stream_arn))
-    except (ClientError, BotoCoreError, OSError) as error:
+    except CALL_ERRORS as error:
         logger.info("when stream %s was created is not known: %s", stream_arn, describe(error))
         return StreamIdentity(stream_arn)
 
@@ -234,11 +234,17 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
             raise StreamNotFoundError(
                 f"{where} does not exist (any more): {describe(error)}. Was it deployed to this account and region?"
             ) from error
+        if cause is Cause.NO_CREDENTIALS:
+            raise AccessRefusedError(
+                f"{where}: there are no AWS credentials to ask for its shards with: {describe(error)}. Give the process a role, a profile "
+                "or credentials in its environment"
+            ) from error
         if cause.refused or cause is Cause.EXPIRED:
             raise AccessRefusedError(
                 f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "
                 f"The role needs kinesis:{getattr(error, 'operation_name', 'ListShards')} on it, and valid credentials"
             ) from error
         raise SubscriptionError(
-            f"{where}: its shards or its retention cannot be asked for: {describe(error)}"
+            f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "
+            "Try again; if it stays so, look at the network path to the endpoint"
         ) from error

@@ -12,7 +12,7 @@ from aiobotocore.config import AioConfig
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.options import AwsSettings
 
-_CONFIG: Final = AioConfig(
+CONFIG: Final = AioConfig(
     connect_timeout=5, read_timeout=15, retries={"mode": "standard", "total_max_attempts": 3}, max_pool_connections=64
 )
 """Short timeouts: a person waits for the answer."""
@@ -44,9 +44,13 @@ class Access:
         """See `Clients`."""
         async with self._opening:
             if service not in self._opened:
-                context = await self._clients.open(service, _CONFIG)
+                context = await self._clients.open(service, CONFIG)
                 self._opened[service] = await self._stack.enter_async_context(context)
         return self._opened[service]
+
+    async def credentials(self) -> Any:
+        """See `AsyncClients`."""
+        return await self._clients.credentials()
 
     async def open(self, service: str, config: AioConfig) -> AbstractAsyncContextManager[Any]:
         """Make a client of its own, with connections that nobody else uses, as an async context manager.

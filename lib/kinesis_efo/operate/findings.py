@@ -6,11 +6,17 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
-from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe, key_remedy
+from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, code_of, describe, is_foreign, key_remedy
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError, LeaseTableError, TableUnavailableError
+
+LOG_IN: Final = (
+    "log in (such as `aws sso login`), set AWS_PROFILE or AWS_ACCESS_KEY_ID, or run where the host has a role"
+)
+"""What to do without credentials."""
 
 
 class Status(Enum):
@@ -87,7 +93,7 @@ async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bo
         return Finding(subject, Status.FAILED, str(error), "correct the command line or the SDK's configuration")
     except KinesisEfoError as error:
         return Finding(subject, Status.FAILED, *what_and_fix(error))
-    except (ClientError, BotoCoreError, OSError) as error:
+    except CALL_ERRORS as error:
         return failed_call(subject, error, action, needed=needed)
 
 
@@ -110,6 +116,11 @@ def failed_call(subject: str, error: Exception, action: str, *, needed: bool = T
     'UNKNOWN'
     """
     cause = cause_of(error)
+    if cause is Cause.NO_CREDENTIALS:
+        return Finding(subject, Status.FAILED, describe(error), LOG_IN)
+    if is_foreign(error):
+        fix = "look for a proxy or a captive portal on the way to the endpoint; correct it, or --endpoint-url"
+        return Finding(subject, Status.UNKNOWN, describe(error), fix)
     if cause.refused and needed:
         fix = f"allow {action} to the role, or check as the job itself with --role-arn"
         return Finding(subject, Status.FAILED, describe(error), fix)

@@ -12,9 +12,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from botocore.exceptions import BotoCoreError, ClientError
-
-from kinesis_efo.aws_errors import cause_of, describe
+from kinesis_efo.aws_errors import CALL_ERRORS, cause_of, describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.retention import written_at
@@ -172,13 +170,16 @@ def rows(
     # A row without a position is one that KCL has just started.
     positions = {shard: lease.reached or Position.at_timestamp(0) for shard, lease in leases.items()}
     done = set(lineage.droppable(positions))
+    unread = {shard for shard, position in positions.items() if not position.is_end}
     found = [
         ShardLag(
             ShardKey(ref.name, shard_id),
-            sightings.state(lease, holder := _holder(lease, run), now),
+            State.WAITING
+            if shard_id in lineage and unread.intersection(lineage[shard_id].parents)
+            else sightings.state(lease, _holder(lease, run), now),
             lease.reached,
             _read_until(shard_id, lease, clock.time()),
-            holder.owner,
+            _holder(lease, run).owner,
             movement=sightings.movement(lease.key, now),
             age=None if lease.written is None else max(0.0, clock.time() - lease.written),
         )
@@ -229,7 +230,7 @@ async def measured(
                 try:
                     arn = manifest.streams[row.key.stream].stream_arn
                     found = await backlog(kinesis, clock, arn, row.key.shard, row.position, count)
-                except (ClientError, BotoCoreError, OSError) as error:
+                except CALL_ERRORS as error:
                     if cause_of(error).refused:
                         refused.set()
                     reasons[_reason(error)] = None
@@ -287,7 +288,7 @@ async def reported(
         answer = await cloudwatch.get_metric_data(
             MetricDataQueries=queries, StartTime=end - window, EndTime=end, ScanBy="TimestampDescending"
         )
-    except (ClientError, BotoCoreError, OSError) as error:
+    except CALL_ERRORS as error:
         return {}, [f"CloudWatch cannot be read: {describe(error)}; the caller needs cloudwatch:GetMetricData"]
     found = {result["Id"]: result["Values"] for result in answer["MetricDataResults"]}
     return {name: round(values[0]) for number, name in enumerate(names) if (values := found.get(f"q{number}"))}, []

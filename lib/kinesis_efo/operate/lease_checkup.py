@@ -25,7 +25,7 @@ async def open_table(clients: Clients, manifest: Manifest) -> LeaseTable:
     return LeaseTable(
         await clients.client("dynamodb"),
         manifest.lease_table,
-        declared_by=f"the stack of application {manifest.application!r} (see manifest {manifest.source})",
+        declared_by=manifest.declared_by,
     )
 
 

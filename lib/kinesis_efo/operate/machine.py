@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -23,8 +24,14 @@ from kinesis_efo.operate.findings import CheckFailed, CheckUnknown, Finding, Sta
 MOST_SKEW: Final = 1.0
 """Seconds. AWS accepts up to 300 s, but a query that starts at LATEST starts at this machine's time, and lag is measured by it."""
 
+CREDENTIALS: Final = "credentials"
+"""Subject of the finding on whose credentials are used."""
+
 PATH: Final = "HTTP path"
 """Subject of the finding on which all other checks depend."""
+
+STS_SECONDS: Final = 5.0
+"""How long to wait for STS."""
 
 OLDEST_SPARK: Final = (4, 0)
 OLDEST_JAVA: Final = 17
@@ -46,9 +53,10 @@ async def identity(clients: Clients) -> Finding:
 
     async def look() -> str:
         sts = await clients.client("sts")
-        return str((await sts.get_caller_identity())["Arn"])
+        # In a network of its own, Kinesis may have an endpoint and STS none; no query needs STS.
+        return str((await asyncio.wait_for(sts.get_caller_identity(), STS_SECONDS))["Arn"])
 
-    return await finding("credentials", look(), action="sts:GetCallerIdentity")
+    return await finding(CREDENTIALS, look(), action="sts:GetCallerIdentity")
 
 
 async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:

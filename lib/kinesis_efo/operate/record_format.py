@@ -7,13 +7,32 @@ import re
 from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from fnmatch import fnmatchcase
-from typing import Final
-
-from kinesis_efo.operate.tailing import Record
+from typing import Final, NamedTuple
 
 _ROW: Final = 16
+
+
+class Record(NamedTuple):
+    """One record, or one user record of an aggregate.
+
+    Attributes:
+        shard: Id of its shard.
+        sequence: Its sequence number, or that of its aggregate.
+        sub: Its place in the aggregate; 0 without one.
+        key: Its partition key.
+        arrived: When it arrived in Kinesis.
+        data: Its data.
+    """
+
+    shard: str
+    sequence: str
+    sub: int
+    key: str | None
+    arrived: datetime | None
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)

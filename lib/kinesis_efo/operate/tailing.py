@@ -6,10 +6,10 @@ Stores no position, and takes no lease.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
-from datetime import datetime
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from aiobotocore.config import AioConfig
 
@@ -24,6 +24,8 @@ from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, subscription_config
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.operate.access import CONFIG
+from kinesis_efo.operate.record_format import Record
 from kinesis_efo.options import AwsSettings, RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
@@ -33,24 +35,27 @@ POLLING_SECONDS: Final = 1.0
 _MOST_SHARDS: Final = 10_000
 
 
-class Record(NamedTuple):
-    """One record, or one user record of an aggregate.
+@dataclass(frozen=True, slots=True)
+class Until:
+    """A time at which reading ends.
 
     Attributes:
-        shard: Id of its shard.
-        sequence: Its sequence number, or that of its aggregate.
-        sub: Its place in the aggregate; 0 without one.
-        key: Its partition key.
-        arrived: When it arrived in Kinesis.
-        data: Its data.
+        time: Seconds since the epoch; what arrived then or later is not wanted.
+        clock: Time.
+        reached: Called once every shard has been read so far; may be called again.
     """
 
-    shard: str
-    sequence: str
-    sub: int
-    key: str | None
-    arrived: datetime | None
-    data: bytes
+    time: float
+    clock: Clock
+    reached: Callable[[], None]
+
+    def admits(self, record: Record) -> bool:
+        """Whether a record arrived before it."""
+        return record.arrived is None or record.arrived.timestamp() < self.time
+
+    def is_behind(self, millis_behind: int) -> bool:
+        """Whether a reader that is so far behind the tip has passed it."""
+        return self.clock.time() - millis_behind / 1000 >= self.time
 
 
 class Tail:
@@ -61,10 +66,16 @@ class Tail:
         name: Its name, for the records and messages.
         take: Receives the records of one event. Reading pauses while it runs.
         only: Ids of the shards to read; empty for all, and those that continue them.
+        until: Where it ends, if it does.
     """
 
     def __init__(
-        self, stream: Stream, name: str, take: Callable[[list[Record]], None], only: Collection[str] = ()
+        self,
+        stream: Stream,
+        name: str,
+        take: Callable[[list[Record]], None],
+        only: Collection[str] = (),
+        until: Until | None = None,
     ) -> None:
         self._stream = stream
         self._name = name
@@ -72,6 +83,8 @@ class Tail:
         self._only = frozenset(only)
         self._positions: dict[str, Position] = {}
         self._behind: dict[str, int] = {}
+        self._until = until
+        self._finished: set[str] = set()
 
     @property
     def open_shards(self) -> int:
@@ -83,11 +96,12 @@ class Tail:
         """Seconds that the slowest shard is behind the tip, as Kinesis says; None before the first event."""
         return max(self._behind.values()) / 1000 if self._behind else None
 
-    async def run(self, start: Position) -> None:
+    async def run(self, start: Position, begin: Callable[[str], Awaitable[Position]] | None = None) -> None:
         """Read until cancelled, or until every shard has ended.
 
         Args:
             start: `TRIM_HORIZON` or `AT_TIMESTAMP`.
+            begin: Says where each of the shards begins that are open at `start`; None for there.
 
         Raises:
             StreamError: The stream, or a shard, cannot be read.
@@ -99,6 +113,8 @@ class Tail:
                 f"stream {self._name} has no shard {', '.join(missing)} (any more); `kinesis-efo shards` shows those it has"
             )
         starts = dict.fromkeys(self._only, start) if self._only else await self._stream.starting_positions(start)
+        if begin is not None:
+            starts = dict(zip(starts, await asyncio.gather(*map(begin, starts)), strict=True))
         try:
             async with asyncio.TaskGroup() as group:
                 for shard, position in starts.items():
@@ -118,6 +134,13 @@ class Tail:
             await self._stream.refresh()
             for child in self._stream.lineage.startable(self._positions):
                 self._start(group, child, TRIM_HORIZON)
+        self._finish(shard)
+
+    def _finish(self, shard: str) -> None:
+        """Note that nothing more is wanted of a shard. An ended one is noted after its children have begun."""
+        self._finished.add(shard)
+        if self._until is not None and self._finished.issuperset(self._positions):
+            self._until.reached()
 
     def take(self, shard: str, event: Event, after: Position) -> None:
         """Take the next event of a shard.
@@ -130,6 +153,11 @@ class Tail:
         self._behind[shard] = event.head.millis_behind
         if event.head.children:
             self._stream.learn(shard, event.head.children)
+        until = self._until
+        # The tip of a shard that is closed may lie long before the time, and its children go on from there.
+        closed = event.head.children or ((listed := self._stream.shard(shard)) is not None and listed.last is not None)
+        if until is not None and not closed and until.is_behind(event.head.millis_behind):
+            self._finish(shard)
         if not event.head.records:
             return
         batches = decode(
@@ -140,20 +168,22 @@ class Tail:
             deaggregate=True,
             hash_range=self._stream.hash_range(shard),
         )
-        self._take(
-            [
-                Record(
-                    shard,
-                    row["sequenceNumber"],
-                    row["subSequenceNumber"],
-                    row["partitionKey"],
-                    row["approximateArrivalTimestamp"],
-                    row["data"],
-                )
-                for batch in batches
-                for row in batch.to_pylist()
-            ]
-        )
+        records = [
+            Record(
+                shard,
+                row["sequenceNumber"],
+                row["subSequenceNumber"],
+                row["partitionKey"],
+                row["approximateArrivalTimestamp"],
+                row["data"],
+            )
+            for batch in batches
+            for row in batch.to_pylist()
+        ]
+        wanted = records if until is None else [record for record in records if until.admits(record)]
+        self._take(wanted)
+        if len(wanted) < len(records):
+            self._finish(shard)
 
 
 class _Sink(Unlimited):
@@ -190,7 +220,7 @@ async def stream_access(
     """
     clients = AsyncClients(aws, region)
     config = AioConfig(**(POLLING_CONFIG if ref.polled else subscription_config()), max_pool_connections=_MOST_SHARDS)
-    async with await clients.open("kinesis") as control, await clients.open("kinesis", config) as reader:
+    async with await clients.open("kinesis", CONFIG) as control, await clients.open("kinesis", config) as reader:
         transport: Transport = PollingTransport(reader, clock, POLLING_SECONDS) if ref.polled else BotoTransport(reader)
         yield Stream(
             ref,

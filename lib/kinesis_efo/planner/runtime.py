@@ -234,7 +234,7 @@ class PlannerRuntime:
         self._table = LeaseTable(
             dynamo,
             manifest.lease_table,
-            declared_by=f"the stack of application {manifest.application!r} (see manifest {manifest.source})",
+            declared_by=manifest.declared_by,
         )
         random = Random()
         leases = RunLease(

@@ -185,6 +185,20 @@ def test_a_threshold_is_an_exit_code(run: Run, world: Callable[..., World]) -> N
     assert run("lag", "--manifest", here.manifest, "--fail-above", "0s").code == 0
 
 
+def test_children_wait_for_their_parents(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    parent = here.shards()[0]["ShardId"]
+    here.kinesis.split_shard(StreamName=here.streams["orders"], ShardToSplit=parent, NewStartingHashKey=str(2**127))
+    here.wait_active()
+    for shard in here.shards():
+        _put(here, Lease(f"orders:{shard['ShardId']}", checkpoint=TRIM_HORIZON))
+    states = [row["state"] for row in _shards(run("lag", "--manifest", here.manifest, "--json")).values()]
+    assert states == ["free", "waiting", "waiting"]
+    _put(here, Lease(f"orders:{parent}", checkpoint=SHARD_END))
+    states = [row["state"] for row in _shards(run("lag", "--manifest", here.manifest, "--json")).values()]
+    assert states == ["free", "free"]
+
+
 def test_what_a_run_says_of_itself_is_shown_with_whether_it_is_alive(run: Run, world: Callable[..., World]) -> None:
     here = world({"orders": 1, "clicks": 1})
     lag = Lag(8_000, 64_000_000, 2_500, "shardId-000000000123", 7_000, 1_700_000_000_000)
@@ -210,7 +224,9 @@ def test_what_a_run_says_of_itself_is_shown_with_whether_it_is_alive(run: Run, w
     assert ["orders", "reading", "orders-host", *numbers] in lines
     assert ["clicks", "silent", "clicks-host", *numbers] in lines
     listed = run("leases", "list", "--manifest", here.manifest)
-    assert ["clicks", "clicks-host", *numbers] in [line.split()[:-2] for line in listed.out.splitlines()]
+    assert ["clicks", run_key("clicks"), "clicks-host", *numbers] in [
+        line.split()[:-2] for line in listed.out.splitlines()
+    ]
     assert [row["lag"] for row in run("leases", "list", "--manifest", here.manifest, "--json").data["runs"]] == [
         told
     ] * 2
@@ -245,9 +261,9 @@ def test_several_applications(run: Run, world: Callable[..., World]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--interval", "often"), 1, "--interval must be a duration such as 10s; got 'often'"),
-        (("--fail-above", "much"), 1, "--fail-above must be a duration"),
-        (("--stream", "nope"), 1, "'nope', but the manifest"),
+        (("--interval", "often"), 2, "--interval must be a duration such as 10s; got 'often'"),
+        (("--fail-above", "much"), 2, "--fail-above must be a duration"),
+        (("--stream", "nope"), 2, "--stream names 'nope', but the manifest"),
         (("--count", "-1"), 2, "--count"),
     ],
 )
@@ -257,11 +273,25 @@ def test_bad_input(run: Run, world: Callable[..., World], arguments: tuple[str, 
     assert said in found.err
 
 
-def test_a_stream_or_a_table_that_is_gone(run: Run, world: Callable[..., World]) -> None:
+def test_a_stream_that_is_gone_does_not_hide_the_others(run: Run, world: Callable[..., World]) -> None:
     here = world({"orders": 1, "clicks": 1})
+    shard = here.shards()[0]["ShardId"]
+    _put(here, Lease(f"orders:{shard}", checkpoint=TRIM_HORIZON))
     here.kinesis.delete_stream(StreamName=here.streams["clicks"], EnforceConsumerDeletion=True)
-    gone = run("lag", "--manifest", here.manifest)
-    assert (gone.code, "stream 'clicks'" in gone.err) == (1, True)
+    found = run("lag", "--manifest", here.manifest, "--json")
+    assert (found.code, set(_shards(found))) == (5, {"orders:0"})
+    [missing] = found.data["applications"][0]["missing"]
+    assert (missing["stream"], "does not exist (any more)" in missing["error"]) == ("clicks", True)
+    assert "lake: not shown: stream 'clicks'" in found.err
+    # It cannot be told how far it is behind.
+    assert run("lag", "--manifest", here.manifest, "--fail-above", "1h").code == 4
+    assert run("lag", "--manifest", here.manifest, "--stream", "orders", "--fail-above", "1h").code == 0
+    alone = run("lag", "--manifest", here.manifest, "--stream", "clicks")
+    assert (alone.code, alone.out, "stream 'clicks'" in alone.err) == (1, "", True)
+
+
+def test_a_table_that_is_gone(run: Run, world: Callable[..., World]) -> None:
+    here = world()
     here.dynamodb.delete_table(TableName=here.lease_table)
     table = run("lag", "--manifest", here.manifest)
     assert (table.code, f"lease table {here.lease_table} in us-east-1 does not exist" in table.err) == (1, True)

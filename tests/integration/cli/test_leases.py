@@ -105,8 +105,12 @@ def test_nothing_is_taken_from_a_live_worker(run: Run, world: Callable[..., Worl
     with renewing(here, OWNED.key):
         found = run("leases", *command, "--manifest", here.manifest, *QUICKLY, "--yes", "--json")
         assert (found.code, found.out) == (3, "")
-        assert "is in use: host:1:abc renews #run:orders. Nothing was changed" in found.err
+        error = json.loads(found.err.splitlines()[-1])["error"]
+        assert (error["kind"], error["exitCode"]) == ("Refused", 3)
+        assert "is in use: host:1:abc renews #run:orders. Nothing was changed" in error["message"]
         assert here.leases()[OWNED.key]["leaseOwner"] == {"S": "host:1:abc"}
+        tried = run("leases", *command, "--manifest", here.manifest, *QUICKLY, "--dry-run")
+        assert (tried.code, tried.out, "is in use: host:1:abc" in tried.err) == (3, "", True)
         forced = run("leases", *command, "--manifest", here.manifest, *QUICKLY, "--yes", "--force", "--json")
     assert (forced.code, forced.data["written"]) == (0, True)
     assert ("leaseOwner" in here.leases()[OWNED.key]) == (command[0] == "reset")
@@ -148,23 +152,23 @@ def test_reset_of_a_stream_follows_its_lineage(run: Run, world: Callable[..., Wo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code", "said"),
     [
-        (("reset", "--to", "yesterday"), "--to must be TRIM_HORIZON"),
-        (("reset", "--to", "AFTER:5"), "--to AFTER is a position inside one shard: say which with --shard"),
-        (("reset", "--to", "TRIM_HORIZON", "--shard", "shardId-9"), "has no lease for shardId-9 of orders"),
-        (("release", "--lease-timeout", "soon"), "--lease-timeout must be a duration such as 10s; got 'soon'"),
-        (("list", "--stream", "nope"), "'nope', but the manifest"),
-        (("import-kcl",), "needs --from-table or --from-file, one of them"),
-        (("import-kcl", "--from-table", "no-such-table"), "lease table no-such-table in us-east-1 does not exist"),
-        (("import-kcl", "--from-file", "none.json"), "--from-file none.json cannot be read: No such file"),
-        (("export", "--output", "/no/such/folder/x"), "cannot be written: No such file"),
-        (("list", "--external-id", "x"), "--external-id goes with --role-arn"),
+        (("reset", "--to", "yesterday"), 2, "--to must be TRIM_HORIZON"),
+        (("reset", "--to", "AFTER:5"), 2, "--to AFTER is a position inside one shard: say which with --shard"),
+        (("reset", "--to", "TRIM_HORIZON", "--shard", "shardId-9"), 1, "has no lease for shardId-9 of orders"),
+        (("release", "--lease-timeout", "soon"), 2, "--lease-timeout must be a duration such as 10s; got 'soon'"),
+        (("list", "--stream", "nope"), 2, "'nope', but the manifest"),
+        (("import-kcl",), 2, "needs --from-table or --from-file, one of them"),
+        (("import-kcl", "--from-table", "no-such-table"), 1, "lease table no-such-table in us-east-1 does not exist"),
+        (("import-kcl", "--from-file", "none.json"), 1, "--from-file none.json cannot be read: No such file"),
+        (("export", "--output", "/no/such/folder/x"), 1, "cannot be written: No such file"),
+        (("list", "--external-id", "x"), 2, "--external-id goes with --role-arn"),
     ],
 )
-def test_bad_input(run: Run, world: Callable[..., World], arguments: tuple[str, ...], said: str) -> None:
+def test_bad_input(run: Run, world: Callable[..., World], arguments: tuple[str, ...], code: int, said: str) -> None:
     found = run("leases", *arguments, "--manifest", world().manifest)
-    assert (found.code, found.out) == (1, "")
+    assert (found.code, found.out) == (code, "")
     assert said in found.err
 
 
@@ -326,7 +330,7 @@ def test_a_kcl_application_goes_on_where_the_query_stopped(
     kinds = ("--multi-stream",) if several else ()
     if several:
         unsaid = run(*command, "--yes")
-        assert (unsaid.code, "this one reads clicks, orders: say with --stream which one" in unsaid.err) == (1, True)
+        assert (unsaid.code, "this one reads clicks, orders: say with --stream which one" in unsaid.err) == (2, True)
     assert run(*command, *kinds, "--dry-run").code == 0
     assert len(_table(here, table)) == 3
     _put(here, OWNED)

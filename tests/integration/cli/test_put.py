@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from kinesis_efo.local import AwsError, NoFaults, Request
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_manifest import Refusing
+from tests.support.ports import free_ports
 from tests.support.world import World, wait_until
 
 Run = Callable[..., Result]
@@ -68,21 +70,28 @@ def test_many_lines_keep_their_order(run: Run, world: Callable[..., World]) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "stdin", "said"),
+    ("arguments", "stdin", "code", "said"),
     [
-        (("--key-field", "user"), '{"user": 1}\nnope\n', "standard input, line 2: not JSON, which --key-field needs"),
-        (("--key-field", "user"), '{"name": 1}\n', "standard input, line 1: no field 'user'"),
-        (("--key", ""), "x\n", "standard input, line 1: "),
-        (("--key", "a", "--key-field", "b"), "", "exclude each other"),
-        (("--whole",), "", "--whole needs files"),
-        (("none.txt",), "", "none.txt cannot be read: No such file or directory"),
-        (("none.txt", "--whole"), "", "none.txt cannot be read: No such file or directory"),
+        (
+            ("--key-field", "user"),
+            '{"user": 1}\nnope\n',
+            1,
+            "standard input, line 2: not JSON, which --key-field needs",
+        ),
+        (("--key-field", "user"), '{"name": 1}\n', 1, "standard input, line 1: no field 'user'"),
+        (("--key", ""), "x\n", 1, "standard input, line 1: "),
+        (("--key", "a", "--key-field", "b"), "", 2, "exclude each other"),
+        (("--whole",), "", 2, "--whole needs files"),
+        (("none.txt",), "", 1, "none.txt cannot be read: No such file or directory"),
+        (("none.txt", "--whole"), "", 1, "none.txt cannot be read: No such file or directory"),
     ],
 )
-def test_bad_input(run: Run, world: Callable[..., World], arguments: tuple[str, ...], stdin: str, said: str) -> None:
+def test_bad_input(
+    run: Run, world: Callable[..., World], arguments: tuple[str, ...], stdin: str, code: int, said: str
+) -> None:
     here = world()
     found = run("put", "--stream", here.streams["orders"], *arguments, stdin=stdin)
-    assert (found.code, found.out) == (1, "")
+    assert (found.code, found.out) == (code, "")
     assert said in found.err
     if "line 2" in said:
         assert "1 record acknowledged before the error" in found.err
@@ -152,3 +161,13 @@ def test_ctrl_c_writes_what_was_read(world: Callable[..., World]) -> None:
             assert b"interrupted before the input's end" in process.stderr.read()
         finally:
             process.kill()
+
+
+def test_an_endpoint_out_of_reach_is_told_soon(run: Run, world: Callable[..., World]) -> None:
+    began = time.monotonic()
+    words = ("--manifest", world().manifest, "--endpoint-url", f"http://127.0.0.1:{free_ports()[0]}")
+    found = run("put", "--stream", "orders", *words, stdin="one\n")
+    assert (found.code, found.out) == (1, "")
+    assert "nothing was written" in found.err
+    assert "look at the network path" in found.err
+    assert time.monotonic() - began < 10

@@ -51,14 +51,16 @@ def test_open_shards_only(run: Run, world: Callable[..., World]) -> None:
 def test_bad_input(run: Run, world: Callable[..., World], switch: Switch, aws: Any) -> None:
     here = world({"orders": 1, "clicks": 1})
     wrong = run("shards", "--manifest", here.manifest, "--stream", "order")
-    assert (wrong.code, wrong.out) == (1, "")
+    assert (wrong.code, wrong.out) == (2, "")
     assert "'order', but the manifest" in wrong.err
     assert "'clicks', 'orders'" in wrong.err
     here.kinesis.delete_stream(StreamName=here.streams["clicks"], EnforceConsumerDeletion=True)
-    gone = run("shards", "--manifest", here.manifest)
-    assert gone.code == 1
-    assert "stream 'clicks'" in gone.err
-    assert "does not exist (any more)" in gone.err
+    gone = run("shards", "--manifest", here.manifest, "--json")
+    assert (gone.code, list(gone.data["streams"])) == (5, ["orders"])
+    [missing] = gone.data["missing"]
+    assert (missing["stream"], missing["error"] in gone.err) == ("clicks", True)
+    assert "does not exist (any more)" in missing["error"]
+    assert run("shards", "--manifest", here.manifest, "--stream", "clicks").code == 1
     switch.faults = Refusing("ListShards")
     refused = run("shards", "--manifest", here.manifest, "--stream", "orders")
     assert refused.code == 1

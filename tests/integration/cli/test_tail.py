@@ -8,8 +8,10 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -96,6 +98,60 @@ def test_from_now_and_from_some_time_ago(run: Run, world: Callable[..., World]) 
     assert run(*command, "--for", "500ms").out == ""
 
 
+@pytest.mark.parametrize("fan_out", [False, True])
+def test_the_last_records_of_each_shard_and_what_follows(run: Run, world: Callable[..., World], fan_out: bool) -> None:
+    here = world({"orders": 2})
+    here.put([(str(number), str(number).encode()) for number in range(40)])
+    of_shards: dict[str, list[str]] = {}
+    command = ("tail", "--stream", here.streams["orders"], "--json")
+    for line in run(*command, *OLDEST, "--limit", "40").out.splitlines():
+        record = json.loads(line)
+        of_shards.setdefault(record["shardId"], []).append(record["partitionKey"])
+    reader = ("--consumer-arn", _consumer(here)) if fan_out else ()
+    found = run(*command, *reader, "--last", "3", "--limit", "6")
+    last: dict[str, list[str]] = {}
+    for line in found.out.splitlines():
+        record = json.loads(line)
+        last.setdefault(record["shardId"], []).append(record["partitionKey"])
+    assert last == {shard: keys[-3:] for shard, keys in of_shards.items()}
+    # Where there are fewer, all of them.
+    assert len(run(*command, *reader, "--last", "100", "--until", "now").out.splitlines()) == 40
+
+
+def test_old_records_are_found_from_further_back(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    here.aws.backdate(here.streams["orders"], 7_200)
+    here.put([("k", str(number).encode()) for number in range(5)])
+    found = run("tail", "--stream", here.streams["orders"], "--last", "2", "--until", "now")
+    assert found.out == "3\n4\n"
+
+
+def test_until_a_time_across_a_reshard(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    here.put([("a", b"before")])
+    here.kinesis.split_shard(
+        StreamName=here.streams["orders"], ShardToSplit=here.shards()[0]["ShardId"], NewStartingHashKey=str(2**127)
+    )
+    here.wait_active()
+    here.put([(str(number), b"after") for number in range(8)])
+    moment = time.time()
+    wait_until(lambda: time.time() > moment + 0.01)
+    end = datetime.fromtimestamp(moment + 0.01).isoformat()  # noqa: DTZ006 (local time, as a person writes it)
+    here.put([(str(number), b"late") for number in range(8)])
+    for reader in ((), ("--consumer-arn", _consumer(here))):
+        found = run("tail", "--stream", here.streams["orders"], *reader, *OLDEST, "--until", end)
+        assert (found.code, sorted(found.out.split())) == (0, [*["after"] * 8, "before"])
+
+
+def test_a_shard_may_be_named_by_its_number(run: Run, world: Callable[..., World]) -> None:
+    here = world({"orders": 2})
+    here.put([(str(number), b"x") for number in range(20)])
+    command = ("tail", "--stream", here.streams["orders"], *OLDEST, "--until", "now", "--json")
+    for name in ("1", "shardId-000000000001"):
+        shards = {json.loads(line)["shardId"] for line in run(*command, "--shard", name).out.splitlines()}
+        assert shards == {"shardId-000000000001"}
+
+
 def test_the_consumer_of_an_application_is_left_alone(run: Run, world: Callable[..., World]) -> None:
     here = world()
     here.put([("k", b"x")])
@@ -142,10 +198,12 @@ def test_a_consumer_that_somebody_reads_with_is_left_alone(
     [
         (("--stream", "nope"), 1, "there is no stream 'nope' in this account and region"),
         (("--stream", "arn:aws:kinesis:us-east-1:123456789012:stream/nope"), 1, "does not exist (any more)"),
-        (("--stream", "arn:aws:sqs:us-east-1:123456789012:nope"), 1, "is not the ARN of a Kinesis stream"),
-        (("--stream", "HERE", "--from", "yesterday"), 1, "--from must be LATEST"),
-        (("--stream", "HERE", "--grep", "("), 1, "--grep must be a regular expression"),
-        (("--stream", "HERE", "--for", "long"), 1, "--for must be a duration"),
+        (("--stream", "arn:aws:sqs:us-east-1:123456789012:nope"), 2, "is not the ARN of a Kinesis stream"),
+        (("--stream", "HERE", "--from", "yesterday"), 2, "--from must be LATEST"),
+        (("--stream", "HERE", "--last", "3", "--from", "10m"), 2, "--last and --from exclude each other"),
+        (("--stream", "HERE", "--until", "soon"), 2, "--until must be a time"),
+        (("--stream", "HERE", "--grep", "("), 2, "--grep must be a regular expression"),
+        (("--stream", "HERE", "--for", "long"), 2, "--for must be a duration"),
         (("--stream", "HERE", "--shard", "shardId-9"), 1, "has no shard shardId-9"),
         (("--stream", "HERE", "--format", "xml"), 2, "'xml' is not one of"),
         (("--stream", "HERE", "--manifest", "none.json"), 1, "there is no such file"),
@@ -163,7 +221,7 @@ def test_a_consumer_that_is_gone_or_of_another_stream(run: Run, world: Callable[
     here = world({"orders": 1, "clicks": 1})
     mine = _consumer(here)
     other = run("tail", "--stream", "clicks", "--manifest", here.manifest, "--consumer-arn", here.consumers["orders"])
-    assert (other.code, "is not a consumer of streamArn" in other.err) == (1, True)
+    assert (other.code, "is not a consumer of streamArn" in other.err) == (2, True)
     here.kinesis.deregister_stream_consumer(ConsumerARN=mine)
     stream = next(here.streams[name] for name in here.streams if f"/{here.streams[name]}/" in mine)
     gone = run("tail", "--stream", stream, "--consumer-arn", mine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -235,6 +236,51 @@ def test_a_run_that_fails_while_it_is_followed_is_an_error_with_its_logs(cli: Cl
     )
 
 
+@pytest.mark.parametrize(
+    ("target", "folder"),
+    [
+        (SERVERLESS, f"applications/{APPLICATION}/jobs/{{id}}/attempts/2/SPARK_DRIVER"),
+        (EKS, f"{VIRTUAL_CLUSTER}/jobs/{{id}}/containers/spark-1/spark-1-driver"),
+        (STEP, f"{CLUSTER}/containers/application_1700000000000_0007/container_1700000000000_0007_02_000001"),
+    ],
+)
+def test_the_log_of_a_run_ends_with_the_drivers_own_reason(cli: Cli, target: str, folder: str) -> None:
+    if target == STEP:
+        cli.place.emr.site["LogUri"] = f"s3n://{BUCKET}/logs/"
+    run = cli.submit(target, "--logs", f"s3://{BUCKET}/logs", "--no-follow", "--release-label", "emr-spark-8.0.0")[
+        "run"
+    ]
+
+    def put(key: str, *lines: str) -> None:
+        body = gzip.compress("\n".join(lines).encode())
+        cli.place.clients["s3"].put_object(Bucket=BUCKET, Key=f"logs/{key}", Body=body)
+
+    cli("logs", *_named(target), code=1)
+    assert "has no log of its driver" in cli.err
+    where = folder.format(id=run["id"])
+    put(f"{CLUSTER}/steps/{run['id']}/stderr.gz", "INFO Client: Submitted application application_1700000000000_0007")
+    put(f"{where}/stdout.gz", "hello")
+    put(
+        f"{where}/stderr.gz",
+        "Traceback (most recent call last):",
+        "kinesis_efo.errors.DataLossError: gone",
+        "ERROR over: stopped",
+    )
+    for earlier in (
+        where.replace("attempts/2", "attempts/1"),
+        where.replace("_02_", "_01_"),
+        where.replace("0007", "0006"),
+    ):
+        if earlier != where:
+            put(f"{earlier}/stderr.gz", "kinesis_efo.errors.LeaseLostError: of another attempt, or another job")
+    answer = cli.json("logs", *_named(target))
+    assert answer["reason"] == "kinesis_efo.errors.DataLossError: gone"
+    assert answer["lines"][-1] == "ERROR over: stopped"
+    shown = cli("logs", *_named(target), "--run", run["id"], "--lines", "2")
+    assert shown == "kinesis_efo.errors.DataLossError: gone\nERROR over: stopped\n"
+    assert cli.err.splitlines()[-1] == "the driver: kinesis_efo.errors.DataLossError: gone"
+
+
 def test_a_deployed_application_is_submitted_by_its_name_alone(cli: Cli) -> None:
     cli.place.deploy(
         target=SERVERLESS,
@@ -260,21 +306,21 @@ def test_a_deployed_application_is_submitted_by_its_name_alone(cli: Cli) -> None
 
 
 WRONG = [
-    (["submit"], 1, "give --environment and --application, or --manifest with --target"),
-    (["submit", "-e", "test"], 1, "--environment and --application go together"),
+    (["submit"], 2, "give --environment and --application, or --manifest with --target"),
+    (["submit", "-e", "test"], 2, "--environment and --application go together"),
     (["submit", "-e", "test", "-a", "other"], 1, "there is no parameter /kinesis-efo/test/other/job in us-east-1"),
-    (["status", "-m", f"ssm://{MANIFEST}"], 1, "--target is missing; give cluster:j-<id>"),
-    (["status", "-m", f"ssm://{MANIFEST}", "-t", "yarn"], 1, "--target must be cluster:j-<id>, .* got 'yarn'"),
+    (["status", "-m", f"ssm://{MANIFEST}"], 2, "--target is missing; give cluster:j-<id>"),
+    (["status", "-m", f"ssm://{MANIFEST}", "-t", "yarn"], 2, "--target must be cluster:j-<id>, .* got 'yarn'"),
     (["status", "-m", "ssm:///gone", "-t", SERVERLESS], 1, "manifest ssm:///gone cannot be loaded: ParameterNotFound"),
-    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS], 1, "--job is missing: the program to run"),
+    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS], 2, "--job is missing: the program to run"),
     (
         ["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "-j", "gone"],
         1,
         "--job .*jobs/gone.py cannot be read: No such file",
     ),
-    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "-j", "jobs/a.jar"], 1, "--job must be a Python program"),
-    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "--conf", "a"], 1, "--conf must be NAME=VALUE"),
-    (["package", "--python", "3.9"], 1, "--python must be one that EMR has with Spark 4"),
+    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "-j", "jobs/a.jar"], 2, "--job must be a Python program"),
+    (["submit", "-m", f"ssm://{MANIFEST}", "-t", SERVERLESS, "--conf", "a"], 2, "--conf must be NAME=VALUE"),
+    (["package", "--python", "3.9"], 2, "--python must be one that EMR has with Spark 4"),
     (["submit", "--grace", "-1"], 2, "greater than or equal to 0"),
 ]
 
@@ -287,6 +333,15 @@ def test_what_is_wrong_is_said_in_one_line(cli: Cli) -> None:
         assert re.search(said, cli.err), cli.err
 
 
+def test_the_environment_may_name_the_manifest(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINESIS_EFO_MANIFEST", f"ssm://{MANIFEST}")
+    assert cli.json("status", "-t", SERVERLESS, code=1)["application"] == "lake"
+    # What was deployed has a manifest of its own.
+    monkeypatch.setenv("KINESIS_EFO_MANIFEST", "ssm:///gone")
+    cli("status", "-e", "test", "-a", "other", code=1)
+    assert "ssm:///gone" not in cli.err
+
+
 def test_what_a_job_cannot_do_without_is_asked_for(cli: Cli) -> None:
     for changes, said in (
         (["--execution-role", ""], "--execution-role is missing: a job on serverless runs with a role of its own"),
@@ -294,13 +349,13 @@ def test_what_a_job_cannot_do_without_is_asked_for(cli: Cli) -> None:
         (["--artifacts", "artifacts"], "--artifacts must be s3://bucket or s3://bucket/prefix; got 'artifacts'"),
         (["--artifacts", "s3://gone"], "cannot write s3://gone/environments/.*NoSuchBucket"),
     ):
-        cli.submit(SERVERLESS, *changes, "--no-follow", code=1)
+        cli.submit(SERVERLESS, *changes, "--no-follow", code=1 if "cannot write" in said else 2)
         assert re.search(said, cli.err), cli.err
     assert cli.place.emr.runs == {}
 
 
 def test_a_manifest_on_this_machine_is_none_that_the_job_can_read(cli: Cli) -> None:
-    cli.submit(SERVERLESS, "--manifest", str(cli.place.world.manifest), code=1)
+    cli.submit(SERVERLESS, "--manifest", str(cli.place.world.manifest), code=2)
     assert "--manifest must be ssm:///name or s3://bucket/key, which the job can read as well" in cli.err
 
 

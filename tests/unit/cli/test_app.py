@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,54 @@ def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str])
     assert "lokal" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"), [(("shard",), "'shards'"), (("lag", "--wacth"), "--watch"), (("leases", "relase"), "'release'")]
+)
+def test_a_misspelled_word_is_answered_with_what_was_meant(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], meant: str
+) -> None:
+    code, _, err = _run(capsys, *words)
+    assert code == 2
+    assert meant in err
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "code"),
+    [
+        (("lagg", "--json"), "UsageError", 2),
+        (("lag", "--json"), "UsageError", 2),  # without a manifest
+        (("lag", "-m", "none.json", "--interval", "often", "--json"), "UsageError", 2),
+        (("lag", "-m", "none.json", "--region", "not one", "--json"), "UsageError", 2),
+        (("lag", "-m", "none.json", "--endpoint-url", "nonsense", "--json"), "UsageError", 2),
+        (("lag", "-m", "none.json", "--json"), "ManifestError", 1),
+        (("leases", "release", "-m", "none.json", "--json"), "ManifestError", 1),
+    ],
+)
+def test_with_json_an_error_is_json_on_stderr(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    kind: str,
+    code: int,
+) -> None:
+    monkeypatch.delenv("KINESIS_EFO_MANIFEST", raising=False)
+    ended, out, err = _run(capsys, *words)
+    error = json.loads(err)["error"]
+    assert (ended, out, error["exitCode"], error["kind"]) == (code, "", code, kind)
+    assert error["message"]
+
+
+@pytest.mark.parametrize("name", sorted(set(cli.COMMANDS) - {"local"}))
+def test_help_names_values_and_no_types(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    command = cli.load(name, cli.COMMANDS[name])
+    for words in [[name], *([name, each] for each in getattr(command, "commands", {}))]:
+        code, out, _ = _run(capsys, *words, "--help")
+        assert code == 0
+        options = out.partition("Options")[2].partition("Commands")[0]
+        assert "FLAG" in options
+        assert not re.search(r"<(bool|int|str|float|path|list|Path)", options)
+
+
 def test_importing_the_command_line_imports_no_command() -> None:
     check = (
         "import sys, kinesis_efo.cli; print([name for name in ('moto', 'aiohttp', 'pyspark') if name in sys.modules])"
@@ -48,17 +97,35 @@ def test_importing_the_command_line_imports_no_command() -> None:
     assert found.stdout.strip() == "[]"
 
 
-def test_help_and_completion_import_no_command() -> None:
+def test_the_list_of_commands_imports_none() -> None:
     script = (
         "import sys\n"
-        "from kinesis_efo.cli import main\n"
+        "from kinesis_efo.cli.app import COMMANDS, main\n"
         "try:\n    main(sys.argv[1:])\n"
         "except SystemExit:\n    pass\n"
-        "print([name for name in sys.modules if name.startswith('kinesis_efo.cli.') and name != 'kinesis_efo.cli.app'])"
+        "print([each.module for each in COMMANDS.values() if each.module in sys.modules])"
     )
     asked = subprocess.run([sys.executable, "-c", script, "--help"], capture_output=True, text=True, check=True)
     assert asked.stdout.splitlines()[-1] == "[]"
     assert cli.COMMANDS["shards"].summary[:20] in asked.stdout
+
+
+def test_help_imports_nothing_that_it_does_not_need() -> None:
+    script = (
+        "import sys\n"
+        "from kinesis_efo.cli.app import COMMANDS, load, main\n"
+        # Their options are still beside their work.
+        "for name in sorted(set(COMMANDS) - {'local', 'manifest'}):\n"
+        "    below = getattr(load(name, COMMANDS[name]), 'commands', {})\n"
+        "    for words in [[name], *([name, each] for each in below)]:\n"
+        "        try:\n            main([*words, '--help'])\n"
+        "        except SystemExit as ended:\n            assert not ended.code, words\n"
+        "heavy = 'pandas pyarrow numpy pyspark aiobotocore botocore aiohttp asyncio moto'.split()\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    asked = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert asked.stdout.splitlines()[-1] == "[]"
+    assert "export-kcl [OPTIONS]" in asked.stdout
 
 
 def test_the_shell_completes_commands_and_streams(tmp_path: Path) -> None:

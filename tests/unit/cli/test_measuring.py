@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from kinesis_efo.cli.measuring import Measuring, data, measuring, view
+from kinesis_efo.cli.measuring import data, view
+from kinesis_efo.cli.measuring_options import Measuring, measuring
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.http2.facts import HttpFacts
 from kinesis_efo.manifest import StreamRef

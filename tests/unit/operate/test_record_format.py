@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.operate.record_format import Format, Wanted, as_json, hexadecimal, raw
-from kinesis_efo.operate.tailing import Record
+from kinesis_efo.operate.record_format import Format, Record, Wanted, as_json, hexadecimal, raw
 
 DATA = st.binary() | st.text().map(str.encode) | st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

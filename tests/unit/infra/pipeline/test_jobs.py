@@ -35,6 +35,7 @@ class FakeEmr:
 
     codes: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     states: list[list[str]] = field(default_factory=lambda: [["reading", "ended", "waiting"]])
+    missing: tuple[str, ...] = ()
     ran: list[tuple[str, str]] = field(default_factory=list)
     arguments: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -49,7 +50,8 @@ class FakeEmr:
             return Answer(code, {"submitted": True})
         states = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         shards = [{"stream": "orders", "shardId": f"s{n}", "state": state} for n, state in enumerate(states)]
-        return Answer(code, {"applications": [{"shards": shards}]})
+        missing = [{"stream": name, "error": "gone"} for name in self.missing]
+        return Answer(code, {"applications": [{"shards": shards, "missing": missing}]})
 
 
 @pytest.fixture
@@ -129,6 +131,9 @@ def test_an_idle_stream_that_nobody_reads_is_not_healthy(environment: Environmen
     assert waits.seconds == 45
     with pytest.raises(UnhealthyError, match="lake still does not read orders/s1 after 600 s"):
         keep_running(environment, Path(), FakeEmr(states=[["reading", "silent"]]), FakeTime(), 600)
+    gone = FakeEmr({("lag", "lake"): [BEHIND]}, missing=("clicks",))
+    with pytest.raises(UnhealthyError, match="lake still does not read clicks after 600 s"):
+        keep_running(environment, Path(), gone, FakeTime(), 600)
     with pytest.raises(UnhealthyError, match="lake still does not read any shard after 600 s"):
         keep_running(environment, Path(), FakeEmr(states=[[]]), FakeTime(), 600)
 

@@ -1,0 +1,51 @@
+"""Options of commands that change leases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from kinesis_efo.cli import arguments, output
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeMode:
+    """How to change leases, as the command line says.
+
+    Attributes:
+        lease_timeout: Seconds after which a silent owner is dead.
+        dry_run: Only show the changes.
+        force: Change leases even if a live worker holds them.
+        yes: Do not ask for confirmation.
+        as_json: Print JSON instead of a table.
+    """
+
+    lease_timeout: float
+    dry_run: bool
+    force: bool
+    yes: bool
+    as_json: bool
+
+
+def change_mode(
+    *,
+    lease_timeout: arguments.TimeoutOption = "10s",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Change leases even if a live worker holds them: it loses them.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Change leases without asking.")] = False,
+    as_json: output.JsonFlag = False,
+) -> ChangeMode:
+    """The mode that the command line gives.
+
+    Raises:
+        ConfigurationError: `--lease-timeout` is not a duration.
+    """
+    return ChangeMode(arguments.seconds("--lease-timeout", lease_timeout), dry_run, force, yes, as_json)
+
+
+changes_leases = arguments.grouped(mode=change_mode, aws=arguments.aws_settings)
+"""Decorates a command that changes leases, and receives the parameters `mode` and `aws`."""

@@ -1,0 +1,56 @@
+"""``kinesis-efo doctor``: its options. The work is imported when it is called, so that help and completion are quick."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli.measuring_options import Measuring, measuring
+from kinesis_efo.options import AwsSettings
+
+
+@arguments.grouped(wanted=measuring, aws=arguments.aws_settings)
+def doctor(
+    wanted: Measuring | None,
+    aws: AwsSettings,
+    manifest: arguments.ManifestOption,
+    stream: arguments.StreamsOption = None,
+    polling: Annotated[bool, typer.Option("--polling", help="Check for a query with readMode=polling.")] = False,
+    subscribe_anyway: Annotated[
+        bool, typer.Option("--subscribe-anyway", help="Try a dry-run subscription even while a query holds leases.")
+    ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="LOCATION",
+            help="Also say what the next start on this checkpointLocation would do: a path, or s3://bucket/prefix.",
+        ),
+    ] = None,
+    as_json: output.JsonFlag = False,
+) -> None:
+    """Check everything a query needs: credentials, manifest, streams, consumers, leases, quotas, clock, Spark and Java.
+
+    Each check passed, failed or is unknown; a failed one names the fix. Registers and writes nothing. Run it where the job
+    runs, or with its role. Exit code 1 if a check failed; unknown is not a failure.
+
+    With --checkpoint, it also compares a query's checkpoint with the manifest, the streams and the leases: which streams are new,
+    gone, renamed or others, what retention has taken, and whether a micro-batch is repeated.
+
+    With --subscribe, it also reads one shard of the first stream for some seconds over HTTP/2, then over HTTP/1.1, and
+    says what Kinesis offered. Nothing else subscribes.
+    """
+    from kinesis_efo.cli.doctor import doctor as run
+
+    run(
+        wanted=wanted,
+        aws=aws,
+        manifest=manifest,
+        stream=stream,
+        polling=polling,
+        subscribe_anyway=subscribe_anyway,
+        checkpoint=checkpoint,
+        as_json=as_json,
+    )

@@ -1,0 +1,96 @@
+"""``kinesis-efo emr status`` and ``emr logs``: an application's runs, and why one of them failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kinesis_efo.cli import output
+from kinesis_efo.cli.emr_context import Context, Given
+from kinesis_efo.emr.driver_logs import driver_log
+from kinesis_efo.emr.target import Run
+from kinesis_efo.errors import PlatformError
+from kinesis_efo.options import AwsSettings
+
+_SHOWN: Final = 5
+
+
+def status(
+    *,
+    aws: AwsSettings,
+    environment: str | None,
+    application: str | None,
+    target: str | None,
+    manifest: str | None,
+    as_json: bool,
+) -> None:
+    """Carry out the command, with its options as `commands.emr` declares them."""
+    with Context.open(Given(environment, application, target, manifest, None), aws) as context:
+        known = context.platform.runs(context.name)[:_SHOWN]
+        # EMR Serverless lists less about a run than it tells about one.
+        runs = [context.platform.run(run.id) for run in known]
+    live = any(not run.state.ended for run in runs)
+    data = {
+        "target": str(context.target),
+        "application": context.manifest.application,
+        "live": live,
+        "runs": [run_data(run) for run in runs],
+    }
+    output.answer(as_json, data, lambda: _runs_view(runs, f"{context.name} on {context.target}"))
+    if not live:
+        raise output.stop(output.ExitCode.FAILED)
+
+
+def logs(
+    *,
+    aws: AwsSettings,
+    environment: str | None,
+    application: str | None,
+    target: str | None,
+    manifest: str | None,
+    run: str | None,
+    lines: int,
+    as_json: bool,
+) -> None:
+    """Carry out the command, with its options as `commands.emr` declares them."""
+    with Context.open(Given(environment, application, target, manifest, None), aws) as context:
+        found = _chosen(context, run)
+        log = driver_log(context.client("s3"), found, lines)
+    data = {**run_data(found), "files": list(log.uris), "lines": list(log.lines), "reason": log.reason}
+    output.answer(as_json, data, lambda: Group(*map(Text, log.lines)))
+    if as_json:
+        return
+    output.remark(f"\nrun {found.id}: {found.told}; from {', '.join(log.uris)}")
+    output.remark(f"the driver: {log.reason or 'gives no reason for an end'}")
+
+
+def _chosen(context: Context, identifier: str | None) -> Run:
+    if identifier is not None:
+        return context.platform.run(identifier)
+    known = context.platform.runs(context.name)
+    if not known:
+        raise PlatformError(f"{context.target} knows no run of {context.name}: EMR forgets them in time")
+    return context.platform.run(known[0].id)
+
+
+def run_data(run: Run) -> dict[str, Any]:
+    """A run as plain data, for JSON."""
+    return {
+        "id": run.id,
+        "name": run.name,
+        "state": run.state.value,
+        "told": run.told,
+        "created": run.created.isoformat(),
+        "fingerprint": run.fingerprint,
+        "logs": list(run.logs),
+    }
+
+
+def _runs_view(runs: Sequence[Run], title: str) -> RenderableType:
+    rows = [
+        (run.id, run.state.value, run.told, f"{run.created:%Y-%m-%d %H:%M:%S}", "\n".join(run.logs)) for run in runs
+    ]
+    return output.table(["run", "state", "EMR says", "submitted", "logs"], rows, title)

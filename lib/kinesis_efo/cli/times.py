@@ -1,0 +1,43 @@
+"""Times on the command line. A person means the clock on the wall: one without a zone is local time."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+
+from kinesis_efo.units import parse_duration, parse_time
+
+
+def at(text: str) -> int:
+    """Epoch milliseconds in ISO 8601 text, or in epoch milliseconds.
+
+    Raises:
+        ValueError: The text is neither.
+
+    >>> at("2024-01-01T00:00:00Z"), at("1704067200000")
+    (1704067200000, 1704067200000)
+    """
+    text = text.strip()
+    if text.isdigit():
+        return parse_time(text)
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def at_or_ago(text: str, now: float) -> int:
+    """Epoch milliseconds of a time as `at` reads it, of `now`, or of a time so long ago.
+
+    Args:
+        text: The time, or a duration such as `10m`.
+        now: Seconds since the epoch.
+
+    Raises:
+        ValueError: The text is none of these.
+
+    >>> at_or_ago("now", 100.0), at_or_ago("10s", 100.0)
+    (100000, 90000)
+    """
+    if text.strip().lower() == "now":
+        return round(now * 1000)
+    with suppress(ValueError):
+        return round(now * 1000) - parse_duration(text)
+    return at(text)

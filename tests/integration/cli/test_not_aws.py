@@ -107,3 +107,11 @@ def test_a_remote_manifest(run: Run, aws: Any, portal: str) -> None:
     assert found.code == 1
     assert "manifest ssm:///kinesis-efo/test/lake cannot be loaded" in found.err
     assert "proxy" in found.err
+
+
+def test_an_object_in_s3_may_be_called_html(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    s3 = here.aws.client("s3")
+    s3.create_bucket(Bucket="pages")
+    s3.put_object(Bucket="pages", Key="lake", Body=here.manifest.read_bytes(), ContentType="text/html")
+    assert run("manifest", "show", "--manifest", "s3://pages/lake").code == 0

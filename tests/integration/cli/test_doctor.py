@@ -149,7 +149,7 @@ def _obstacle(found: Result) -> dict[str, str]:
     """The first finding, the only one that did not pass but for what concerns this machine."""
     first, *others = found.data["findings"]
     assert (found.code, first["status"], bool(first["fix"])) == (1, "failed", True)
-    assert [each["subject"] for each in others] == ["manifest", "Spark", "Java"]
+    assert [each["subject"] for each in others] == ["manifest", "Spark", "Spark's Python", "Java"]
     return first  # type: ignore[no-any-return]
 
 
@@ -182,7 +182,7 @@ def test_no_region(run: Run, aws: Any, monkeypatch: pytest.MonkeyPatch, tmp_path
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     found = run("doctor", "--manifest", "ssm:///kinesis-efo/test/lake", "--json")
-    assert [each["subject"] for each in found.data["findings"]] == ["region", "Spark", "Java"]
+    assert [each["subject"] for each in found.data["findings"]] == ["region", "Spark", "Spark's Python", "Java"]
     assert "--region" in found.data["findings"][0]["fix"]
 
 

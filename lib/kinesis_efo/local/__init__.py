@@ -4,6 +4,7 @@ Needs the extra `local`.
 """
 
 from .aws import LocalAws
+from .declaring import LocalApplication, LocalStream, declare
 from .errors import AwsError
 from .fault_injection import (
     Close,
@@ -29,11 +30,14 @@ __all__ = [
     "Freeze",
     "GoAway",
     "Kinesis",
+    "LocalApplication",
     "LocalAws",
+    "LocalStream",
     "NoFaults",
     "Pause",
     "Request",
     "Reset",
     "ResetStream",
     "Settings",
+    "declare",
 ]

@@ -177,6 +177,34 @@ class LocalAws:
         # One assignment, which readers of the server's thread see at once or not yet.
         self.kinesis.stream({"StreamName": stream}).traits.backdated_seconds = seconds
 
+    def register_consumer(self, stream_arn: str, name: str, created: int) -> None:
+        """Register a consumer whose ARN says that it was created at another time, such as the one that a manifest names.
+
+        It becomes ACTIVE as one that was registered by a request.
+
+        Args:
+            stream_arn: ARN of the stream.
+            name: Name of the consumer.
+            created: The time in its ARN, epoch seconds.
+
+        Raises:
+            RuntimeError: The server is not running.
+            AwsError: There is no such stream, or it has such a consumer.
+
+        Example:
+            >>> with LocalAws() as aws:
+            ...     _ = aws.client("kinesis").create_stream(StreamName="orders", ShardCount=1)
+            ...     aws.register_consumer("arn:aws:kinesis:us-east-1:123456789012:stream/orders", "lake", 1700000000)
+        """
+        kinesis = self.kinesis
+        assert self._loop is not None
+
+        async def register() -> None:
+            kinesis.register_consumer(kinesis.stream({"StreamARN": stream_arn}), name, {}, created)
+
+        # Only the server's thread may change the state.
+        asyncio.run_coroutine_threadsafe(register(), self._loop).result()
+
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables that make every AWS SDK of a child process use this endpoint."""

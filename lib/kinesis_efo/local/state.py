@@ -250,18 +250,26 @@ class Kinesis:
             raise not_found(f"Consumer {name} under stream {stream.name} not found for account {self.account_id}.")
         return stream.consumers[name]
 
-    def register_consumer(self, stream: Stream, name: str, tags: dict[str, str]) -> Consumer:
-        """Register a consumer; it becomes ACTIVE after `consumer_creating_seconds`."""
+    def register_consumer(self, stream: Stream, name: str, tags: dict[str, str], stamp: int | None = None) -> Consumer:
+        """Register a consumer; it becomes ACTIVE after `consumer_creating_seconds`.
+
+        Args:
+            stream: The stream.
+            name: The consumer's name.
+            tags: Its tags.
+            stamp: The creation time in its ARN, epoch seconds; None for now.
+        """
         if name in stream.consumers:
             raise in_use(f"Consumer {name} under stream {stream.name} already exists for account {self.account_id}.")
         if len(stream.consumers) >= MAX_CONSUMERS:
             raise limit_exceeded(f"Stream {stream.name} already has {MAX_CONSUMERS} registered consumers")
         if sum(consumer.status == "CREATING" for consumer in stream.consumers.values()) >= MAX_CREATING:
             raise limit_exceeded(f"Only {MAX_CREATING} consumers of a stream can be in the CREATING state at a time")
-        at = self.now().wall
-        # A consumer that is registered again within a second must still get a new ARN.
-        stamp = max(int(at), stream.last_consumer_stamp + 1)
-        stream.last_consumer_stamp = stamp
+        at = self.now().wall if stamp is None else float(stamp)
+        if stamp is None:
+            # A consumer that is registered again within a second must still get a new ARN.
+            stamp = max(int(at), stream.last_consumer_stamp + 1)
+        stream.last_consumer_stamp = max(stamp, stream.last_consumer_stamp)
         consumer = Consumer(name, f"{stream.arn}/consumer/{name}:{stamp}", stream, at)
         consumer.tags = tags
         stream.consumers[name] = consumer

@@ -268,8 +268,7 @@ class LocalAws:
             finally:
                 self._ca_path = None
                 await listener.end_pushes()
-                await self._server.close()
-                await listener.close()
+                await asyncio.gather(self._server.close(), listener.close())
 
     async def _listen(self, listener: Listener, port: int, tls: ssl.SSLContext | None) -> int:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET

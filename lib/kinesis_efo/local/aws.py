@@ -248,7 +248,7 @@ class LocalAws:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._server = Server(self.settings, self._faults, self._clock)
-        listener = Listener(self._server.answer, self.settings.max_concurrent_streams)
+        listener = Listener(self._server.answer, self.settings.max_concurrent_streams, self.settings.max_request_bytes)
         with ExitStack() as files:
             try:
                 await listener.start()

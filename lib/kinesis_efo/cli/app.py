@@ -43,6 +43,9 @@ COMMANDS: Final = {
     "local": Entry("kinesis_efo.cli.local", "Serve Kinesis with Enhanced Fan-Out on this machine.", extra="local"),
     "manifest": Entry("kinesis_efo.cli.manifest", "Show an application's manifest, or check it against AWS."),
     "put": Entry("kinesis_efo.cli.put", "Write lines or files into a stream."),
+    "quickstart": Entry(
+        "kinesis_efo.cli.quickstart", "Read a stream with Spark on this machine, in a minute.", extra="spark,local"
+    ),
     "shards": Entry("kinesis_efo.cli.shards", "Show the shards of an application's streams as a tree."),
     "tail": Entry("kinesis_efo.cli.tail", "Print the records of a stream."),
 }

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +12,7 @@ import typer
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.cli import local_process, output
+from kinesis_efo.cli.ending import Asked, End
 from kinesis_efo.cli.local_options import Wanted, merged, parse_settings, wanted, write_manifest
 from kinesis_efo.cli.local_process import ChildFailed, Ready
 from kinesis_efo.errors import ConfigurationError
@@ -128,8 +127,8 @@ def serve(
         _detach(options, asked, say)
         return
     aws = LocalAws(settings=settings, host=host, port=port, tls_port=tls_port)
-    end = _End()
-    with suppress(_Asked), ExitStack() as stack:
+    end = End()
+    with suppress(Asked), ExitStack() as stack:
         try:
             aws.start()
         except OSError as error:
@@ -209,7 +208,7 @@ def _declare(aws: LocalAws, asked: Wanted) -> Path:
 def _show(ready: Ready, asked: Wanted | None, say: Callable[[str], None]) -> None:
     """Print lines that a shell can evaluate, and say what to do next."""
     # SDKs stay with the port in the clear unless they are told the other one.
-    typer.echo(ready.exports)
+    typer.echo("\n".join(f"export {each}" for each in ready.assignments))
     sys.stdout.flush()
     if ready.manifest is None or asked is None:
         return
@@ -221,41 +220,6 @@ def _show(ready: Ready, asked: Wanted | None, say: Callable[[str], None]) -> Non
     first = ready.streams[0]
     say(f"declared {', '.join(ready.streams)}; manifest {ready.manifest}")
     say("next, in another shell:")
-    say("  " + ready.exports.replace("\nexport", ""))
+    say(f"  export {' '.join(ready.assignments)}")
     say(f'  echo \'{{"hello": "world"}}\' | kinesis-efo put -s {first}')
     say("  kinesis-efo doctor")
-
-
-class _Asked(Exception):
-    """A signal asked for the end."""
-
-
-class _End:
-    """Waits for SIGTERM or Ctrl-C."""
-
-    def __init__(self) -> None:
-        self._raises = False
-        # A handler runs in the main thread, but any thread may get the signal, and the main one would not wake up.
-        self._asked, ask = os.pipe()
-        os.set_blocking(ask, False)
-        signal.set_wakeup_fd(ask)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._handle)
-
-    def wait(self) -> None:
-        """Return once it was asked for."""
-        os.read(self._asked, 1)
-
-    @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Within this context, a signal raises `_Asked`."""
-        self._raises = True
-        try:
-            yield
-        finally:
-            self._raises = False
-
-    def _handle(self, *_: object) -> None:
-        if self._raises:
-            self._raises = False
-            raise _Asked

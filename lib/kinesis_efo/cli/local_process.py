@@ -60,10 +60,10 @@ class Ready:
         return urlsplit(self.endpointUrl).port or 0
 
     @property
-    def exports(self) -> str:
-        """Lines that a shell can evaluate."""
+    def assignments(self) -> list[str]:
+        """The variables, each as a word that a shell can evaluate after `export`."""
         variables = {**self.environment, **({MANIFEST_VARIABLE: self.manifest} if self.manifest else {})}
-        return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
+        return [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
 
     @property
     def alive(self) -> bool:

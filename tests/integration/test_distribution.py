@@ -131,7 +131,7 @@ def test_the_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
     here = {str(path.relative_to(ROOT / "lib")) for path in (ROOT / "lib").rglob("*.py")}
     names = set(ZipFile(wheel).namelist())
     about = {name for name in names if ".dist-info/" in name}
-    assert names - about == here | {"kinesis_efo/py.typed"}
+    assert names - about == here | {"kinesis_efo/py.typed", "kinesis_efo/cli/quickstart/first.py.txt"}
     assert any(name.endswith("/licenses/LICENSE") for name in about)
 
 

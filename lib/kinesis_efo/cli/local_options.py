@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -144,9 +145,19 @@ def wanted(streams: Sequence[str], app: str | None, manifest: Path | None, manif
         raise typer.BadParameter("--app and --manifest-out go with --stream NAME:SHARDS, or --manifest FILE")
     else:
         return None
+    _check_installed()
     if found.manifest != found.given:
         _check_ours(found.manifest)
     return found
+
+
+def _check_installed() -> None:
+    """Check for what declaring needs, and serving Kinesis alone does not."""
+    for package in ("boto3", "moto"):
+        if find_spec(package) is None:
+            raise ConfigurationError(
+                f"declaring in the local AWS needs the package {package!r}: pip install 'kinesis-efo[local]'"
+            )
 
 
 def _of_manifest(manifest: Path, shards: dict[str, int], out: Path | None) -> Wanted:

@@ -162,7 +162,7 @@ def latest(printed: str, lines: int) -> list[str]:
         printed: The end of its standard output.
         lines: How many at most.
     """
-    tables = re.findall(r"^Batch: \d+\n-+\n((?:[+|].*\n)+)\n", printed, re.MULTILINE)
+    tables = re.findall(r"^Batch: \d+\n-+\n((?:[+|].*\n)+)(?:only showing .*\n)?\n", printed, re.MULTILINE)
     head: list[str] = []
     rows: list[str] = []
     for table in reversed(tables):

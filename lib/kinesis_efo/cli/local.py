@@ -16,7 +16,7 @@ from kinesis_efo.cli.ending import Asked, End
 from kinesis_efo.cli.local_options import Wanted, merged, parse_settings, wanted, write_manifest
 from kinesis_efo.cli.local_process import ChildFailed, Ready
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.local import LocalAws, declare
+from kinesis_efo.local import DataError, LocalAws, declare
 
 TLS_URL = "KINESIS_EFO_LOCAL_TLS_URL"
 """Names the TLS port for whoever wants it; no SDK reads it."""
@@ -68,6 +68,14 @@ def serve(
     manifest_out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Where the manifest is written.", show_default="<app>-local.json"),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep streams, consumers and DynamoDB's tables in this directory, from its end to the next start.",
+            show_default=False,
+        ),
     ] = None,
     ready_file: Annotated[
         list[Path] | None,
@@ -121,23 +129,26 @@ def serve(
             "app": [] if app is None else [app],
             "manifest": [] if manifest is None else [manifest],
             "manifest-out": [] if manifest_out is None else [manifest_out],
+            "data-dir": [] if data_dir is None else [data_dir],
             "ready-file": ready_file or [],
             "set": pairs,
         }
         _detach(options, asked, say)
         return
-    aws = LocalAws(settings=settings, host=host, port=port, tls_port=tls_port)
+    aws = LocalAws(settings=settings, host=host, port=port, tls_port=tls_port, data_dir=data_dir)
     end = End()
     with suppress(Asked), ExitStack() as stack:
         try:
             aws.start()
+        except DataError as error:
+            raise ConfigurationError(f"local cannot start: {error}") from None
         except OSError as error:
             ports = str(port) if tls_port is None else f"{port} and {tls_port}"
             flags = "--port" if tls_port is None else "--port, --tls-port"
             raise ConfigurationError(
                 f"local cannot listen on {host}:{ports}: {error.strerror or error}; choose another {flags} or --host"
             ) from None
-        stack.callback(aws.stop)
+        stack.callback(_stop, aws)
         tls = {} if tls_port is None else {TLS_URL: aws.tls_endpoint_url}
         with end.at_once():
             declared = _declare(aws, asked) if asked else None
@@ -189,6 +200,13 @@ def _detach(options: Mapping[str, Sequence[object]], asked: Wanted | None, say: 
     _show(ready, asked, say)
     say(f"it runs in the background as process {ready.pid}, with its log in {log}")
     say(f"to end it: kinesis-efo local stop --port {ready.port}")
+
+
+def _stop(aws: LocalAws) -> None:
+    try:
+        aws.stop()
+    except DataError as error:
+        raise ConfigurationError(f"local has ended, but {error}") from None
 
 
 def _declare(aws: LocalAws, asked: Wanted) -> Path:

@@ -4,6 +4,7 @@ Needs the extra `local`.
 """
 
 from .aws import LocalAws
+from .data_directory import DataError
 from .declaring import LocalApplication, LocalStream, declare
 from .errors import AwsError
 from .fault_injection import (
@@ -25,6 +26,7 @@ __all__ = [
     "AwsError",
     "Call",
     "Close",
+    "DataError",
     "FaultInjection",
     "Finish",
     "Freeze",

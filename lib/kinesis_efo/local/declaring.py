@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
+
+from .errors import AwsError
 
 if TYPE_CHECKING:
     from .aws import LocalAws
@@ -47,7 +52,9 @@ class LocalApplication:
 
 
 def declare(aws: LocalAws, application: LocalApplication, *, seconds: float = 60.0) -> dict[str, Any]:
-    """Create everything, wait until it is ACTIVE, and return the manifest.
+    """Create what is not there yet, wait until all is ACTIVE, and return the manifest.
+
+    What a data directory has kept stays as it is: a stream keeps its shards, a consumer its ARN.
 
     Args:
         aws: The local AWS, running.
@@ -61,7 +68,8 @@ def declare(aws: LocalAws, application: LocalApplication, *, seconds: float = 60
     kinesis, dynamodb = aws.client("kinesis"), aws.client("dynamodb")
     entries: dict[str, dict[str, str]] = {}
     for stream in application.streams:
-        kinesis.create_stream(StreamName=stream.stream_name, ShardCount=stream.shards)
+        with _already_there():
+            kinesis.create_stream(StreamName=stream.stream_name, ShardCount=stream.shards)
         _wait_until_active(
             partial(_stream_status, kinesis, stream.stream_name), f"stream {stream.stream_name}", seconds
         )
@@ -83,24 +91,38 @@ def declare(aws: LocalAws, application: LocalApplication, *, seconds: float = 60
 
 
 def _register(aws: LocalAws, kinesis: Any, application: str, stream_arn: str, wanted: str | None) -> str:
-    """The ARN of the new consumer: the wanted one, unless it belongs to another account or partition than the local stream."""
+    """The ARN of the consumer: the wanted one, unless that belongs to another account or partition than the local stream."""
     given, _, name_and_time = (wanted or "").partition("/consumer/")
-    if wanted is not None and given == stream_arn:
-        name, _, stamp = name_and_time.rpartition(":")
-        aws.register_consumer(stream_arn, name, int(stamp))
-        return wanted
-    name = name_and_time.rpartition(":")[0] or application
-    return str(kinesis.register_stream_consumer(StreamARN=stream_arn, ConsumerName=name)["Consumer"]["ConsumerARN"])
+    name, _, created = name_and_time.rpartition(":")
+    name = name or application
+    with _already_there():
+        if given == stream_arn:
+            aws.register_consumer(stream_arn, name, int(created))
+        else:
+            kinesis.register_stream_consumer(StreamARN=stream_arn, ConsumerName=name)
+    described = kinesis.describe_stream_consumer(StreamARN=stream_arn, ConsumerName=name)
+    return str(described["ConsumerDescription"]["ConsumerARN"])
 
 
 def _lease_table(dynamodb: Any, name: str) -> str:
-    created = dynamodb.create_table(
-        TableName=name,
-        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
-    return str(created["TableDescription"]["TableArn"])
+    with _already_there():
+        dynamodb.create_table(
+            TableName=name,
+            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+    return str(dynamodb.describe_table(TableName=name)["Table"]["TableArn"])
+
+
+@contextmanager
+def _already_there() -> Iterator[None]:
+    try:
+        yield
+    except (AwsError, ClientError) as error:
+        code = error.code if isinstance(error, AwsError) else error.response["Error"]["Code"]
+        if code != "ResourceInUseException":
+            raise
 
 
 def _stream_status(kinesis: Any, name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -23,15 +24,21 @@ if TYPE_CHECKING:
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "upgrade", "te", "trailer"}
 
 
+def _nothing(_url: str) -> None:
+    pass
+
+
 class MotoProxy:
     """Forwards requests to moto.
 
     Args:
-        region: Region for requests that name none.
+        began: Called with moto's URL before its first request, in a thread.
+        ending: Called with it after its last request, in a thread.
     """
 
-    def __init__(self, region: str) -> None:
-        self._region = region
+    def __init__(self, began: Callable[[str], None] = _nothing, ending: Callable[[str], None] = _nothing) -> None:
+        self._began = began
+        self._ending = ending
         self._server: ThreadedMotoServer | None = None
         self._session: aiohttp.ClientSession | None = None
         self._url = ""
@@ -91,7 +98,10 @@ class MotoProxy:
             await self._session.close()
         if self._server is not None:
             server, self._server = self._server, None
-            await asyncio.to_thread(_stop, server)
+            try:
+                await asyncio.to_thread(self._ending, self._url)
+            finally:
+                await asyncio.to_thread(_stop, server)
 
     async def _ready(self) -> aiohttp.ClientSession:
         async with self._starting:
@@ -100,6 +110,7 @@ class MotoProxy:
                 self._server = await asyncio.to_thread(_start)
                 host, port = self._server.get_host_and_port()
                 self._url = f"http://{host}:{port}"
+                await asyncio.to_thread(self._began, self._url)
                 self._session = aiohttp.ClientSession(
                     auto_decompress=False,
                     connector=aiohttp.TCPConnector(limit=0),

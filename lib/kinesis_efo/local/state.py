@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .consumers import Consumer, Subscription
+import msgspec
+
+from .consumers import Consumer, KeptConsumer, Subscription
 from .errors import in_use, invalid, limit_exceeded, not_found
 from .sequence import Ticks
 from .settings import Settings
-from .streams import Moment, Stream, Traits
+from .streams import KeptStream, Moment, Stream, Traits
 
 HOUR = 3600.0
 MAX_CONSUMERS = 20
@@ -50,6 +52,13 @@ class Call:
     operation: str
     params: Mapping[str, Any]
     outcome: str
+
+
+class KeptKinesis(msgspec.Struct):
+    """Streams and consumers of one region as a data directory keeps them."""
+
+    streams: list[KeptStream]
+    consumers: list[KeptConsumer]
 
 
 class Kinesis:
@@ -131,6 +140,28 @@ class Kinesis:
                 return self._agenda[0][0]
             heapq.heappop(self._agenda)[2](now)
         return None
+
+    # -- keeping
+
+    def keep(self) -> KeptKinesis:
+        """What there is to keep. What is due later is carried out first, such as a stream's becoming ACTIVE."""
+        while self._agenda:
+            heapq.heappop(self._agenda)[2](self.now())
+        streams = self._streams.values()
+        return KeptKinesis(
+            [stream.keep() for stream in streams],
+            [consumer.keep() for stream in streams for consumer in stream.consumers.values()],
+        )
+
+    def restore(self, kept: KeptKinesis) -> None:
+        """Take back what was kept. There is nothing else yet."""
+        for each in kept.streams:
+            arn = self.arn(f"stream/{each.name}")
+            self._streams[each.name] = Stream.restored(each, arn, self._ticks, self.now())
+        for one in kept.consumers:
+            consumer = Consumer(one.name, one.arn, self._streams[one.stream], one.created_at)
+            consumer.status, consumer.tags = "ACTIVE", one.tags
+            consumer.stream.consumers[one.name] = consumer
 
     # -- streams
 

@@ -63,7 +63,19 @@ def test_a_first_hour_in_the_background(
 ) -> None:
     ready = shell.directory / "ready.json"
     started = shell.run(
-        "local", "--detach", "--env", "--port", 0, "--stream", "flights:4", "--app", "lake", "--ready-file", ready
+        "local",
+        "--detach",
+        "--env",
+        "--port",
+        0,
+        "--stream",
+        "flights:4",
+        "--app",
+        "lake",
+        "--ready-file",
+        ready,
+        "--data-dir",
+        "data",
     )
     assert (started.returncode, started.stderr) == (0, "")
     variables = exports(started.stdout)
@@ -82,14 +94,16 @@ def test_a_first_hour_in_the_background(
     assert (stopped.returncode, stopped.stdout) == (0, f"the local AWS at {variables['AWS_ENDPOINT_URL']} has ended\n")
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     assert (shell.in_background, ready.exists()) == ([], False)
-    # Again, with the ARNs that the manifest has, and nobody to say what a script does not read.
-    again = shell.run("local", "--detach", "--port", 0, "--manifest", manifest, "--stream", "flights:2")
+    # Again, with what was kept and the ARNs that the manifest has; here a person reads what it says.
+    again = shell.run("local", "--detach", "--port", 0, "--manifest", manifest, "--data-dir", "data")
     assert again.returncode == 0, again.stderr
     assert "next, in another shell:" in again.stderr
     assert 'echo \'{"hello": "world"}\' | kinesis-efo put -s flights\n  kinesis-efo doctor\n' in again.stderr
     assert manifest.read_text() == first
     monkeypatch.setenv("AWS_ENDPOINT_URL", exports(again.stdout)["AWS_ENDPOINT_URL"])
     assert run("manifest", "check").code == 0
+    kept = run("tail", "-s", "flights", "--from", "TRIM_HORIZON", "--limit", 1)
+    assert kept.out == '{"hello": "world"}\n'
     assert shell.run("local", "stop", "--all").returncode == 0
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-from botocore.exceptions import ClientError
-
 from kinesis_efo.local import LocalApplication, LocalAws, LocalStream, Settings, declare
 from kinesis_efo.manifest import parse_manifest
 
@@ -39,5 +36,5 @@ def test_everything_is_declared_and_the_manifest_names_it() -> None:
         table = aws.client("dynamodb").describe_table(TableName=found.lease_table)["Table"]
         assert found.lease_table == "kinesis-efo-local-lake"
         assert table["KeySchema"] == [{"AttributeName": "leaseKey", "KeyType": "HASH"}]
-        with pytest.raises(ClientError, match="already exists"):
-            declare(aws, LocalApplication("lake", streams[:1]))
+        # What is there already stays as it is.
+        assert declare(aws, LocalApplication("lake", streams)) == document

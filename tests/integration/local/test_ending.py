@@ -77,7 +77,7 @@ def test_requests_that_wait_for_their_turn_are_refused_at_the_end() -> None:
     request = Incoming("POST", "/", CIMultiDict(headers | {"Content-Type": "application/x-amz-json-1.0"}), b"{}")
 
     async def go() -> tuple[list[Answer | BaseException], BaseException | Answer]:
-        proxy = MotoProxy("us-east-1")
+        proxy = MotoProxy()
         assert (await proxy.forward(request)).body == b'{"TableNames": []}'
         waiting = [asyncio.create_task(proxy.forward(request)) for _ in range(20)]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

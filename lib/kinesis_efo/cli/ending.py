@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Asked(Exception):
-    """A signal asked for the end."""
+class Asked(BaseException):
+    """A signal asked for the end. Like KeyboardInterrupt no `Exception`, which SDKs would take for a failed request."""
 
 
 class End:

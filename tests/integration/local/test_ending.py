@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sysconfig
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,15 @@ import boto3
 import pytest
 from multidict import CIMultiDict
 
+from kinesis_efo.cli.ending import Asked
 from kinesis_efo.local.errors import AwsError
 from kinesis_efo.local.http import Answer, Incoming
 from kinesis_efo.local.moto_proxy import MotoProxy
 from tests.integration.local.conftest import until
 from tests.support.h2_client import CREDENTIAL, H2Client
+from tests.support.ports import free_ports
 
+ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/flights"
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "kinesis-efo")
 
 
@@ -62,6 +65,29 @@ def test_the_command_ends_at_once_whoever_is_connected(tmp_path: Path, number: s
         assert (server.returncode, errors) == (0, "")
         assert time.monotonic() - began < 5
         assert not ready_file.exists()
+
+
+def test_the_command_ends_at_once_while_it_declares(tmp_path: Path) -> None:
+    (port,) = free_ports()
+    server = subprocess.Popen(
+        [PROGRAM, "local", "--port", str(port), "--stream", "flights", "--set", "consumer_creating_seconds=600"],
+        cwd=tmp_path, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with server, ExitStack() as stack:
+        stack.callback(server.kill)
+
+        def listens() -> bool:
+            with suppress(ConnectionRefusedError), H2Client(port) as client:
+                return client.answer(client.call("ListStreamConsumers", {"StreamARN": ARN}))[1].count(b"CREATING") == 1
+            return False
+
+        until(listens, 30)
+        server.send_signal(signal.SIGINT)
+        said = server.communicate(timeout=10)
+        assert (server.returncode, said) == (0, ("", ""))
+        assert list(tmp_path.iterdir()) == []
+    # An SDK would make a failed request of it otherwise.
+    assert not issubclass(Asked, Exception)
 
 
 def _client(service: str, ready: dict[str, Any]) -> Any:

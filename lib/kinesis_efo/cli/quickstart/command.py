@@ -50,13 +50,22 @@ def quickstart(
     asked = wanted([f"{STREAM}:2"], APPLICATION, None, None)
     assert asked is not None
     path = Path(PROGRAM)
-    own = program.write(path)
+    try:
+        own = program.write(path)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{PROGRAM} cannot be written into {Path.cwd()}: {error}; go to another folder"
+        ) from None
     end = End()
     with suppress(Asked), ExitStack() as stack:
         scratch = stack.enter_context(TemporaryDirectory(prefix="kinesis-efo-quickstart-", ignore_cleanup_errors=True))
-        aws = stack.enter_context(LocalAws(port=port))
-        # Of this process and its children alone; credentials are read from nowhere else.
-        os.environ.update(aws.environment | _NO_PROXY)
+        try:
+            aws = stack.enter_context(LocalAws(port=port))
+        except OSError as error:
+            raise ConfigurationError(
+                f"the local AWS cannot listen on port {port}: {error}; choose another --port"
+            ) from None
+        _point_to(aws)
         with end.at_once():
             ready = _declare(aws, asked)
         display = Display(Console(highlight=False), PROGRAM)
@@ -88,6 +97,13 @@ def check(java: Finding, spark: Finding) -> None:
         )
     if spark.status is not Status.PASSED:
         raise ConfigurationError(f"{spark.detail}; pip install 'kinesis-efo[spark,local]'")
+
+
+def _point_to(aws: LocalAws) -> None:
+    """Let this process and its children reach the local AWS, and nothing else: no setting of the user's leads to AWS."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        del os.environ[name]
+    os.environ.update(aws.environment | _NO_PROXY)
 
 
 def _declare(aws: LocalAws, asked: Wanted) -> Ready:

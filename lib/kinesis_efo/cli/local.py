@@ -169,7 +169,7 @@ def stop(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
 ) -> None:
-    """End a local AWS that runs in the background, started with --detach. What it holds is lost."""
+    """End a local AWS that runs in the background, started with --detach. What it holds is lost, unless it has a data directory."""
     found = local_process.running(local_process.state_directory())
     chosen = {path: ready for path, ready in found.items() if port in (None, ready.port)}
     if not chosen:

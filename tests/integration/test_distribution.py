@@ -131,8 +131,8 @@ def test_the_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
     here = {str(path.relative_to(ROOT / "lib")) for path in (ROOT / "lib").rglob("*.py")}
     names = set(ZipFile(wheel).namelist())
     about = {name for name in names if ".dist-info/" in name}
-    page = {f"kinesis_efo/cli/page/top.{kind}" for kind in ("css", "html", "js")}
-    assert names - about == here | page | {"kinesis_efo/py.typed"}
+    data = {f"page/top.{kind}" for kind in ("css", "html", "js")} | {"quickstart/first.py.txt"}
+    assert names - about == here | {f"kinesis_efo/cli/{name}" for name in data} | {"kinesis_efo/py.typed"}
     assert any(name.endswith("/licenses/LICENSE") for name in about)
 
 

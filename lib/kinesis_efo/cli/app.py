@@ -45,6 +45,9 @@ COMMANDS: Final = {
     "local": Entry("kinesis_efo.cli.local", "Serve Kinesis with Enhanced Fan-Out on this machine.", extra="local"),
     "manifest": Entry("kinesis_efo.cli.manifest", "Write an application's manifest, show it, or check it against AWS."),
     "put": Entry("kinesis_efo.cli.commands.put", "Write lines or files into a stream."),
+    "quickstart": Entry(
+        "kinesis_efo.cli.quickstart", "Read a stream with Spark on this machine, in a minute.", extra="spark,local"
+    ),
     "shards": Entry("kinesis_efo.cli.commands.shards", "Show the shards of an application's streams as a tree."),
     "tail": Entry("kinesis_efo.cli.commands.tail", "Print the records of a stream."),
     "top": Entry("kinesis_efo.cli.commands.top", "Watch a live run: what is slow, and why."),

@@ -1,56 +1,32 @@
-"""``kinesis-efo local``: runs the local AWS as a process. Needs the extra ``local``."""
+"""``kinesis-efo local``: runs the local AWS as a process, and declares an application in it. Needs the extra ``local``."""
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
-import signal
 import sys
-from dataclasses import fields
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Annotated
 
 import typer
+from botocore.exceptions import BotoCoreError, ClientError
 
-from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.cli import local_process, output
+from kinesis_efo.cli.ending import Asked, End
+from kinesis_efo.cli.local_options import Wanted, merged, parse_settings, wanted, write_manifest
+from kinesis_efo.cli.local_process import ChildFailed, Ready
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.local import DataError, LocalAws, declare
 
 TLS_URL = "KINESIS_EFO_LOCAL_TLS_URL"
 """Names the TLS port for whoever wants it; no SDK reads it."""
 
-
-def _settings(pairs: list[str]) -> dict[str, Any]:
-    """Parse ``name=value`` pairs into typed settings."""
-    kinds = {field.name: str(field.type) for field in fields(Settings)}
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        name = name.replace("-", "_")
-        if not equals or name not in kinds:
-            raise typer.BadParameter(
-                f"{pair!r} is not a setting; write NAME=VALUE with one of: {', '.join(sorted(kinds))}"
-            )
-        try:
-            value = text if kinds[name] == "str" else json.loads(text)
-        except ValueError:
-            value = text
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        fits = {
-            "bool": isinstance(value, bool),
-            "int": number and isinstance(value, int),
-            "str": isinstance(value, str),
-        }
-        if not fits.get(kinds[name], number):
-            wanted = {"bool": "true or false", "int": "a whole number"}.get(kinds[name], "a number")
-            raise typer.BadParameter(f"setting {name} must be {wanted}; got {text!r}")
-        found[name] = value
-    return found
+local = typer.Typer(invoke_without_command=True, add_completion=False)
 
 
-def _ports(port: int, tls_port: int | None) -> str:
-    return str(port) if tls_port is None else f"{port} and {tls_port}"
-
-
-def local(
+@local.callback()
+def serve(
+    context: typer.Context,
     host: Annotated[
         str, typer.Option(help="Address to bind. Any but loopback admits others: nothing is authenticated.")
     ] = "127.0.0.1",
@@ -61,7 +37,61 @@ def local(
             min=0, max=65535, help="Port for TLS as well; 0 picks a free one. The certificate is made at the start."
         ),
     ] = None,
-    region: Annotated[str, typer.Option(help="Region for requests that name none.")] = "us-east-1",
+    region: Annotated[
+        str | None,
+        typer.Option(help="Region for requests that name none.", show_default="us-east-1, or the manifest's"),
+    ] = None,
+    stream: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stream",
+            "-s",
+            metavar="NAME[:SHARDS]",
+            help="Declare this stream, a consumer on it, a lease table and a manifest; may be repeated.",
+        ),
+    ] = None,
+    app: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The application that reads the streams; its consumers' name.", show_default="app"
+        ),
+    ] = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            "--manifest",
+            "-m",
+            metavar="FILE",
+            help="Declare what this manifest names, with its ARNs; --stream says how many shards, else 1.",
+        ),
+    ] = None,
+    manifest_out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where the manifest is written.", show_default="<app>-local.json"),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep streams, consumers and DynamoDB's tables in this directory, from its end to the next start.",
+            show_default=False,
+        ),
+    ] = None,
+    ready_file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write this file once everything is declared, and remove it at the end.",
+            show_default=False,
+        ),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run in the background; return once everything is declared.")
+    ] = False,
+    env: Annotated[
+        bool,
+        typer.Option("--env", help='Print nothing but `export` lines: eval "$(kinesis-efo local --detach --env)".'),
+    ] = False,
     max_concurrent_streams: Annotated[
         int | None,
         typer.Option(
@@ -79,36 +109,135 @@ def local(
 ) -> None:
     """Serve Kinesis with Enhanced Fan-Out, and every other AWS service, on this machine until interrupted.
 
-    Both ports speak HTTP/1.1 and HTTP/2.
+    With --stream, it declares what an application needs, too, and says what to do next. Both ports speak HTTP/1.1 and HTTP/2.
     """
-    pairs = setting or []
+    if context.invoked_subcommand is not None:
+        return
+    pairs = list(setting or [])
     if max_concurrent_streams is not None:
-        pairs = [*pairs, f"max_concurrent_streams={max_concurrent_streams}"]
-    try:
-        settings = Settings(**{"region": region, **_settings(pairs)})
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    # A handler runs in the main thread, but any thread may get the signal, and the main one would not wake up.
-    asked, ask = os.pipe()
-    os.set_blocking(ask, False)
-    signal.set_wakeup_fd(ask)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    aws = LocalAws(settings=settings, host=host, port=port, tls_port=tls_port)
-    try:
-        aws.start()
-    except OSError as error:
-        typer.echo(
-            f"kinesis-efo local cannot listen on {host}:{_ports(port, tls_port)}: {error.strerror or error}; "
-            f"choose another {'--port' if tls_port is None else '--port, --tls-port'} or --host",
-            err=True,
+        pairs.append(f"max_concurrent_streams={max_concurrent_streams}")
+    asked = wanted(stream or [], app, manifest, manifest_out)
+    settings = merged(asked, parse_settings(pairs), region)
+    say: Callable[[str], None] = (lambda _: None) if env else output.remark
+    if detach:
+        options: dict[str, Sequence[object]] = {
+            "host": [host],
+            "port": [port],
+            "tls-port": [] if tls_port is None else [tls_port],
+            "region": [settings.region],
+            "stream": stream or [],
+            "app": [] if app is None else [app],
+            "manifest": [] if manifest is None else [manifest],
+            "manifest-out": [] if manifest_out is None else [manifest_out],
+            "data-dir": [] if data_dir is None else [data_dir],
+            "ready-file": ready_file or [],
+            "set": pairs,
+        }
+        _detach(options, asked, say)
+        return
+    aws = LocalAws(settings=settings, host=host, port=port, tls_port=tls_port, data_dir=data_dir)
+    end = End()
+    with suppress(Asked), ExitStack() as stack:
+        try:
+            aws.start()
+        except DataError as error:
+            raise ConfigurationError(f"local cannot start: {error}") from None
+        except OSError as error:
+            ports = str(port) if tls_port is None else f"{port} and {tls_port}"
+            flags = "--port" if tls_port is None else "--port, --tls-port"
+            raise ConfigurationError(
+                f"local cannot listen on {host}:{ports}: {error.strerror or error}; choose another {flags} or --host"
+            ) from None
+        stack.callback(_stop, aws)
+        tls = {} if tls_port is None else {TLS_URL: aws.tls_endpoint_url}
+        with end.at_once():
+            declared = _declare(aws, asked) if asked else None
+        ready = Ready.of_this_process(
+            aws.endpoint_url, {**aws.environment, **tls}, declared, asked.names if asked else []
         )
-        raise typer.Exit(1) from None
-    # A shell can evaluate these lines. SDKs stay with the port in the clear unless they are told the other one.
-    for name, value in aws.environment.items():
-        typer.echo(f"export {name}={shlex.quote(value)}")
-    if tls_port is not None:
-        typer.echo(f"export {TLS_URL}={aws.tls_endpoint_url}")
+        _show(ready, asked, say)
+        for path in ready_file or []:
+            stack.callback(path.unlink, missing_ok=True)
+            ready.write(path)
+        end.wait()
+
+
+@local.command()
+def stop(
+    port: Annotated[
+        int | None, typer.Option(help="The one on this port.", show_default="the only one that runs")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+) -> None:
+    """End a local AWS that runs in the background, started with --detach. What it holds is lost, unless it has a data directory."""
+    found = local_process.running(local_process.state_directory())
+    chosen = {path: ready for path, ready in found.items() if port in (None, ready.port)}
+    if not chosen:
+        where = "" if port is None else f" on port {port}"
+        raise ConfigurationError(
+            f"no local AWS runs in the background{where}; start one with `kinesis-efo local --detach`"
+        )
+    if len(chosen) > 1 and not every:
+        ports = ", ".join(str(ready.port) for ready in chosen.values())
+        raise ConfigurationError(
+            f"several local AWS run in the background: name one with --port ({ports}), or say --all"
+        )
+    for path, ready in chosen.items():
+        local_process.stop(path, ready)
+        typer.echo(f"the local AWS at {ready.endpointUrl} has ended")
+
+
+def _detach(options: Mapping[str, Sequence[object]], asked: Wanted | None, say: Callable[[str], None]) -> None:
+    """Serve in the background, and say how to end it."""
+    arguments = [f"--{name}={value}" for name, values in options.items() for value in values]
+    try:
+        ready, log = local_process.start(arguments, local_process.state_directory())
+    except ChildFailed as failed:
+        output.remark(failed.said)
+        raise typer.Exit(failed.code if failed.code > 0 else output.ExitCode.FAILED) from None
+    except KeyboardInterrupt:
+        raise output.stop(output.ExitCode.INTERRUPTED) from None
+    _show(ready, asked, say)
+    say(f"it runs in the background as process {ready.pid}, with its log in {log}")
+    say(f"to end it: kinesis-efo local stop --port {ready.port}")
+
+
+def _stop(aws: LocalAws) -> None:
+    try:
+        aws.stop()
+    except DataError as error:
+        raise ConfigurationError(f"local has ended, but {error}") from None
+
+
+def _declare(aws: LocalAws, asked: Wanted) -> Path:
+    """Declare the application, and return the path of its manifest.
+
+    Raises:
+        ConfigurationError: The local AWS refuses it.
+    """
+    try:
+        return write_manifest(asked, declare(aws, asked.application))
+    except (ClientError, BotoCoreError, TimeoutError) as error:
+        raise ConfigurationError(f"local cannot declare {', '.join(asked.names)}: {error}") from None
+    except OSError as error:
+        raise ConfigurationError(f"the manifest {asked.manifest} cannot be written: {error}") from None
+
+
+def _show(ready: Ready, asked: Wanted | None, say: Callable[[str], None]) -> None:
+    """Print lines that a shell can evaluate, and say what to do next."""
+    # SDKs stay with the port in the clear unless they are told the other one.
+    typer.echo("\n".join(f"export {each}" for each in ready.assignments))
     sys.stdout.flush()
-    os.read(asked, 1)
-    aws.stop()
+    if ready.manifest is None or asked is None:
+        return
+    if asked.rewritten(Path(ready.manifest)):
+        say(
+            f"the local AWS cannot have the ARNs of {asked.given}: they are of another partition, or of several accounts; "
+            f"{ready.manifest} has those of the local AWS"
+        )
+    first = ready.streams[0]
+    say(f"declared {', '.join(ready.streams)}; manifest {ready.manifest}")
+    say("next, in another shell:")
+    say(f"  export {' '.join(ready.assignments)}")
+    say(f'  echo \'{{"hello": "world"}}\' | kinesis-efo put -s {first}')
+    say("  kinesis-efo doctor")

@@ -4,6 +4,8 @@ Needs the extra `local`.
 """
 
 from .aws import LocalAws
+from .data_directory import DataError
+from .declaring import LocalApplication, LocalStream, declare
 from .errors import AwsError
 from .fault_injection import (
     Close,
@@ -24,16 +26,20 @@ __all__ = [
     "AwsError",
     "Call",
     "Close",
+    "DataError",
     "FaultInjection",
     "Finish",
     "Freeze",
     "GoAway",
     "Kinesis",
+    "LocalApplication",
     "LocalAws",
+    "LocalStream",
     "NoFaults",
     "Pause",
     "Request",
     "Reset",
     "ResetStream",
     "Settings",
+    "declare",
 ]

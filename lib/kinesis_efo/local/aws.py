@@ -9,15 +9,20 @@ import ssl
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from .certificate import make_tls
+from .data_directory import DataDirectory, DataError, Table, read_tables, write_tables
 from .fault_injection import FaultInjection, NoFaults
 from .listening import Listener
+from .moto_proxy import MotoProxy
 from .server import Server
 from .settings import Settings
 from .state import Clock, Kinesis
@@ -50,6 +55,8 @@ class LocalAws:
         faults: Faults to inject, for tests.
         clock: Source of Kinesis' times, for tests; any object with `time()` and `monotonic()`.
         tls_port: Port to bind for TLS; 0 picks a free one, None offers no TLS.
+        data_dir: Directory that keeps Kinesis, and the tables of DynamoDB in `settings.region`, from `stop` to the next `start`;
+            None keeps nothing.
 
     Example:
         >>> with LocalAws(settings=Settings(subscription_seconds=2)) as aws:
@@ -66,11 +73,15 @@ class LocalAws:
         faults: FaultInjection | None = None,
         clock: Clock = time,
         tls_port: int | None = None,
+        data_dir: Path | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self._host = host
         self._wanted_port = port
         self._wanted_tls_port = tls_port
+        self._data = None if data_dir is None else DataDirectory(data_dir)
+        self._tables: list[Table] = []
+        self._unkept: DataError | None = None
         self._faults = faults or NoFaults()
         self._clock = clock
         self._thread: threading.Thread | None = None
@@ -86,6 +97,7 @@ class LocalAws:
 
         Raises:
             OSError: An address cannot be bound.
+            DataError: The data directory cannot be used.
         """
         if self._thread is not None:
             raise RuntimeError(f"the local AWS is already running at {self.endpoint_url}; stop it first")
@@ -101,7 +113,11 @@ class LocalAws:
         return self
 
     def stop(self) -> None:
-        """End all subscriptions and free the ports. Does nothing if it is not running."""
+        """End all subscriptions and free the ports. Does nothing if it is not running.
+
+        Raises:
+            DataError: It has stopped, but what should be kept could not be.
+        """
         if self._thread is None or self._loop is None or self._stopping is None:
             return
         self._loop.call_soon_threadsafe(self._stopping.set)
@@ -109,6 +125,9 @@ class LocalAws:
         self._thread = None
         while self._clients:
             self._clients.pop().close()
+        if self._unkept is not None:
+            unkept, self._unkept = self._unkept, None
+            raise unkept
 
     @property
     def port(self) -> int:
@@ -177,6 +196,34 @@ class LocalAws:
         # One assignment, which readers of the server's thread see at once or not yet.
         self.kinesis.stream({"StreamName": stream}).traits.backdated_seconds = seconds
 
+    def register_consumer(self, stream_arn: str, name: str, created: int) -> None:
+        """Register a consumer whose ARN says that it was created at another time, such as the one that a manifest names.
+
+        It becomes ACTIVE as one that was registered by a request.
+
+        Args:
+            stream_arn: ARN of the stream.
+            name: Name of the consumer.
+            created: The time in its ARN, epoch seconds.
+
+        Raises:
+            RuntimeError: The server is not running.
+            AwsError: There is no such stream, or it has such a consumer.
+
+        Example:
+            >>> with LocalAws() as aws:
+            ...     _ = aws.client("kinesis").create_stream(StreamName="orders", ShardCount=1)
+            ...     aws.register_consumer("arn:aws:kinesis:us-east-1:123456789012:stream/orders", "lake", 1700000000)
+        """
+        kinesis = self.kinesis
+        assert self._loop is not None
+
+        async def register() -> None:
+            kinesis.register_consumer(kinesis.stream({"StreamARN": stream_arn}), name, {}, created)
+
+        # Only the server's thread may change the state.
+        asyncio.run_coroutine_threadsafe(register(), self._loop).result()
+
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables that make every AWS SDK of a child process use this endpoint."""
@@ -219,10 +266,17 @@ class LocalAws:
     async def _serve(self, ready: concurrent.futures.Future[None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self._server = Server(self.settings, self._faults, self._clock)
-        listener = Listener(self._server.answer, self.settings.max_concurrent_streams)
+        data = self._data
+        moto = MotoProxy() if data is None else MotoProxy(self._restore_tables, self._keep_tables)
+        self._server = Server(self.settings, self._faults, self._clock, moto)
+        listener = Listener(self._server.answer, self.settings.max_concurrent_streams, self.settings.max_request_bytes)
         with ExitStack() as files:
             try:
+                if data is not None:
+                    data.open()
+                    files.callback(data.close)
+                    self._server.restore(data.account(self.settings.account_id))
+                    self._tables = data.tables()
                 await listener.start()
                 self._port = await self._listen(listener, self._wanted_port, None)
                 if self._wanted_tls_port is not None:
@@ -240,8 +294,31 @@ class LocalAws:
             finally:
                 self._ca_path = None
                 await listener.end_pushes()
-                await self._server.close()
-                await listener.close()
+                await asyncio.gather(self._server.close(), listener.close())
+                if data is not None:
+                    with self._keeping():
+                        data.keep_account(self._server.keep())
+
+    def _restore_tables(self, url: str) -> None:
+        with closing(self._dynamodb(url)) as dynamodb:
+            write_tables(dynamodb, self._tables)
+
+    def _keep_tables(self, url: str) -> None:
+        if self._data is not None:
+            with self._keeping(), closing(self._dynamodb(url)) as dynamodb:
+                self._data.keep_tables(read_tables(dynamodb))
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """Note what goes wrong, for `stop`: it must not keep the rest from ending."""
+        try:
+            yield
+        except (OSError, BotoCoreError, ClientError) as error:
+            self._unkept = DataError(f"the data directory could not be written, so it is as it was before: {error}")
+
+    def _dynamodb(self, url: str) -> Any:
+        with _making:
+            return _session().client("dynamodb", region_name=self.settings.region, endpoint_url=url)
 
     async def _listen(self, listener: Listener, port: int, tls: ssl.SSLContext | None) -> int:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET

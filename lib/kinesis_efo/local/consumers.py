@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from .errors import AwsError, in_use, limit_exceeded
 from .limits import Bucket
 from .shards import Shard
@@ -42,6 +44,16 @@ class Subscription:
             self.wake()
 
 
+class KeptConsumer(msgspec.Struct):
+    """A consumer as a data directory keeps it."""
+
+    stream: str
+    name: str
+    arn: str
+    created_at: float
+    tags: dict[str, str]
+
+
 class Consumer:
     """A registered consumer of one stream."""
 
@@ -56,6 +68,10 @@ class Consumer:
         self._succeeded: dict[str, float] = {}
         self._called: dict[str, float] = {}
         self._rates: dict[str, Bucket] = {}
+
+    def keep(self) -> KeptConsumer:
+        """What there is to keep of the consumer."""
+        return KeptConsumer(self.stream.name, self.name, self.arn, self.created_at, self.tags)
 
     def admit(self, shard: Shard, now: float, resubscribe_seconds: float, interval_seconds: float) -> None:
         """Check whether SubscribeToShard for a shard is allowed at `now` (monotonic seconds).

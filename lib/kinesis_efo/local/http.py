@@ -12,7 +12,6 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from .subscribe import Push
 
-MAX_BODY = 64 * 1024 * 1024
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from .http import MAX_BODY, Answer, Answerer, Incoming, cut
+from .http import Answer, Answerer, Incoming, cut
 from .http2 import Http2
 from .subscribe import Push, Wire
 
@@ -21,14 +21,15 @@ class Http1:
     Args:
         answer: Answers a request.
         http2: Makes the protocol of a connection that is upgraded to HTTP/2.
+        max_body: Most bytes of a request's body; a larger one is refused.
     """
 
-    def __init__(self, answer: Answerer, http2: Callable[[], Http2]) -> None:
+    def __init__(self, answer: Answerer, http2: Callable[[], Http2], max_body: int) -> None:
         self._answer = answer
         self._http2 = http2
         self._pushing: set[asyncio.Task[Any]] = set()
         self._last: list[asyncio.Transport | None] = []
-        app = web.Application(client_max_size=MAX_BODY)
+        app = web.Application(client_max_size=max_body)
         app.router.add_route("*", "/{path:.*}", self._handle)
         # With `handler_cancellation`, a subscription closes as soon as its client disconnects.
         self._runner = web.AppRunner(

@@ -24,7 +24,7 @@ from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import Frame, GoAwayFrame
 from multidict import CIMultiDict
 
-from .http import MAX_BODY, Answer, Answerer, Incoming, cut
+from .http import Answer, Answerer, Incoming, cut
 from .subscribe import Push, Wire
 
 logger = logging.getLogger(__name__)
@@ -47,15 +47,17 @@ class Http2(asyncio.Protocol):
     Args:
         answer: Answers a request.
         max_concurrent_streams: Most open requests; one more is refused.
+        max_body: Most bytes of a request's body; a larger one is refused.
 
     Attributes:
         when_lost: Called at the connection's end, with the error that ended it.
     """
 
-    def __init__(self, answer: Answerer, max_concurrent_streams: int) -> None:
+    def __init__(self, answer: Answerer, max_concurrent_streams: int, max_body: int) -> None:
         self.when_lost: list[Callable[[BaseException | None], None]] = []
         self._answer = answer
         self._max_concurrent_streams = max_concurrent_streams
+        self._max_body = max_body
         self._h2 = _Connection(H2Configuration(client_side=False, header_encoding=False))
         self._transport: asyncio.Transport | None = None
         self._streams: dict[int, _Stream] = {}
@@ -200,7 +202,7 @@ class Http2(asyncio.Protocol):
 
     def _receive(self, stream: _Stream, data: bytes, *, more: bool) -> None:
         stream.body += data
-        if len(stream.body) > MAX_BODY:
+        if len(stream.body) > self._max_body:
             with suppress(StreamClosedError):
                 self._h2.send_headers(stream.id, [(":status", "413")], end_stream=True)
                 if more:

@@ -18,15 +18,17 @@ class Listener:
     Args:
         answer: Answers a request.
         max_concurrent_streams: Most open requests of one HTTP/2 connection.
+        max_body: Most bytes of a request's body.
     """
 
-    def __init__(self, answer: Answerer, max_concurrent_streams: int) -> None:
+    def __init__(self, answer: Answerer, max_concurrent_streams: int, max_body: int) -> None:
         self._answer = answer
         self._max_concurrent_streams = max_concurrent_streams
+        self._max_body = max_body
         self._servers: list[asyncio.Server] = []
         self._undecided: set[_FirstBytes] = set()
         self._http2: set[Http2] = set()
-        self._http1 = Http1(answer, self.http2)
+        self._http1 = Http1(answer, self.http2, max_body)
 
     async def start(self) -> None:
         """Make ready to listen."""
@@ -44,7 +46,7 @@ class Listener:
 
     def http2(self) -> Http2:
         """The protocol of one connection that speaks HTTP/2."""
-        connection = Http2(self._answer, self._max_concurrent_streams)
+        connection = Http2(self._answer, self._max_concurrent_streams, self._max_body)
         self._http2.add(connection)
         connection.when_lost.append(lambda _: self._http2.discard(connection))
         return connection

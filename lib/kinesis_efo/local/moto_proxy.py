@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -23,15 +24,21 @@ if TYPE_CHECKING:
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "upgrade", "te", "trailer"}
 
 
+def _nothing(_url: str) -> None:
+    pass
+
+
 class MotoProxy:
     """Forwards requests to moto.
 
     Args:
-        region: Region for requests that name none.
+        began: Called with moto's URL before its first request, in a thread.
+        ending: Called with it after its last request, in a thread.
     """
 
-    def __init__(self, region: str) -> None:
-        self._region = region
+    def __init__(self, began: Callable[[str], None] = _nothing, ending: Callable[[str], None] = _nothing) -> None:
+        self._began = began
+        self._ending = ending
         self._server: ThreadedMotoServer | None = None
         self._session: aiohttp.ClientSession | None = None
         self._url = ""
@@ -39,9 +46,14 @@ class MotoProxy:
         # DynamoDB's conditional writes are atomic, but moto checks and writes in two steps.
         self._one_at_a_time = asyncio.Lock()
         self._under_way: set[asyncio.Task[Answer]] = set()
+        self._closing = False
 
     async def forward(self, request: Incoming) -> Answer:
-        """Forward a request, and return moto's response. It is carried out even if its client disconnects."""
+        """Forward a request, and return moto's response. It is carried out even if its client disconnects.
+
+        Raises:
+            AwsError: `ServiceUnavailable`, as the proxy is being closed.
+        """
         task = asyncio.create_task(self._forward(request))
         self._under_way.add(task)
         task.add_done_callback(self._ended)
@@ -58,38 +70,47 @@ class MotoProxy:
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
         url = yarl.URL(self._url + request.path, encoded=True)
         skip = ("User-Agent", "Content-Type", "Accept", "Accept-Encoding")
-        async with (
-            self._one_at_a_time,
-            session.request(
+        async with self._one_at_a_time:
+            self._check_open()
+            async with session.request(
                 request.method,
                 url,
                 headers=headers,
                 data=io.BytesIO(request.body),
                 allow_redirects=False,
                 skip_auto_headers=skip,
-            ) as answer,
-        ):
-            content = await answer.read()
-            kept = [(name, value) for name, value in answer.headers.items() if name.lower() not in _HOP]
-            if request.method == "HEAD" and "Content-Length" in answer.headers:
-                kept.append(("Content-Length", answer.headers["Content-Length"]))
-            return Answer(answer.status, kept, content)
+            ) as answer:
+                content = await answer.read()
+                kept = [(name, value) for name, value in answer.headers.items() if name.lower() not in _HOP]
+                if request.method == "HEAD" and "Content-Length" in answer.headers:
+                    kept.append(("Content-Length", answer.headers["Content-Length"]))
+                return Answer(answer.status, kept, content)
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise AwsError("ServiceUnavailable", "the local AWS is ending", 503)
 
     async def close(self) -> None:
-        """Stop moto and reset its state, after the requests that are under way."""
+        """Stop moto and reset its state, after the request that it has. Those that wait for their turn are refused."""
+        self._closing = True
         await asyncio.gather(*self._under_way, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
         if self._server is not None:
             server, self._server = self._server, None
-            await asyncio.to_thread(_stop, server)
+            try:
+                await asyncio.to_thread(self._ending, self._url)
+            finally:
+                await asyncio.to_thread(_stop, server)
 
     async def _ready(self) -> aiohttp.ClientSession:
         async with self._starting:
+            self._check_open()
             if self._session is None:
                 self._server = await asyncio.to_thread(_start)
                 host, port = self._server.get_host_and_port()
                 self._url = f"http://{host}:{port}"
+                await asyncio.to_thread(self._began, self._url)
                 self._session = aiohttp.ClientSession(
                     auto_decompress=False,
                     connector=aiohttp.TCPConnector(limit=0),

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from . import api, traits
+from .data_directory import KeptAccount
 from .errors import AwsError
 from .fault_injection import FaultInjection, Request
 from .http import Answer, Incoming
@@ -38,15 +39,16 @@ class Server:
         settings: Behaviour.
         faults: Faults to inject.
         clock: Source of all times of Kinesis.
+        moto: Answers what is not for Kinesis.
     """
 
-    def __init__(self, settings: Settings, faults: FaultInjection, clock: Clock) -> None:
+    def __init__(self, settings: Settings, faults: FaultInjection, clock: Clock, moto: MotoProxy) -> None:
         self._settings = settings
         self._faults = faults
         self._clock = clock
         self._ticks = Ticks()
         self._regions: dict[str, Kinesis] = {}
-        self._moto = MotoProxy(settings.region)
+        self._moto = moto
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.kinesis(settings.region)
 
@@ -55,6 +57,18 @@ class Server:
         if region not in self._regions:
             self._regions[region] = Kinesis(self._settings, region, self._clock, self._ticks)
         return self._regions[region]
+
+    def keep(self) -> KeptAccount:
+        """What there is to keep of Kinesis."""
+        regions = {name: kinesis.keep() for name, kinesis in self._regions.items()}
+        return KeptAccount(self._settings.account_id, self._ticks.last, regions)
+
+    def restore(self, kept: KeptAccount) -> None:
+        """Take back what was kept of Kinesis."""
+        # Sequence numbers grow on, also if the clock was set back meanwhile.
+        self._ticks.last = kept.last_tick
+        for name, region in kept.regions.items():
+            self.kinesis(name).restore(region)
 
     async def close(self) -> None:
         """End timers and moto."""

@@ -29,6 +29,7 @@ class Settings:
         iterator_seconds: Time after which shard iterators and paging tokens expire.
         max_shards: Most open shards per account and region.
         max_concurrent_streams: Most open requests of an HTTP/2 connection, as the real service has it; one more is refused.
+        max_request_bytes: Most bytes of a request, such as an archive that is put to S3; a larger one is refused.
         trace_length: Number of calls that `kinesis.trace` keeps.
     """
 
@@ -50,6 +51,7 @@ class Settings:
     iterator_seconds: float = 300.0
     max_shards: int = 10_000
     max_concurrent_streams: int = 5
+    max_request_bytes: int = 1024 * 1024 * 1024
     trace_length: int = 100_000
 
     def __post_init__(self) -> None:

@@ -21,13 +21,28 @@ _tick = attrgetter("tick")
 _arrival = attrgetter("arrival")
 
 
-class Record(msgspec.Struct, gc=False):
+class Record(msgspec.Struct, array_like=True, gc=False):
     """A stored record. `size` is the bytes of data and partition key; `arrival` is in epoch seconds."""
 
     tick: int
     arrival: float
     size: int
     json: bytes
+
+
+class KeptShard(msgspec.Struct):
+    """A shard as a data directory keeps it. Hash keys are texts: they have 128 bits."""
+
+    index: int
+    hash_range: tuple[str, str]
+    parents: tuple[str, ...]
+    children: tuple[str, ...]
+    created_tick: int
+    created_at: float
+    closed_tick: int | None
+    closed_at: float | None
+    trimmed: int
+    records: list[Record]
 
 
 class Page(NamedTuple):
@@ -80,6 +95,33 @@ class Shard:
         self.write_records = Bucket(1000, now)
         self.read_bytes = Bucket(2 * 1024 * 1024, now)
         self.read_calls = Bucket(5, now)
+
+    # -- keeping
+
+    def keep(self) -> KeptShard:
+        """What there is to keep of the shard."""
+        first, last = self.hash_range
+        return KeptShard(
+            index=self.index,
+            hash_range=(str(first), str(last)),
+            parents=self.parents,
+            children=tuple(child.id for child in self.children),
+            created_tick=self.created_tick,
+            created_at=self.created_at,
+            closed_tick=self.closed_tick,
+            closed_at=self.closed_at,
+            trimmed=self._trimmed,
+            records=self._records,
+        )
+
+    @classmethod
+    def restored(cls, kept: KeptShard, now: float) -> Shard:
+        """The shard that was kept, without its children."""
+        first, last = kept.hash_range
+        shard = cls(kept.index, (int(first), int(last)), kept.parents, kept.created_tick, kept.created_at, now)
+        shard.closed_tick, shard.closed_at = kept.closed_tick, kept.closed_at
+        shard._trimmed, shard._records = kept.trimmed, kept.records
+        return shard
 
     # -- writing
 

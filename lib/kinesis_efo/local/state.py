@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .consumers import Consumer, Subscription
+import msgspec
+
+from .consumers import Consumer, KeptConsumer, Subscription
 from .errors import in_use, invalid, limit_exceeded, not_found
 from .sequence import Ticks
 from .settings import Settings
-from .streams import Moment, Stream, Traits
+from .streams import KeptStream, Moment, Stream, Traits
 
 HOUR = 3600.0
 MAX_CONSUMERS = 20
@@ -50,6 +52,13 @@ class Call:
     operation: str
     params: Mapping[str, Any]
     outcome: str
+
+
+class KeptKinesis(msgspec.Struct):
+    """Streams and consumers of one region as a data directory keeps them."""
+
+    streams: list[KeptStream]
+    consumers: list[KeptConsumer]
 
 
 class Kinesis:
@@ -131,6 +140,28 @@ class Kinesis:
                 return self._agenda[0][0]
             heapq.heappop(self._agenda)[2](now)
         return None
+
+    # -- keeping
+
+    def keep(self) -> KeptKinesis:
+        """What there is to keep. What is due later is carried out first, such as a stream's becoming ACTIVE."""
+        while self._agenda:
+            heapq.heappop(self._agenda)[2](self.now())
+        streams = self._streams.values()
+        return KeptKinesis(
+            [stream.keep() for stream in streams],
+            [consumer.keep() for stream in streams for consumer in stream.consumers.values()],
+        )
+
+    def restore(self, kept: KeptKinesis) -> None:
+        """Take back what was kept. There is nothing else yet."""
+        for each in kept.streams:
+            arn = self.arn(f"stream/{each.name}")
+            self._streams[each.name] = Stream.restored(each, arn, self._ticks, self.now())
+        for one in kept.consumers:
+            consumer = Consumer(one.name, one.arn, self._streams[one.stream], one.created_at)
+            consumer.status, consumer.tags = "ACTIVE", one.tags
+            consumer.stream.consumers[one.name] = consumer
 
     # -- streams
 
@@ -250,18 +281,26 @@ class Kinesis:
             raise not_found(f"Consumer {name} under stream {stream.name} not found for account {self.account_id}.")
         return stream.consumers[name]
 
-    def register_consumer(self, stream: Stream, name: str, tags: dict[str, str]) -> Consumer:
-        """Register a consumer; it becomes ACTIVE after `consumer_creating_seconds`."""
+    def register_consumer(self, stream: Stream, name: str, tags: dict[str, str], stamp: int | None = None) -> Consumer:
+        """Register a consumer; it becomes ACTIVE after `consumer_creating_seconds`.
+
+        Args:
+            stream: The stream.
+            name: The consumer's name.
+            tags: Its tags.
+            stamp: The creation time in its ARN, epoch seconds; None for now.
+        """
         if name in stream.consumers:
             raise in_use(f"Consumer {name} under stream {stream.name} already exists for account {self.account_id}.")
         if len(stream.consumers) >= MAX_CONSUMERS:
             raise limit_exceeded(f"Stream {stream.name} already has {MAX_CONSUMERS} registered consumers")
         if sum(consumer.status == "CREATING" for consumer in stream.consumers.values()) >= MAX_CREATING:
             raise limit_exceeded(f"Only {MAX_CREATING} consumers of a stream can be in the CREATING state at a time")
-        at = self.now().wall
-        # A consumer that is registered again within a second must still get a new ARN.
-        stamp = max(int(at), stream.last_consumer_stamp + 1)
-        stream.last_consumer_stamp = stamp
+        at = self.now().wall if stamp is None else float(stamp)
+        if stamp is None:
+            # A consumer that is registered again within a second must still get a new ARN.
+            stamp = max(int(at), stream.last_consumer_stamp + 1)
+        stream.last_consumer_stamp = max(stamp, stream.last_consumer_stamp)
         consumer = Consumer(name, f"{stream.arn}/consumer/{name}:{stamp}", stream, at)
         consumer.tags = tags
         stream.consumers[name] = consumer

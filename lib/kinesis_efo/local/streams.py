@@ -7,9 +7,11 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from .errors import in_use, invalid, not_found
 from .sequence import Parsed, Ticks, parse
-from .shards import MAX_HASH, Shard
+from .shards import MAX_HASH, KeptShard, Shard
 
 if TYPE_CHECKING:
     from .consumers import Consumer
@@ -50,13 +52,26 @@ class Traits:
     backdated_seconds: float = 0.0
 
 
+class KeptStream(msgspec.Struct):
+    """A stream as a data directory keeps it."""
+
+    name: str
+    traits: Traits
+    created_at: float
+    created_tick: int
+    issued_tick: int
+    next_index: int
+    last_consumer_stamp: int
+    shards: list[KeptShard]
+
+
 class Stream:
     """One stream of an account and region.
 
     Args:
         name: Name of the stream.
         arn: ARN of the stream.
-        shard_count: Number of shards at the beginning.
+        shard_count: Number of shards at the beginning; 0 for a stream that gets back those that were kept.
         traits: Retention, mode and the like.
         ticks: The account's source of ticks for sequence numbers.
         now: Time of the creation.
@@ -77,9 +92,40 @@ class Stream:
         self._next_index = 0
         self._open: list[Shard] = []
         self._open_starts: list[int] = []
-        for hash_range in even_ranges(shard_count):
+        for hash_range in even_ranges(shard_count) if shard_count else ():
             self._open_shard(hash_range, (), now)
         self._index_open()
+
+    # -- keeping
+
+    def keep(self) -> KeptStream:
+        """What there is to keep of the stream."""
+        return KeptStream(
+            name=self.name,
+            traits=self.traits,
+            created_at=self.created_at,
+            created_tick=self._created_tick,
+            issued_tick=self._issued_tick,
+            next_index=self._next_index,
+            last_consumer_stamp=self.last_consumer_stamp,
+            shards=[shard.keep() for shard in self.shards.values()],
+        )
+
+    @classmethod
+    def restored(cls, kept: KeptStream, arn: str, ticks: Ticks, now: Moment) -> Stream:
+        """The stream that was kept, without its consumers."""
+        stream = cls(kept.name, arn, 0, kept.traits, ticks, now)
+        stream.created_at, stream.status = kept.created_at, "ACTIVE"
+        stream.last_consumer_stamp = kept.last_consumer_stamp
+        stream._created_tick, stream._issued_tick = kept.created_tick, kept.issued_tick
+        stream._next_index = kept.next_index
+        shards = [Shard.restored(each, now.monotonic) for each in kept.shards]
+        stream.shards = {shard.id: shard for shard in shards}
+        for shard, each in zip(shards, kept.shards, strict=True):
+            shard.children = tuple(stream.shards[child] for child in each.children if child in stream.shards)
+        stream._open = [shard for shard in shards if not shard.closed]
+        stream._index_open()
+        return stream
 
     # -- records
 

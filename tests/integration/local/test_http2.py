@@ -232,9 +232,9 @@ def test_a_fault_in_the_server_resets_its_stream_alone(run: Run, caplog: pytest.
 
 @pytest.mark.slow
 def test_large_requests_arrive_and_larger_ones_are_refused(run: Run) -> None:
-    bench = run()
+    limit = 16 * 1024 * 1024
+    bench = run(max_request_bytes=limit)
     bench.stream()
-    limit = 64 * 1024 * 1024
     with bench.http2() as client:
         records = [{"Data": "A" * 40_000, "PartitionKey": "k"}] * 340
         body = json.dumps({"StreamName": "orders", "Records": records}).encode()

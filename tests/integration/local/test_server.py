@@ -86,6 +86,24 @@ def test_requests_for_other_services_go_to_moto(run: Run) -> None:
         dynamodb.get_item(TableName="nope", Key=item)
 
 
+def test_an_archive_of_100_mb_goes_to_s3_and_back(run: Run) -> None:
+    s3 = run().aws.client("s3")
+    s3.create_bucket(Bucket="archives")
+    archive = bytes(range(256)) * (100 * 1024 * 4)
+    s3.put_object(Bucket="archives", Key="job.tar.gz", Body=archive)
+    got = s3.get_object(Bucket="archives", Key="job.tar.gz")["Body"].read()
+    # Not compared with ==, which would print both.
+    assert (len(got), hash(got)) == (len(archive), hash(archive))
+
+
+def test_a_request_that_is_too_large_is_refused(run: Run) -> None:
+    s3 = run(max_request_bytes=1_000_000).aws.client("s3")
+    s3.create_bucket(Bucket="archives")
+    with pytest.raises(ClientError) as refused:
+        s3.put_object(Bucket="archives", Key="job.tar.gz", Body=bytes(1_000_001))
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 413
+
+
 def test_each_local_aws_starts_empty() -> None:
     for _ in range(2):
         with LocalAws() as aws:

@@ -1,0 +1,151 @@
+"""Keeps streams, consumers and DynamoDB's tables in a directory, from the end of one local AWS to the start of the next."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from .state import KeptKinesis
+
+T = TypeVar("T")
+Table = dict[str, Any]
+_FORM: Final = 1
+_KINESIS, _TABLES = "kinesis.msgpack", "tables.msgpack"
+
+
+class KeptAccount(msgspec.Struct):
+    """Kinesis of an account, by region."""
+
+    account_id: str
+    last_tick: int
+    regions: dict[str, KeptKinesis]
+    form: int = _FORM
+
+
+class DataError(Exception):
+    """A data directory cannot be used; the message says why."""
+
+
+class DataDirectory:
+    """The directory. It belongs to one local AWS at a time.
+
+    Args:
+        path: Where it is; it is made if there is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock: Any = None
+
+    def open(self) -> None:
+        """Take the directory.
+
+        Raises:
+            DataError: Another local AWS has it, or it cannot be written.
+        """
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self._path / "lock").open("w")
+        except OSError as error:
+            raise DataError(f"data directory {self._path} cannot be used: {error}") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise DataError(
+                f"data directory {self._path}: another local AWS uses it; end that, or take another"
+            ) from None
+
+    def close(self) -> None:
+        """Let the next one have it."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def account(self, account_id: str) -> KeptAccount:
+        """What was kept of Kinesis.
+
+        Raises:
+            DataError: It is another account's, or cannot be read.
+        """
+        kept = self._read(_KINESIS, KeptAccount) or KeptAccount(account_id, 0, {})
+        if kept.form != _FORM:
+            raise DataError(f"data directory {self._path} is of another version of kinesis-efo; take another directory")
+        if kept.account_id != account_id:
+            raise DataError(
+                f"data directory {self._path} has streams of account {kept.account_id}, not of {account_id}; take another directory"
+            )
+        return kept
+
+    def tables(self) -> list[Table]:
+        """The tables that were kept, from `read_tables`.
+
+        Raises:
+            DataError: They cannot be read.
+        """
+        return self._read(_TABLES, list[Table]) or []
+
+    def keep_account(self, kept: KeptAccount) -> None:
+        """Write what is to be kept of Kinesis."""
+        self._write(_KINESIS, kept)
+
+    def keep_tables(self, tables: Sequence[Table]) -> None:
+        """Write the tables."""
+        self._write(_TABLES, tables)
+
+    def _read(self, name: str, kind: type[T]) -> T | None:
+        path = self._path / name
+        try:
+            return msgspec.msgpack.decode(path.read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None
+        except msgspec.DecodeError as wrong:
+            raise DataError(
+                f"data directory {self._path}: {name} cannot be read: {wrong}; take another directory"
+            ) from None
+
+    def _write(self, name: str, content: Any) -> None:
+        # In one step: who kills the process while it writes loses this time only.
+        partial = self._path / f".{name}"
+        partial.write_bytes(msgspec.msgpack.encode(content))
+        partial.replace(self._path / name)
+
+
+def read_tables(dynamodb: Any) -> list[Table]:
+    """Every table with its keys, indexes and items.
+
+    Args:
+        dynamodb: A boto3 client.
+    """
+    return [
+        {"declared": _declaration(dynamodb.describe_table(TableName=name)["Table"]), "items": _items(dynamodb, name)}
+        for page in dynamodb.get_paginator("list_tables").paginate()
+        for name in page["TableNames"]
+    ]
+
+
+def write_tables(dynamodb: Any, tables: Sequence[Table]) -> None:
+    """Create tables with their items."""
+    for table in tables:
+        dynamodb.create_table(BillingMode="PAY_PER_REQUEST", **table["declared"])
+        for item in table["items"]:
+            dynamodb.put_item(TableName=table["declared"]["TableName"], Item=item)
+
+
+def _declaration(described: Mapping[str, Any]) -> dict[str, Any]:
+    declared = {key: described[key] for key in ("TableName", "KeySchema", "AttributeDefinitions")}
+    for kind in ("GlobalSecondaryIndexes", "LocalSecondaryIndexes"):
+        if indexes := described.get(kind):
+            declared[kind] = [
+                {key: index[key] for key in ("IndexName", "KeySchema", "Projection")} for index in indexes
+            ]
+    return declared
+
+
+def _items(dynamodb: Any, name: str) -> list[Any]:
+    pages = dynamodb.get_paginator("scan").paginate(TableName=name, ConsistentRead=True)
+    return [item for page in pages for item in page["Items"]]

@@ -1,0 +1,134 @@
+"""`kinesis-efo local` as a process: what it declares, its ready file, the background, and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.cli.conftest import Result
+from tests.support.world import wait_until
+
+PROGRAM = str(Path(sysconfig.get_path("scripts")) / "kinesis-efo")
+
+
+class Shell:
+    """Runs commands in a directory, with a place of its own for what runs in the background."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        self._environment["XDG_STATE_HOME"] = str(directory / "state")
+
+    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [PROGRAM, *map(str, arguments)], cwd=self.directory, env=self._environment, capture_output=True,
+            text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [PROGRAM, *map(str, arguments)], cwd=self.directory, env=self._environment, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    @property
+    def in_background(self) -> list[Path]:
+        return sorted((self.directory / "state" / "kinesis-efo").glob("*"))
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path)
+    yield shell
+    for path in shell.in_background:
+        if path.suffix == ".json":
+            psutil.Process(json.loads(path.read_text())["pid"]).kill()
+
+
+def exports(text: str) -> dict[str, str]:
+    """The variables, of which every line must be one."""
+    return dict(line.removeprefix("export ").split("=", 1) for line in text.splitlines() if line.startswith("export "))
+
+
+@pytest.mark.slow
+def test_a_first_hour_in_the_background(
+    shell: Shell, run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = shell.directory / "ready.json"
+    started = shell.run(
+        "local",
+        "--detach",
+        "--env",
+        "--port",
+        0,
+        "--stream",
+        "flights:4",
+        "--app",
+        "lake",
+        "--ready-file",
+        ready,
+        "--data-dir",
+        "data",
+    )
+    assert (started.returncode, started.stderr) == (0, "")
+    variables = exports(started.stdout)
+    assert len(variables) == len(started.stdout.splitlines())
+    manifest = shell.directory / "lake-local.json"
+    assert variables["KINESIS_EFO_MANIFEST"] == str(manifest)
+    process = psutil.Process(json.loads(ready.read_text())["pid"])
+    # What it says to do next.
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert run("put", "-s", "flights", stdin='{"hello": "world"}\n').code == 0
+    checked = run("manifest", "check")
+    assert checked.code == 0, checked.out
+    first = manifest.read_text()
+    stopped = shell.run("local", "stop")
+    assert (stopped.returncode, stopped.stdout) == (0, f"the local AWS at {variables['AWS_ENDPOINT_URL']} has ended\n")
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    assert (shell.in_background, ready.exists()) == ([], False)
+    # Again, with what was kept and the ARNs that the manifest has; here a person reads what it says.
+    again = shell.run("local", "--detach", "--port", 0, "--manifest", manifest, "--data-dir", "data")
+    assert again.returncode == 0, again.stderr
+    assert "next, in another shell:" in again.stderr
+    assert 'echo \'{"hello": "world"}\' | kinesis-efo put -s flights\n  kinesis-efo doctor\n' in again.stderr
+    assert manifest.read_text() == first
+    monkeypatch.setenv("AWS_ENDPOINT_URL", exports(again.stdout)["AWS_ENDPOINT_URL"])
+    assert run("manifest", "check").code == 0
+    kept = run("tail", "-s", "flights", "--from", "TRIM_HORIZON", "--limit", 1)
+    assert kept.out == '{"hello": "world"}\n'
+    assert shell.run("local", "stop", "--all").returncode == 0
+
+
+def test_stop_says_that_nothing_runs(shell: Shell) -> None:
+    # Left by one that was killed: its process number may be another's by now.
+    left = shell.directory / "state" / "kinesis-efo" / "local-left.json"
+    left.parent.mkdir(parents=True)
+    document = {"pid": os.getpid(), "started": 1.0, "endpointUrl": "http://127.0.0.1:1", "environment": {}}
+    left.write_text(json.dumps({**document, "manifest": None, "streams": []}))
+    done = shell.run("local", "stop")
+    assert done.returncode == 1
+    assert done.stderr.startswith("kinesis-efo: no local AWS runs in the background; ")
+    assert shell.in_background == []
+
+
+def test_the_reason_is_told_where_it_does_not_start_in_the_background(shell: Shell) -> None:
+    with shell.start("local", "--port", 0, "--ready-file", "ready.json") as server:
+        try:
+            ready = shell.directory / "ready.json"
+            wait_until(ready.exists)
+            port = json.loads(ready.read_text())["endpointUrl"].rpartition(":")[2]
+            failed = shell.run("local", "--detach", "--port", port)
+            assert failed.returncode == 1
+            assert failed.stdout == ""
+            assert failed.stderr.startswith(f"kinesis-efo: local cannot listen on 127.0.0.1:{port}: ")
+            assert shell.in_background == []
+        finally:
+            server.kill()

@@ -1,0 +1,126 @@
+"""A data directory: what one local AWS leaves to the next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinesis_efo.local import DataError, LocalAws, Settings
+
+from .conftest import until
+
+QUICK = Settings(consumer_creating_seconds=0, resubscribe_seconds=0, subscribe_interval_seconds=0)
+
+
+def read(kinesis: Any, shard: str, **position: str) -> list[tuple[str, bytes]]:
+    """Sequence numbers and data from a position to the tip."""
+    iterator = kinesis.get_shard_iterator(StreamName="orders", ShardId=shard, **position)["ShardIterator"]
+    records = kinesis.get_records(ShardIterator=iterator)["Records"]
+    return [(record["SequenceNumber"], record["Data"]) for record in records]
+
+
+def put(kinesis: Any, *data: bytes) -> list[str]:
+    return [kinesis.put_record(StreamName="orders", PartitionKey="k", Data=each)["SequenceNumber"] for each in data]
+
+
+def test_streams_consumers_and_tables_are_there_again(tmp_path: Path) -> None:
+    item = {"leaseKey": {"S": "a"}, "other": {"S": "b"}, "raw": {"B": b"\x00\xff"}, "deep": {"M": {"n": {"N": "1.5"}}}}
+    with LocalAws(settings=QUICK, data_dir=tmp_path) as aws:
+        kinesis, dynamodb = aws.client("kinesis"), aws.client("dynamodb")
+        kinesis.create_stream(StreamName="orders", ShardCount=1, Tags={"team": "lake"})
+        arn = kinesis.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
+        consumer = kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="lake")["Consumer"]["ConsumerARN"]
+        before = put(kinesis, b"one", b"two")
+        parent = kinesis.list_shards(StreamName="orders")["Shards"][0]["ShardId"]
+        kinesis.split_shard(StreamName="orders", ShardToSplit=parent, NewStartingHashKey=str(2**127))
+        after = put(kinesis, b"three")
+        shards = kinesis.list_shards(StreamName="orders")["Shards"]
+        dynamodb.create_table(
+            TableName="leases",
+            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in ("leaseKey", "other")],
+            GlobalSecondaryIndexes=[
+                {
+                    "IndexName": "by-other",
+                    "KeySchema": [{"AttributeName": "other", "KeyType": "HASH"}],
+                    "Projection": {"ProjectionType": "ALL"},
+                }
+            ],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        dynamodb.put_item(TableName="leases", Item=item)
+        child = next(
+            shard["ShardId"]
+            for shard in shards
+            if read(kinesis, shard["ShardId"], ShardIteratorType="TRIM_HORIZON") and shard["ShardId"] != parent
+        )
+    with LocalAws(settings=QUICK, data_dir=tmp_path) as aws:
+        kinesis = aws.client("kinesis")
+        assert kinesis.list_shards(StreamName="orders")["Shards"] == shards
+        assert read(kinesis, parent, ShardIteratorType="TRIM_HORIZON") == list(
+            zip(before, (b"one", b"two"), strict=True)
+        )
+        newer = put(kinesis, b"four")
+        assert int(newer[0]) > int(after[0]) > int(before[-1])
+        position = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "StartingSequenceNumber": after[0]}
+        assert read(kinesis, child, **position) == [(newer[0], b"four")]
+        # The parent still names its children, so that a reader finds its way.
+        answer = kinesis.subscribe_to_shard(
+            ConsumerARN=consumer, ShardId=parent, StartingPosition={"Type": "TRIM_HORIZON"}
+        )
+        events = [event["SubscribeToShardEvent"] for event in answer["EventStream"] if "SubscribeToShardEvent" in event]
+        assert len(events[-1]["ChildShards"]) == 2
+        assert kinesis.list_tags_for_stream(StreamName="orders")["Tags"] == [{"Key": "team", "Value": "lake"}]
+    # Where nobody asked moto for anything, its tables are kept all the same.
+    with LocalAws(settings=QUICK, data_dir=tmp_path) as aws:
+        dynamodb = aws.client("dynamodb")
+        assert dynamodb.get_item(TableName="leases", Key={"leaseKey": {"S": "a"}})["Item"] == item
+        found = dynamodb.query(
+            TableName="leases",
+            IndexName="by-other",
+            KeyConditionExpression="other = :b",
+            ExpressionAttributeValues={":b": {"S": "b"}},
+        )
+        assert found["Count"] == 1
+
+
+def test_what_is_under_way_is_done_before_it_is_kept(tmp_path: Path) -> None:
+    slow = Settings(stream_creating_seconds=30)
+    with LocalAws(settings=slow, data_dir=tmp_path) as aws:
+        aws.client("kinesis").create_stream(StreamName="orders", ShardCount=2)
+    with LocalAws(settings=slow, data_dir=tmp_path) as aws:
+        summary = aws.client("kinesis").describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]
+        assert (summary["StreamStatus"], summary["OpenShardCount"]) == ("ACTIVE", 2)
+
+
+def test_a_directory_belongs_to_one_at_a_time(tmp_path: Path) -> None:
+    with LocalAws(data_dir=tmp_path), pytest.raises(DataError, match=f"{tmp_path}: another local AWS uses it"):
+        LocalAws(data_dir=tmp_path).start()
+    with LocalAws(data_dir=tmp_path):
+        pass
+
+
+def test_what_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
+    with LocalAws(data_dir=tmp_path):
+        pass
+    with pytest.raises(DataError, match="has streams of account 123456789012, not of 111122223333"):
+        LocalAws(settings=Settings(account_id="111122223333"), data_dir=tmp_path).start()
+    (tmp_path / "tables.msgpack").write_bytes(b"garbage")
+    with pytest.raises(DataError, match=r"tables\.msgpack cannot be read: .*; take another directory"):
+        LocalAws(data_dir=tmp_path).start()
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot be used: "):
+        LocalAws(data_dir=tmp_path / "file").start()
+
+
+def test_what_cannot_be_kept_is_told_at_the_end(tmp_path: Path) -> None:
+    aws = LocalAws(data_dir=tmp_path).start()
+    (tmp_path / ".kinesis.msgpack").mkdir()
+    with pytest.raises(DataError, match="could not be written, so it is as it was before: "):
+        aws.stop()
+    (tmp_path / ".kinesis.msgpack").rmdir()
+    aws.start()
+    until(lambda: aws.client("kinesis").list_streams()["StreamNames"] == [])
+    aws.stop()

@@ -1,0 +1,149 @@
+"""What `kinesis-efo local` is told: settings, streams, manifests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from kinesis_efo.cli.local_options import merged, parse_settings, parse_streams, wanted, write_manifest
+from kinesis_efo.errors import ConfigurationError
+
+ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/prod-orders"
+
+
+def manifest(path: Path, **changes: Any) -> Path:
+    entry = {"streamName": "prod-orders", "streamArn": ARN, "consumerArn": f"{ARN}/consumer/lake:1700000000"}
+    document = {
+        "schemaVersion": 1,
+        "application": "lake",
+        "environment": "prod",
+        "region": "eu-west-1",
+        "leaseTable": {"name": "leases"},
+        "streams": {"orders": entry},
+    }
+    path.write_text(json.dumps(document | changes))
+    return path
+
+
+@pytest.mark.parametrize("text", ["false", "False", "FALSE", "0", "no", "No", "off", "f", "n", " false "])
+def test_what_means_false(text: str) -> None:
+    assert parse_settings([f"read_limit={text}"]) == {"read_limit": False}
+
+
+@pytest.mark.parametrize("text", ["true", "True", "TRUE", "1", "yes", "on", "t", "y"])
+def test_what_means_true(text: str) -> None:
+    assert parse_settings([f"write-limit={text}"]) == {"write_limit": True}
+
+
+def test_the_last_value_of_a_setting_counts() -> None:
+    found = parse_settings(["max_shards=3", "region=eu-west-1", "subscription_seconds=1", "subscription_seconds=2.5"])
+    assert found == {"max_shards": 3, "region": "eu-west-1", "subscription_seconds": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("read_limit=maybe", "setting read_limit must be true or false; got 'maybe'"),
+        ("read_limit=", "setting read_limit must be true or false; got ''"),
+        ("max_shards=1.5", "setting max_shards must be a whole number; got '1.5'"),
+        ("max_shards=many", "setting max_shards must be a whole number; got 'many'"),
+        ("subscription_seconds=soon", "setting subscription_seconds must be a number; got 'soon'"),
+        ("retention_seconds=nan", "setting retention_seconds must be a number; got 'nan'"),
+        ("read_limits=1", "'read_limits=1' is not a setting; write NAME=VALUE with one of: account_id, "),
+        ("read_limit", "'read_limit' is not a setting"),
+    ],
+)
+def test_wrong_settings_are_refused(pair: str, message: str) -> None:
+    with pytest.raises(typer.BadParameter, match=f"^{message.replace('(', '[(]')}"):
+        parse_settings([pair])
+
+
+def test_a_value_out_of_range_is_refused() -> None:
+    with pytest.raises(typer.BadParameter, match="max_shards must be more than 0; got 0"):
+        merged(None, parse_settings(["max_shards=0"]), None)
+
+
+@pytest.mark.parametrize(
+    "text", ["flights:0", "flights:-1", "flights:", "flights:two", ":2", "", "a b", "a:1:2", "a:²"]
+)
+def test_wrong_streams_are_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="--stream must be NAME or NAME:SHARDS"):
+        parse_streams([text])
+
+
+def test_a_stream_is_named_once() -> None:
+    with pytest.raises(typer.BadParameter, match="'a' twice"):
+        parse_streams(["a:1", "a:2"])
+
+
+def test_nothing_asked_for_is_nothing_declared() -> None:
+    assert wanted([], None, None, None) is None
+    assert merged(None, {}, None).region == "us-east-1"
+
+
+def test_options_that_need_streams() -> None:
+    for app, out in (("lake", None), (None, Path("out.json"))):
+        with pytest.raises(typer.BadParameter, match="go with --stream"):
+            wanted([], app, None, out)
+
+
+def test_the_manifest_is_called_after_the_application() -> None:
+    asked = wanted(["flights:2"], "lake", None, None)
+    assert asked is not None
+    assert (asked.manifest, asked.names) == (Path("lake-local.json"), ["flights"])
+
+
+def test_a_manifest_of_another_environment_is_never_overwritten(tmp_path: Path) -> None:
+    out = manifest(tmp_path / "prod.json")
+    before = out.read_text()
+    with pytest.raises(ConfigurationError, match=r"prod\.json is not a manifest that `kinesis-efo local` wrote"):
+        wanted(["flights"], "lake", None, out)
+    assert out.read_text() == before
+    ours = manifest(tmp_path / "ours.json", environment="local")
+    assert wanted(["flights"], "lake", None, ours) is not None
+
+
+def test_region_and_account_are_those_of_the_manifest(tmp_path: Path) -> None:
+    asked = wanted(["orders:3"], None, manifest(tmp_path / "prod.json"), None)
+    assert asked is not None
+    settings = merged(asked, {}, None)
+    assert (settings.region, settings.account_id) == ("eu-west-1", "111122223333")
+    (stream,) = asked.application.streams
+    assert (stream.stream_name, stream.shards, stream.consumer_arn) == (
+        "prod-orders", 3, f"{ARN}/consumer/lake:1700000000",
+    )  # fmt: skip
+    assert asked.application.lease_table == "leases"
+
+
+def test_shards_are_those_of_streams_in_the_manifest(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="has orders, but not clicks"):
+        wanted(["clicks:2"], None, manifest(tmp_path / "prod.json"), None)
+
+
+def test_one_account_has_one_stream_of_a_name(tmp_path: Path) -> None:
+    other = ARN.replace("111122223333", "444455556666")
+    streams = {
+        name: {"streamName": "prod-orders", "streamArn": arn, "consumerArn": f"{arn}/consumer/lake:1"}
+        for name, arn in (("a", ARN), ("b", other))
+    }
+    with pytest.raises(ConfigurationError, match="'a' and 'b' are both called prod-orders"):
+        wanted([], None, manifest(tmp_path / "prod.json", streams=streams), None)
+
+
+def test_a_manifest_that_is_right_stays_and_another_gets_a_new_version(tmp_path: Path) -> None:
+    given = manifest(tmp_path / "prod.json")
+    before = given.read_text()
+    asked = wanted([], None, given, None)
+    assert asked is not None
+    entry = json.loads(before)["streams"]["orders"]
+    assert write_manifest(asked, {"environment": "local", "streams": {"orders": entry}}) == given
+    assert not asked.rewritten(given)
+    changed = {"environment": "local", "streams": {"orders": {**entry, "consumerArn": "another"}}}
+    written = write_manifest(asked, changed)
+    assert (written, json.loads(written.read_text())) == (tmp_path / "prod-local.json", changed)
+    assert asked.rewritten(written)
+    assert given.read_text() == before

@@ -1,0 +1,115 @@
+"""The parts of `kinesis-efo quickstart` that need no Spark."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from kinesis_efo.cli.quickstart import program
+from kinesis_efo.cli.quickstart.command import check
+from kinesis_efo.cli.quickstart.display import Display, View
+from kinesis_efo.cli.quickstart.flights import flights
+from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.operate import machine
+from kinesis_efo.operate.findings import Finding, Status
+
+SPARK = Finding("Spark", Status.PASSED, "PySpark 4.3.0")
+JAVA = Finding("Java", Status.PASSED, "Java 17 (/usr/bin/java)")
+
+
+def java_that_says(directory: Path, version: str) -> dict[str, str]:
+    """The environment of a machine with a Java of that version."""
+    found = directory / "bin" / "java"
+    found.parent.mkdir()
+    found.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    found.chmod(0o755)
+    return {"JAVA_HOME": str(directory)}
+
+
+def test_a_missing_java_is_told_with_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no Java here.*apt-get install openjdk-17-jre-headless"):
+        check(machine.java({"PATH": str(tmp_path)}), SPARK)
+
+
+def test_a_java_that_is_too_old_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"Spark needs Java 17 or 21, but Java 11 \(.*brew install"):
+        check(machine.java(java_that_says(tmp_path, "11.0.22")), SPARK)
+
+
+def test_java_and_spark_that_are_right_pass(tmp_path: Path) -> None:
+    check(machine.java(java_that_says(tmp_path, "21.0.2")), SPARK)
+
+
+def test_a_missing_spark_is_told_with_how_to_get_it() -> None:
+    missing = Finding("Spark", Status.UNKNOWN, "PySpark is not installed here")
+    with pytest.raises(ConfigurationError, match=r"not installed here; pip install 'kinesis-efo\[spark,local\]'"):
+        check(JAVA, missing)
+
+
+def test_the_program_is_written_once_and_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "first.py"
+    assert not program.write(path)
+    assert path.read_text() == program.template()
+    assert not program.write(path)
+    path.write_text(program.template() + "# mine\n")
+    assert program.write(path)
+    assert path.read_text().endswith("# mine\n")
+
+
+def test_the_program_fits_the_flights_and_the_manifest() -> None:
+    text = program.template()
+    compile(text, "first.py", "exec")
+    (flight,) = islice(flights(Random(1)), 1)
+    schema = text.partition('SCHEMA = "')[2].partition('"')[0]
+    assert [column.split()[0] for column in schema.split(", ")] == list(msgspec.to_builtins(flight))
+    assert 'manifest="quickstart-local.json"' in text
+
+
+def test_flights_look_real_and_are_the_same_with_the_same_seed() -> None:
+    def some(seed: int) -> list[dict[str, object]]:
+        now = datetime(2026, 11, 23, 12, 34, 56, tzinfo=UTC)
+        return [json.loads(msgspec.json.encode(each)) for each in islice(flights(Random(seed), lambda: now), 1000)]
+
+    found = some(1)
+    assert found == some(1) != some(2)
+    assert all(str(each["scheduled"]).endswith(":00Z") for each in found)
+    late = [each for each in found if int(str(each["delay"])) >= 15]
+    assert 100 < len(late) < 400
+    assert 50 < len({each["aircraft"] for each in found}) < 200
+
+
+def test_without_a_terminal_there_is_a_line_every_two_seconds() -> None:
+    time = 0.0
+    file = io.StringIO()
+    display = Display(Console(file=file, width=200), "first.py", lambda: time)
+    with display:
+        display.show(View(10))
+        for _ in range(10):
+            time += 0.5
+            display.show(View(1234, 1200, 300, 1500, 7, ["|a|", "|b|"]))
+    lines = file.getvalue().splitlines()
+    assert lines[0] == "records in 10, rows read 0, rows out 0, Spark starts"
+    assert lines[1:] == ["records in 1,234, rows read 1,200, rows out 300, 1,500 ms behind", "|b|"] * 2
+
+
+def test_a_terminal_shows_the_latest_state_only() -> None:
+    time = 0.0
+    console = Console(file=io.StringIO(), width=80, height=30, force_terminal=True, record=True)
+    display = Display(console, "first.py", lambda: time)
+    with display:
+        display.show(View())
+        time = 2.0
+        display.show(View(500, 480, 100, 350, 3, ["|[bold]|"]))
+    shown = console.export_text()
+    assert ["rows", "out", "100", "50.0/s"] in [line.split() for line in shown.splitlines()]
+    assert "micro-batch 3, 350 ms behind" in shown
+    # What the program prints is no markup.
+    assert "|[bold]|" in shown

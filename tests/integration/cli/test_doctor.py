@@ -196,7 +196,7 @@ def test_an_endpoint_that_refuses(run: Run, world: Callable[..., World], remote:
     first = found.data["findings"][0] if remote else _obstacle(found)
     assert (first["subject"], url in first["detail"]) == ("HTTP path", True)
     assert "check region, DNS, proxy and firewall" in first["fix"]
-    assert len(found.data["findings"]) == (3 if remote else 4)
+    assert len(found.data["findings"]) == (4 if remote else 5)
 
 
 @pytest.mark.usefixtures("quickly")

@@ -1,7 +1,7 @@
 """The command group: lists the commands, imports each when it is called, and prints errors.
 
 A command's module holds a function with the command's name, or a Typer app for a group of commands. Importing it late keeps
-help and completion fast, and only the command that uses an extra needs it.
+help and completion fast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typer.core import TyperCommand, TyperGroup
 from kinesis_efo import __version__
 from kinesis_efo.cli.failing import fail, wants_json
 from kinesis_efo.cli.help_texts import readable
-from kinesis_efo.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +28,10 @@ class Entry:
     Attributes:
         module: The module that holds it.
         summary: Its line in the list of commands.
-        extra: The extra of this distribution that it needs, if any.
     """
 
     module: str
     summary: str
-    extra: str | None = None
 
 
 COMMANDS: Final = {
@@ -42,11 +39,13 @@ COMMANDS: Final = {
     "emr": Entry("kinesis_efo.cli.commands.emr", "Pack jobs, run them on EMR, stop them."),
     "lag": Entry("kinesis_efo.cli.commands.lag", "Show how far applications are behind, shard by shard."),
     "leases": Entry("kinesis_efo.cli.commands.leases", "See an application's leases, and change them by hand."),
-    "local": Entry("kinesis_efo.cli.local", "Serve Kinesis with Enhanced Fan-Out on this machine.", extra="local"),
-    "manifest": Entry("kinesis_efo.cli.manifest", "Write an application's manifest, show it, or check it against AWS."),
+    "local": Entry("kinesis_efo.cli.commands.local", "Serve Kinesis with Enhanced Fan-Out on this machine."),
+    "manifest": Entry(
+        "kinesis_efo.cli.commands.manifest", "Write an application's manifest, show it, or check it against AWS."
+    ),
     "put": Entry("kinesis_efo.cli.commands.put", "Write lines or files into a stream."),
     "quickstart": Entry(
-        "kinesis_efo.cli.quickstart", "Read a stream with Spark on this machine, in a minute.", extra="spark,local"
+        "kinesis_efo.cli.commands.quickstart", "Read a stream with Spark on this machine, in a minute."
     ),
     "shards": Entry("kinesis_efo.cli.commands.shards", "Show the shards of an application's streams as a tree."),
     "tail": Entry("kinesis_efo.cli.commands.tail", "Print the records of a stream."),
@@ -97,20 +96,8 @@ class LazyGroup(TyperGroup):
 
 
 def load(name: str, entry: Entry) -> Any:
-    """Import a command.
-
-    Raises:
-        ConfigurationError: A package that it needs is not installed; the message names the extra that installs it.
-    """
-    try:
-        found = getattr(importlib.import_module(entry.module), name.replace("-", "_"))
-    except ModuleNotFoundError as error:
-        # A module of our own that is missing is a defect, not something to install.
-        if entry.extra is None or (error.name or "").split(".")[0] == "kinesis_efo":
-            raise
-        raise ConfigurationError(
-            f"kinesis-efo {name} needs the package {error.name!r}: pip install 'kinesis-efo[{entry.extra}]'"
-        ) from error
+    """Import a command."""
+    found = getattr(importlib.import_module(entry.module), name.replace("-", "_"))
     if isinstance(found, typer.Typer):
         group = typer.main.get_group(found)
         group.name = name

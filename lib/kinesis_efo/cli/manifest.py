@@ -13,7 +13,6 @@ from rich.text import Text
 
 from kinesis_efo.cli import arguments, output
 from kinesis_efo.cli.findings import report
-from kinesis_efo.cli.manifest_init import init
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.manifest_schema import SCHEMA
 from kinesis_efo.operate.access import Access
@@ -21,30 +20,15 @@ from kinesis_efo.operate.checkup import consumer, stream
 from kinesis_efo.operate.lease_checkup import lease_table
 from kinesis_efo.options import AwsSettings
 
-manifest = typer.Typer(no_args_is_help=True, help="Write an application's manifest, show it, or check it against AWS.")
-manifest.command()(init)
 
-
-@manifest.command()
-@arguments.with_aws
-def show(
-    aws: AwsSettings,
-    manifest: arguments.ManifestOption,
-    as_json: output.JsonFlag = False,
-) -> None:
-    """Validate a manifest, and show what it says."""
+def show(*, aws: AwsSettings, manifest: str, as_json: bool) -> None:
+    """Carry out the command, with its options as `commands.manifest` declares them."""
     found = arguments.load(manifest, aws)
     output.answer(as_json, {**found.document(found.lease_table), "source": found.source}, lambda: _view(found))
 
 
-@manifest.command()
-@arguments.with_aws
-def check(
-    aws: AwsSettings,
-    manifest: arguments.ManifestOption,
-    as_json: output.JsonFlag = False,
-) -> None:
-    """Check that AWS has every stream, consumer and table that a manifest names. Exit code 1 if a check failed."""
+def check(*, aws: AwsSettings, manifest: str, as_json: bool) -> None:
+    """Carry out the command, with its options as `commands.manifest` declares them."""
     found = arguments.load(manifest, aws)
 
     async def examine() -> list[Any]:
@@ -55,9 +39,8 @@ def check(
     report(as_json, asyncio.run(examine()))
 
 
-@manifest.command()
 def schema() -> None:
-    """Print the JSON Schema of manifests, for editors and validators."""
+    """Carry out the command."""
     typer.echo(json.dumps(SCHEMA, indent=2))
 
 

@@ -6,48 +6,30 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from kinesis_efo.aws import SyncClients
-from kinesis_efo.cli import arguments, output
+from kinesis_efo.cli import output
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.manifest_search import Found, Search, Wanted, search
 from kinesis_efo.options import AwsSettings
 
-STDOUT = "-"
 
-
-@arguments.with_aws
 def init(
+    *,
     aws: AwsSettings,
-    app: Annotated[str, typer.Option("--app", metavar="NAME", help="The application.")],
-    stream: Annotated[
-        list[str],
-        typer.Option(
-            "--stream",
-            "-s",
-            metavar="NAME[=STREAM]",
-            help="A stream: the name that options use for it, and its name in Kinesis, its ARN or that of its consumer. Repeat it.",
-        ),
-    ],
-    table: Annotated[str, typer.Option("--table", metavar="NAME", help="The lease table.")],
-    consumer: Annotated[
-        str | None,
-        typer.Option("--consumer", metavar="NAME", help="The consumer on each stream; needed where there are several."),
-    ] = None,
-    environment: Annotated[
-        str, typer.Option("--environment", metavar="NAME", help="The environment, for metrics and messages.")
-    ] = "default",
-    out: Annotated[
-        str, typer.Option("--out", "-o", metavar="FILE", help="Where to write it; - is standard output.")
-    ] = STDOUT,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    app: str,
+    stream: list[str],
+    table: str,
+    consumer: str | None,
+    environment: str,
+    out: str | None,
+    force: bool,
 ) -> None:
-    """Write a manifest from what exists in an account. Creates and registers nothing."""
-    file = None if out == STDOUT else _file(out)
+    """Carry out the command, with its options as `commands.manifest` declares them; without `out`, print to standard output."""
+    file = None if out is None else _file(out)
     if file is not None and file.exists() and not force:
         raise _kept(file)
     streams = [Wanted.parse(each) for each in stream]

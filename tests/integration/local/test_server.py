@@ -337,7 +337,7 @@ def test_it_listens_on_loopback_only(run: Run) -> None:
 
 
 def cli(*args: str) -> subprocess.Popen[str]:
-    code = "import typer; from kinesis_efo.cli.local import local; typer.run(local)"
+    code = "import typer; from kinesis_efo.cli.commands.local import local; local()"
     return subprocess.Popen(
         [sys.executable, "-c", code, *args],
         stdout=subprocess.PIPE,

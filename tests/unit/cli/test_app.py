@@ -78,7 +78,7 @@ def test_with_json_an_error_is_json_on_stderr(
     assert error["message"]
 
 
-@pytest.mark.parametrize("name", sorted(set(cli.COMMANDS) - {"local"}))
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_help_names_values_and_no_types(capsys: pytest.CaptureFixture[str], name: str) -> None:
     command = cli.load(name, cli.COMMANDS[name])
     for words in [[name], *([name, each] for each in getattr(command, "commands", {}))]:
@@ -114,8 +114,7 @@ def test_help_imports_nothing_that_it_does_not_need() -> None:
     script = (
         "import sys\n"
         "from kinesis_efo.cli.app import COMMANDS, load, main\n"
-        # Their options are still beside their work.
-        "for name in sorted(set(COMMANDS) - {'local', 'manifest'}):\n"
+        "for name in sorted(COMMANDS):\n"
         "    below = getattr(load(name, COMMANDS[name]), 'commands', {})\n"
         "    for words in [[name], *([name, each] for each in below)]:\n"
         "        try:\n            main([*words, '--help'])\n"
@@ -167,9 +166,9 @@ def _complete(words: str) -> list[str]:
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a command called `probe`, which needs the extra `local`."""
+    """The file of a command called `probe`."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(cli.COMMANDS, "probe", cli.Entry("probe_command", "Probes.", extra="local"))
+    monkeypatch.setitem(cli.COMMANDS, "probe", cli.Entry("probe_command", "Probes."))
     monkeypatch.delitem(sys.modules, "probe_command", raising=False)
     return tmp_path / "probe_command.py"
 
@@ -191,14 +190,20 @@ def test_a_typer_app_is_a_group(command: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_missing_package_names_the_extra(command: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command.write_text("import no_such_package\n")
+    command.write_text(
+        "from kinesis_efo.cli.extras import needed_by\n"
+        "def probe() -> None:\n    with needed_by('probe', 'local'):\n        import no_such_package\n"
+    )
     code, _, err = _run(capsys, "probe")
     assert code == 1
-    assert "needs the package 'no_such_package': pip install 'kinesis-efo[local]'" in err
+    assert "kinesis-efo probe needs the package 'no_such_package': pip install 'kinesis-efo[local]'" in err
 
 
 def test_a_missing_module_of_ours_is_a_defect(command: Path) -> None:
-    command.write_text("import kinesis_efo.no_such_module\n")
+    command.write_text(
+        "from kinesis_efo.cli.extras import needed_by\n"
+        "def probe() -> None:\n    with needed_by('probe', 'local'):\n        import kinesis_efo.no_such_module\n"
+    )
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         cli.main(["probe"])
 

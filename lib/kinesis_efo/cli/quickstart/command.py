@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 from rich.console import Console
@@ -37,15 +37,8 @@ _ROWS: Final = 12
 _ERRORS: Final = 25
 
 
-def quickstart(
-    rate: Annotated[int, typer.Option(min=1, max=1000, help="Flights that are put each second.")] = 25,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the local AWS; 0 picks a free one.")] = 0,
-) -> None:
-    """Read a stream of flights with Spark, on this machine alone: needs Java, and no AWS account.
-
-    Starts the local AWS, declares a stream, puts flights into it, writes first.py into this folder, unless you have changed it,
-    and runs it. Ctrl-C ends everything.
-    """
+def quickstart(*, rate: int, port: int) -> None:
+    """Carry out the command, with its options as `commands.quickstart` declares them."""
     check(machine.java(), machine.spark())
     asked = wanted([f"{STREAM}:2"], APPLICATION, None, None)
     assert asked is not None

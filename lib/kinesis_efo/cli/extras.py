@@ -1,0 +1,30 @@
+"""Says which extra of this distribution brings a package that is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kinesis_efo.errors import ConfigurationError
+
+
+@contextmanager
+def needed_by(command: str, extra: str) -> Iterator[None]:
+    """Import in the body what a command needs.
+
+    Args:
+        command: The command's name.
+        extra: The extra that brings it.
+
+    Raises:
+        ConfigurationError: A package is not installed; the message names the extra that installs it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        # A module of our own that is missing is a defect, not something to install.
+        if (error.name or "").split(".")[0] == "kinesis_efo":
+            raise
+        raise ConfigurationError(
+            f"kinesis-efo {command} needs the package {error.name!r}: pip install 'kinesis-efo[{extra}]'"
+        ) from error

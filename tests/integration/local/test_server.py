@@ -337,7 +337,7 @@ def test_it_listens_on_loopback_only(run: Run) -> None:
 
 
 def cli(*args: str) -> subprocess.Popen[str]:
-    code = "import typer; from kinesis_efo.cli.commands.local import local; local()"
+    code = "import sys; from kinesis_efo.cli import main; main(['local', *sys.argv[1:]])"
     return subprocess.Popen(
         [sys.executable, "-c", code, *args],
         stdout=subprocess.PIPE,

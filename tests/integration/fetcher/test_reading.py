@@ -307,7 +307,7 @@ def test_a_consumer_deleted_while_reading_fails_the_next_poll(world: MakeWorld) 
             r.poll(timeout=20.0)
     message = str(caught.value)
     assert f"consumer {arn} does not exist (any more); its ARN came from {w.manifest}" in message
-    assert "deploy (`cdktf deploy`)" in message
+    assert "`cdktf deploy` writes into the manifest" in message
 
 
 def test_a_stream_deleted_while_reading(world: MakeWorld) -> None:

@@ -38,8 +38,8 @@ class Fault:
     file: str = ""
 
     def __str__(self) -> str:
-        where = ": ".join(part for part in (self.file, self.path) if part)
-        return f"{where}: {self.rule}" + ("" if self.value is None else f"; got {_short(self.value)}")
+        parts = [part for part in (self.file, self.path, self.rule) if part]
+        return ": ".join(parts) + ("" if self.value is None else f"; got {_short(self.value)}")
 
 
 def _short(value: object) -> str:

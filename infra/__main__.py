@@ -51,7 +51,7 @@ def _new(options: argparse.Namespace) -> None:
     logger.info("wrote %s: give it your account, region and state bucket, and your streams", shown(path))
     if load_environment(path).protected:
         logger.info(
-            "%s is protected: then list what it declares with `python -m infra accept %s`", *[options.environment] * 2
+            "%s is protected: then list what it declares with `make accept ENV=%s`", *[options.environment] * 2
         )
 
 

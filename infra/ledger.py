@@ -17,7 +17,7 @@ from infra.settings import Environment, OwnStream
 _HEADER = """\
 # Everything in this environment that has an identity: its Terraform address, and what AWS knows it by.
 # A line that disappears is something that Terraform destroys; where retention_hours falls, older records are lost.
-# Written by: python -m infra accept {environment}
+# Written by: make accept ENV={environment}
 """
 _RETENTION = ".retention_hours"
 
@@ -37,7 +37,7 @@ def check(directory: Path, environment: Environment) -> None:
         return
     path = ledger_path(directory, environment)
     name = environment.environment
-    accept = f"python -m infra accept {name}"
+    accept = f"make accept ENV={name}"
     if not path.exists():
         raise LedgerError(f"{path}: missing; {name} is protected and needs it: run `{accept}`, and commit it")
     listed = dict(

@@ -66,7 +66,7 @@ def test_a_name_that_no_environment_can_have_is_refused(caplog: pytest.LogCaptur
 def test_a_new_protected_environment_is_told_to_have_a_ledger(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     assert infra("new", "prod") == 0
-    assert "`python -m infra accept prod`" in caplog.text
+    assert "`make accept ENV=prod`" in caplog.text
     assert infra("accept", "prod") == 0
     assert infra() == 0
 

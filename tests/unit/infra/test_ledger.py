@@ -35,7 +35,7 @@ def test_an_unprotected_environment_needs_no_ledger(load: Load, tmp_path: Path) 
 
 
 def test_a_protected_environment_needs_a_ledger(load: Load, tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match=r"missing; test is protected.*run `python -m infra accept test`"):
+    with pytest.raises(LedgerError, match=r"missing; test is protected.*run `make accept ENV=test`"):
         ledger.check(tmp_path, load(protect=True))
 
 
@@ -77,7 +77,7 @@ def test_retention_that_falls_is_an_error_and_one_that_grows_is_listed(load: Loa
     assert "aws_kinesis_stream.orders.retention_hours falls from 168 to 24: records that are older are lost" in str(
         caught.value
     )
-    assert "run `python -m infra accept test`" in str(caught.value)
+    assert "run `make accept ENV=test`" in str(caught.value)
     assert "is new" not in str(caught.value)
     ledger.accept(tmp_path, load(protect=True, streams=day))
     ledger.check(tmp_path, load(protect=True, streams=day))

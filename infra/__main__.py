@@ -50,9 +50,7 @@ def _new(options: argparse.Namespace) -> None:
     path = write_first(options.directory, options.environment)
     logger.info("wrote %s: give it your account, region and state bucket, and your streams", shown(path))
     if load_environment(path).protected:
-        logger.info(
-            "%s is protected: then list what it declares with `make accept ENV=%s`", *[options.environment] * 2
-        )
+        logger.info("%s is protected: then list what it declares with `make accept ENV=%s`", *[options.environment] * 2)
 
 
 def _synth(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from infra.errors import InfraError
-from infra.load import DIRECTORY, load_environments
+from infra.load import DIRECTORY, load_environment, load_environments, shown
 
 logger = logging.getLogger(__name__)
 BOOTSTRAP = Path("cdktf.bootstrap")
@@ -23,6 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     try:
         match options.command:
+            case "new":
+                _new(options)
             case "accept":
                 from infra import ledger
 
@@ -42,12 +44,25 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _new(options: argparse.Namespace) -> None:
+    from infra.first import write_first
+
+    path = write_first(options.directory, options.environment)
+    logger.info("wrote %s: give it your account, region and state bucket, and your streams", shown(path))
+    if load_environment(path).protected:
+        logger.info("%s is protected: then list what it declares with `make accept ENV=%s`", *[options.environment] * 2)
+
+
 def _synth(options: argparse.Namespace) -> None:
     from infra.app import synthesize, synthesize_bootstrap
 
     environments = load_environments(options.directory, getattr(options, "environments", ()))
     if getattr(options, "bootstrap", False):
+        environments = [each for each in environments if each.pipeline]
         written = synthesize_bootstrap(environments, BOOTSTRAP)
+        if not environments:
+            logger.info("no environment has a pipeline, which would need a bootstrap stack")
+            return
     else:
         written = synthesize(environments, options.directory)
     logger.info("synthesized %s into %s", ", ".join(e.environment for e in environments), written)
@@ -68,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m infra", description=__doc__)
     parser.add_argument("--directory", type=Path, default=DIRECTORY, help="environment files (default: %(default)s)")
     commands = parser.add_subparsers(dest="command")
+    new = commands.add_parser("new", help="write the first file of an environment, to be changed; overwrites nothing")
+    new.add_argument("environment")
     synth = commands.add_parser("synth", help="write Terraform JSON (the default)")
     synth.add_argument("environments", nargs="*", help="default: all")
     synth.add_argument(

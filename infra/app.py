@@ -35,11 +35,12 @@ def synthesize(
     if local_endpoint is None:
         for environment in chosen:
             ledger.check(directory, environment)
-    app = App(outdir=str(outdir or os.environ.get("CDKTF_OUTDIR", "cdktf.out")))
+    written = outdir or Path(os.environ.get("CDKTF_OUTDIR", "cdktf.out"))
+    app = _app(written)
     for environment in chosen:
         StreamingStack(app, environment, local_endpoint)
     app.synth()
-    return Path(app.outdir)
+    return written
 
 
 def synthesize_bootstrap(environments: Iterable[Environment], outdir: Path) -> Path:
@@ -47,9 +48,14 @@ def synthesize_bootstrap(environments: Iterable[Environment], outdir: Path) -> P
 
     It is not the directory of the other stacks, because only an administrator may deploy these.
     """
-    app = App(outdir=str(outdir))
+    app = _app(outdir)
     for environment in environments:
         if environment.pipeline is not None:
             BootstrapStack(app, environment)
     app.synth()
-    return Path(app.outdir)
+    return outdir
+
+
+def _app(outdir: Path) -> App:
+    # Node writes the files; a relative path would be below its directory, which may be another.
+    return App(outdir=str(outdir.absolute()))

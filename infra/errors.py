@@ -4,6 +4,7 @@
 InfraError
 ├── SettingsError   environment files are wrong; carries every fault found
 ├── LedgerError     a protected environment would lose or replace a resource that has an identity
+├── MissingError    something that synthesis needs is not installed
 ├── UpError         an environment cannot be declared in local AWS
 └── PipelineError   a step of the pipeline failed, or refuses to go on
     ├── StalePlanError  a plan does not match the state, the configuration or the review: plan again
@@ -38,8 +39,8 @@ class Fault:
     file: str = ""
 
     def __str__(self) -> str:
-        where = ": ".join(part for part in (self.file, self.path) if part)
-        return f"{where}: {self.rule}" + ("" if self.value is None else f"; got {_short(self.value)}")
+        parts = [part for part in (self.file, self.path, self.rule) if part]
+        return ": ".join(parts) + ("" if self.value is None else f"; got {_short(self.value)}")
 
 
 def _short(value: object) -> str:
@@ -64,6 +65,10 @@ class SettingsError(InfraError):
 
 class LedgerError(InfraError):
     """A resource of a protected environment would be destroyed, or replaced under another ARN."""
+
+
+class MissingError(InfraError, ImportError):
+    """Something that synthesis needs is not installed; the message says what to run."""
 
 
 class UpError(InfraError):

@@ -1,21 +1,25 @@
-"""The ledger of a protected environment: a committed list of all its resources that have an identity.
+"""The ledger of a protected environment: a committed list of all its resources that have an identity, and of retention.
 
 Terraform's `prevent_destroy` goes away together with the resource that carries it, so a renamed or removed entry
-would be destroyed without a warning. The ledger, `<environment>.declared` beside the file, makes that an error.
+would be destroyed without a warning; and nothing keeps a stream's retention from falling, which loses records. The
+ledger, `<environment>.declared` beside the file, makes that an error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from infra import names
 from infra.errors import LedgerError
-from infra.settings import Environment
+from infra.settings import Environment, OwnStream
 
 _HEADER = """\
 # Everything in this environment that has an identity: its Terraform address, and what AWS knows it by.
-# A line that disappears is a stream, consumer, table or key that Terraform destroys. Written by: python -m infra accept {environment}
+# A line that disappears is something that Terraform destroys; where retention_hours falls, older records are lost.
+# Written by: make accept ENV={environment}
 """
+_RETENTION = ".retention_hours"
 
 
 def ledger_path(directory: Path, environment: Environment) -> Path:
@@ -27,29 +31,19 @@ def check(directory: Path, environment: Environment) -> None:
     """Check that a protected environment declares exactly what its ledger lists. Other environments have no ledger.
 
     Raises:
-        LedgerError: A listed resource is not declared any more, or a declared one is not listed.
+        LedgerError: A listed resource is not declared any more, a declared one is not listed, or retention is another.
     """
     if not environment.protected:
         return
     path = ledger_path(directory, environment)
     name = environment.environment
-    accept = f"python -m infra accept {name}"
+    accept = f"make accept ENV={name}"
     if not path.exists():
         raise LedgerError(f"{path}: missing; {name} is protected and needs it: run `{accept}`, and commit it")
-    listed = {
+    listed = dict(
         _split(line) for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")
-    }
-    declared = list(names.identities(environment))
-    now = {(each.address, each.name) for each in declared}
-    moved = {(each.before, each.name) for each in declared}
-    lost = sorted(listed - now - moved)
-    new = sorted(now - listed)
-    problems = [
-        f"{address} ({what}) is not declared any more: Terraform would destroy it, and one of the same name would get "
-        "a new ARN. Renamed? Keep its name with `name:` and say `moved_from:`"
-        for address, what in lost
-    ]
-    problems += [f"{address} ({what}) is new, or not what it was" for address, what in new]
+    )
+    problems = [*_identities(listed, environment), *_retention(listed, environment)]
     if problems:
         listing = "\n".join(f"  {problem}" for problem in problems)
         raise LedgerError(
@@ -57,10 +51,48 @@ def check(directory: Path, environment: Environment) -> None:
         )
 
 
+def _identities(listed: Mapping[str, str], environment: Environment) -> Iterator[str]:
+    """What is not declared any more, and what is new."""
+    declared = list(names.identities(environment))
+    before = {address: what for address, what in listed.items() if not address.endswith(_RETENTION)}.items()
+    now = {(each.address, each.name) for each in declared}
+    moved = {(each.before, each.name) for each in declared}
+    for address, what in sorted(before - now - moved):
+        empty = "Empty it first: no bucket that holds objects is destroyed. " if "s3_bucket" in address else ""
+        yield (
+            f"{address} ({what}) is not declared any more: Terraform would destroy it, and one of the same name would "
+            f"get a new ARN. {empty}Renamed? Keep its name with `name:` and say `moved_from:`"
+        )
+    for address, what in sorted(now - before):
+        yield f"{address} ({what}) is new, or not what it was"
+
+
+def _retention(listed: Mapping[str, str], environment: Environment) -> Iterator[str]:
+    """Streams whose retention is another. A longer one is listed as well, or nobody would notice when it falls again."""
+    for each in _kept(environment):
+        before = listed.get(each.address) or listed.get(each.before) or ""
+        if before.isdigit() and int(before) > int(each.name):
+            yield (
+                f"{each.address} falls from {before} to {each.name}: records that are older are lost, also those that "
+                "no job has read yet"
+            )
+        elif before != each.name:
+            yield f"{each.address} ({each.name}) is new, or not what it was"
+
+
+def _kept(environment: Environment) -> Iterator[names.Identity]:
+    """The hours that each declared stream keeps records, as lines of the ledger."""
+    for key, stream in environment.streams.items():
+        if isinstance(stream, OwnStream):
+            at = names.place(key, stream)
+            address, before = (f"aws_kinesis_stream.{each}{_RETENTION}" for each in (at.now, at.before))
+            yield names.Identity(address, str(stream.retention_hours), before)
+
+
 def accept(directory: Path, environment: Environment) -> Path:
     """Write the ledger of what an environment declares now, and return its path."""
     path = ledger_path(directory, environment)
-    lines = sorted(f"{each.address} {each.name}" for each in names.identities(environment))
+    lines = sorted(f"{each.address} {each.name}" for each in (*names.identities(environment), *_kept(environment)))
     path.write_text(_HEADER.format(environment=environment.environment) + "\n".join(lines) + "\n", encoding="utf-8")
     return path
 

@@ -11,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from infra import rules
+from infra.between import between_environments
 from infra.errors import Fault, SettingsError
 from infra.settings import Application, Environment, Head, Job, Settings, stream_model
 
@@ -33,22 +34,25 @@ def load_environments(directory: Path = DIRECTORY, only: Iterable[str] = ()) -> 
     Raises:
         SettingsError: A file has faults, or a named environment does not exist.
     """
+    only, there = list(only), shown(directory)
     files = {path.stem: path for path in sorted(directory.glob("*.yaml"))}
-    wanted = list(only) or list(files)
+    wanted = only or list(files)
     faults = [
-        Fault("", name, f"there is no such environment; {directory} has {', '.join(files) or 'none'}")
+        Fault("", name, f"there is no such environment; {there} has {', '.join(files)}")
         for name in wanted
-        if name not in files
+        if files and name not in files
     ]
     if not files:
-        faults.append(Fault("", str(directory), "must hold at least one <environment>.yaml"))
+        first = next(iter(only), "dev")
+        rule = f"holds no environment file; write a first one with `make new ENV={first}`, and change it"
+        faults.append(Fault("", None, rule, there))
     environments: dict[str, Environment] = {}
     for name, path in files.items():
         try:
             environments[name] = load_environment(path)
         except SettingsError as error:
             faults += error.faults
-    faults += rules.between_environments(environments)
+    faults += between_environments(environments)
     if faults:
         raise SettingsError(faults)
     for name in wanted:
@@ -63,12 +67,12 @@ def load_environment(path: Path) -> Environment:
     Raises:
         SettingsError: The file cannot be read, or has faults; the error carries all that can be seen.
     """
-    shown = _shown(path)
+    place = shown(path)
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: bad UTF-8, impossible dates
         raise SettingsError(
-            [Fault("", None, f"cannot be read as YAML: {' '.join(str(error).split())}", shown)]
+            [Fault("", None, f"cannot be read as YAML: {' '.join(str(error).split())}", place)]
         ) from None
     draft = _parse(document)
     if draft.head is not None and draft.head.environment != path.stem:
@@ -76,11 +80,12 @@ def load_environment(path: Path) -> Environment:
         draft.faults.append(Fault("environment", draft.head.environment, rule))
     draft.faults += rules.within_environment(draft)
     if draft.faults or draft.head is None:
-        raise SettingsError([Fault(fault.path, fault.value, fault.rule, shown) for fault in draft.faults])
+        raise SettingsError([Fault(fault.path, fault.value, fault.rule, place) for fault in draft.faults])
     return draft.environment()
 
 
-def _shown(path: Path) -> str:
+def shown(path: Path) -> str:
+    """A path for messages: short where it is below the current directory."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 

@@ -280,3 +280,7 @@ def identities(environment: Environment) -> Iterator[Identity]:
     for key, application in environment.applications.items():
         if not isinstance(application.access, OtherAccount):
             yield identity("aws_dynamodb_table", place(key, application), lease_table_name(environment, key))
+    if environment.emr is not None:
+        yield identity("aws_s3_bucket", ARTIFACTS, artifacts_bucket(environment))
+        if environment.emr.serverless is not None:
+            yield identity("aws_emrserverless_application", JOBS, stack_name(environment))

@@ -23,6 +23,7 @@ TopicArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-
 PolicyArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::(aws|\d{12}):policy/[\w+=,.@/-]+$")]
 PrincipalArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(root|role/[\w+=,.@/-]+)$")]
 OidcArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:oidc-provider/[\w./-]+$")]
+EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
 AccountId = Annotated[str, StringConstraints(pattern=r"^\d{12}$")]
 Region = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")]
 
@@ -298,7 +299,7 @@ class Pipeline(Settings):
 
     repository: Annotated[str, StringConstraints(pattern=rf"^({_OWNER}@\d+/{_NAME}@\d+|{_OWNER}/{_NAME})$")]
     branch: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_./-]{1,200}$")] = "main"
-    after: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")] | None = None
+    after: EnvironmentName | None = None
     oidc_provider_arn: OidcArn | None = None
     adopt_state_bucket: bool = False
     extra_policies: list[PolicyArn] = []
@@ -323,7 +324,7 @@ class Head(Settings):
         emr: See `Emr`; without it, nothing about jobs is declared.
     """
 
-    environment: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
+    environment: EnvironmentName
     region: Region
     account_id: AccountId
     state_bucket: BucketName

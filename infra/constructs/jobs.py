@@ -14,7 +14,7 @@ from infra.cdk import (
     SsmParameter,
 )
 from infra.constructs.access import ReaderAccess
-from infra.constructs.base import put
+from infra.constructs.base import keep, put
 from infra.constructs.bucket import PrivateBucket
 from infra.constructs.network import WorkersGroup
 from infra.settings import EmrServerless, Environment, ServerlessApplication
@@ -124,5 +124,6 @@ class Jobs(Construct):
                 enabled=True, idle_timeout_minutes=15
             ),
             network_configuration=network,
+            lifecycle=keep(self._environment),
         )
         return put(application, names.JOBS)

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import boto3
 
@@ -23,6 +24,7 @@ from infra.pipeline.drift import look_for_drift
 from infra.pipeline.github import Gh, fetch_plan, fetch_plans, put_comment, put_findings, put_issue
 from infra.pipeline.jobs import Commands, SystemTime, keep_running
 from infra.pipeline.order import deployment_order, job_parameters
+from infra.pipeline.pausing import Pause
 from infra.pipeline.plans import Planner
 from infra.pipeline.record import Records
 from infra.pipeline.report import Planned, comment
@@ -145,7 +147,12 @@ def _write(path: Path, text: str | None) -> None:
 def _one(options: argparse.Namespace) -> tuple[Environment, Planner]:
     (environment,) = load_environments(options.directory, [options.environment])
     region = environment.state_region or environment.region
-    return environment, Planner(options.synthesized, Records(boto3.client("s3", region_name=region)))
+    records = Records(boto3.client("s3", region_name=region))
+    return environment, Planner(options.synthesized, records, prepare=Pause(_emr_serverless, Commands(), SystemTime()))
+
+
+def _emr_serverless(region: str) -> Any:
+    return boto3.client("emr-serverless", region_name=region)
 
 
 def _commit(options: argparse.Namespace) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ class Meta:
         terraform: Version of Terraform; only the same version can apply the plan.
         any_changes: Whether applying it changes anything, outputs included.
         changes: How many resources it touches.
+        notes: What reviewers must know, because it loses records or stops jobs.
     """
 
     environment: str
@@ -80,6 +81,7 @@ class Meta:
     terraform: str
     any_changes: bool
     changes: Changes
+    notes: Sequence[str] = ()
 
     @property
     def state(self) -> StateVersion:
@@ -124,6 +126,7 @@ def read_meta(bundle: Path) -> Meta:
         )
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        return Meta(**{**document, "changes": Changes(**document["changes"])})
+        parts = {"changes": Changes(**document["changes"]), "notes": tuple(document.get("notes", ()))}
+        return Meta(**{**document, **parts})
     except (ValueError, TypeError, KeyError) as error:
         raise PipelineError(f"{path} was not written by `python -m infra.pipeline plan`: {error}; plan again") from None

@@ -40,7 +40,7 @@ def look_for_drift(
             f"{stack} of commit {commit} is not deployed, so that nothing can be said about drift: deploy it, or "
             "find out why that failed"
         )
-    meta = planner.plan(environment, commit, out)
+    meta = planner.plan(environment, commit, out, to_apply=False)
     if not meta.any_changes:
         logger.info("%s: no drift", stack)
         return None

@@ -29,6 +29,7 @@ from infra.pipeline.bundle import (
     read_meta,
     write_meta,
 )
+from infra.pipeline.limits import Plan, notes, refusals
 from infra.pipeline.record import Records
 from infra.pipeline.terraform import LOCK_FILE, Terraform
 from infra.settings import Environment
@@ -55,6 +56,7 @@ class Planner:
         synthesized: Directory to which `python -m infra` wrote the stacks.
         records: Records of what is deployed.
         gate: Scans a plan.
+        prepare: Called with a plan before it is applied.
         terraform: Makes a `Terraform` for a directory.
         providers: A lock file of Terraform, which need not exist.
     """
@@ -62,6 +64,7 @@ class Planner:
     synthesized: Path
     records: Records
     gate: Gate = checkov
+    prepare: Callable[[Environment, Plan], None] = lambda *_: None
     terraform: Callable[[Path], Terraform] = Terraform
     providers: Path = PROVIDERS
 
@@ -69,16 +72,17 @@ class Planner:
         """Whether the synthesized configuration is the one that was applied last."""
         return self.records.load(environment).stack == self._digest(environment)
 
-    def plan(self, environment: Environment, commit: str, out: Path) -> Meta:
+    def plan(self, environment: Environment, commit: str, out: Path, *, to_apply: bool = True) -> Meta:
         """Plan a stack and write the bundle `<out>/<stack>`.
 
         Args:
             environment: The environment of the stack.
             commit: The commit that the plan belongs to.
             out: Directory for bundles.
+            to_apply: Whether somebody may apply it; else what AWS would refuse does not matter.
 
         Raises:
-            PipelineError: Terraform fails, or checkov finds something in the plan.
+            PipelineError: Terraform fails, AWS would refuse something, or checkov finds something in the plan.
         """
         bundle = out / names.stack_name(environment)
         with TemporaryDirectory(prefix="kinesis-efo-plan-") as scratch:
@@ -89,6 +93,8 @@ class Planner:
             bundle.mkdir(parents=True)
             any_changes = terraform.plan(bundle / PLAN)
             shown = terraform.show(bundle / PLAN)
+            if to_apply:
+                _refuse(environment, shown)
             (bundle / PLAN_JSON).write_text(json.dumps(shown), encoding="utf-8")
             (bundle / PLAN_TEXT).write_text(terraform.show_text(bundle / PLAN) + "\n", encoding="utf-8")
             for name in (CONFIGURATION, LOCK_FILE):
@@ -104,9 +110,12 @@ class Planner:
                 terraform=terraform.version,
                 any_changes=any_changes,
                 changes=Changes.of(shown),
+                notes=tuple(notes(shown)),
             )
         write_meta(bundle, meta)
         self._scan(bundle / PLAN_JSON)
+        for note in meta.notes:
+            logger.warning("note: %s", note)
         logger.info("%s: %s; plan sha256:%s on %s", names.stack_name(environment), meta.changes, meta.plan, state)
         return meta
 
@@ -120,7 +129,7 @@ class Planner:
 
         Raises:
             StalePlanError: There is no such plan, or it is not of this commit, configuration or state.
-            PipelineError: The plan was tampered with, does not pass checkov, or applying it fails.
+            PipelineError: The plan was tampered with, does not pass checkov, AWS would refuse it, or applying it fails.
         """
         stack = names.stack_name(environment)
         deployed = self.records.load(environment)
@@ -144,9 +153,11 @@ class Planner:
                     "was applied meanwhile: plan again, and have that reviewed"
                 )
             # Not the bundle's JSON: the scan must see what is applied.
-            shown = Path(scratch) / PLAN_JSON
-            shown.write_text(json.dumps(terraform.show(bundle / PLAN)), encoding="utf-8")
+            plan, shown = terraform.show(bundle / PLAN), Path(scratch) / PLAN_JSON
+            shown.write_text(json.dumps(plan), encoding="utf-8")
             self._scan(shown)
+            _refuse(environment, plan)
+            self.prepare(environment, plan)
             logger.info("%s: applying sha256:%s: %s", stack, meta.plan, meta.changes)
             terraform.apply(bundle / PLAN)
         self.records.save(environment, replace(deployed, commit=meta.commit, stack=digest))
@@ -191,3 +202,9 @@ class Planner:
 
     def _digest(self, environment: Environment) -> str:
         return configuration_digest(self._configuration(environment))
+
+
+def _refuse(environment: Environment, plan: Plan) -> None:
+    if refused := refusals(plan):
+        listing = "\n".join(f"  {each}" for each in refused)
+        raise PipelineError(f"AWS would refuse in the middle of {names.stack_name(environment)}:\n{listing}")

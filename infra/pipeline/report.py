@@ -52,6 +52,9 @@ def comment(plans: Sequence[Planned], others: Sequence[str], *, all_planned: boo
             "",
             f"**Something is destroyed or replaced in {', '.join(dangerous)}**: what is replaced gets a new ARN.",
         ]
+    told = [f"- `{each.stack}`: {note}." for each in plans for note in each.meta.notes]
+    if told:
+        lines += ["", "**Read this before you merge:**", "", *told]
     if plans:
         commit = plans[0].meta.commit
         lines += [

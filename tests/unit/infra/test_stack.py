@@ -277,7 +277,7 @@ def lifecycle(stack: dict[str, Any]) -> dict[str, bool]:
     }
 
 
-@pytest.mark.parametrize("changes", [{"environment": "prod"}, {"protect": True}])
+@pytest.mark.parametrize("changes", [{"environment": "prod"}, {"protect": True, "emr": {}}])
 def test_resources_with_an_identity_are_protected(changes: dict[str, Any], load: Load, synth: Synth) -> None:
     environment = load(**changes)
     stack = synth(environment)
@@ -295,7 +295,8 @@ def test_in_other_environments_nothing_is_protected(synth: Synth) -> None:
 def test_identities_are_what_the_stack_declares(load: Load, synth: Synth) -> None:
     environment = load_environment(EXAMPLE)
     stack = synth(environment)
-    kinds = ("aws_kinesis_stream", "aws_kinesis_stream_consumer", "aws_dynamodb_table", "aws_kms_key")
+    kinds = {identity.address.partition(".")[0] for identity in names.identities(environment)}
+    assert {"aws_kinesis_stream", "aws_dynamodb_table", "aws_kms_key", "aws_s3_bucket"} <= kinds
     declared = {f"{kind}.{name}" for kind in kinds for name in stack["resource"][kind]}
     assert declared == {identity.address for identity in names.identities(environment)}
 

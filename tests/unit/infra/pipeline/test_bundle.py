@@ -32,6 +32,8 @@ def test_metadata_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_meta(tmp_path, meta())
     assert read_meta(tmp_path) == meta()
     assert str(meta().state) == "serial 7 of line"
+    write_meta(tmp_path, meta(notes=("retention falls",)))
+    assert read_meta(tmp_path).notes == ("retention falls",)
 
 
 def test_a_missing_plan_is_stale_and_a_broken_one_is_an_error(tmp_path: Path) -> None:

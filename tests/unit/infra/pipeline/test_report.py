@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from infra.pipeline.bundle import Changes, Meta
 from infra.pipeline.report import LIMIT, Planned, comment, drift_body
 
@@ -26,6 +28,14 @@ def test_the_comment_warns_of_destroyed_and_replaced_resources() -> None:
     assert "**Something is destroyed or replaced in dev, prod**" in comment(
         [planned("dev", replace=1), planned("prod", destroy=2)], [], all_planned=True
     )
+
+
+def test_the_comment_begins_with_what_loses_records_or_stops_jobs() -> None:
+    of_stack = planned("dev", update=1)
+    noted = replace(of_stack, meta=replace(of_stack.meta, notes=("aws_x.y: falls",)))
+    told = comment([noted, planned("prod", update=1)], [], all_planned=True)
+    assert "**Read this before you merge:**\n\n- `dev`: aws_x.y: falls.\n\nMerging applies" in told
+    assert "Read this" not in comment([planned("prod", update=1)], [], all_planned=True)
 
 
 def test_the_comment_says_that_there_is_nothing_to_do() -> None:

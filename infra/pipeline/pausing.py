@@ -1,0 +1,102 @@
+"""Stops an application of EMR Serverless, and first its jobs, where a plan changes what EMR changes only while it is stopped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from infra import names
+from infra.errors import PipelineError
+from infra.pipeline.jobs import Runner, Time
+from infra.pipeline.limits import Plan, applications_to_stop
+from infra.settings import EmrServerless, Environment
+
+logger = logging.getLogger(__name__)
+
+_STOPPED = ("CREATED", "STOPPED", "TERMINATED")
+_ENDED = ("SUCCESS", "FAILED", "CANCELLED")
+_LOOK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Makes an environment ready for a plan.
+
+    Attributes:
+        client: Makes the client of EMR Serverless for a region.
+        run: Runs `kinesis-efo`.
+        clock: The clock to wait by.
+        patience: Seconds that the application has to stop.
+    """
+
+    client: Callable[[str], Any]
+    run: Runner
+    clock: Time
+    patience: float = 600
+
+    def __call__(self, environment: Environment, plan: Plan) -> None:
+        """Stop what must not run while the plan is applied; `make jobs` starts it again.
+
+        Raises:
+            PipelineError: Something else runs there, or does not stop; nothing was applied.
+        """
+        for application in applications_to_stop(plan):
+            emr = self.client(environment.region)
+            try:
+                if self._state(emr, application) not in _STOPPED:
+                    self._stop(environment, emr, application)
+            except ClientError as error:
+                raise PipelineError(f"EMR Serverless application {application} cannot be stopped: {error}") from error
+
+    def _stop(self, environment: Environment, emr: Any, application: str) -> None:
+        ours = dict(self._runs(environment, application))
+        live = {run["id"]: run.get("name", "") for run in _all_runs(emr, application) if run["state"] not in _ENDED}
+        others = [f"{run} ({name})" for run, name in live.items() if run not in ours]
+        if others:
+            raise PipelineError(
+                f"the plan changes EMR Serverless application {application}, which must be stopped for that, and "
+                f"{', '.join(others)} runs there, which this environment does not declare: stop it, and apply again"
+            )
+        for key in sorted({ours[run] for run in live}):
+            if (code := self.run("emr", "stop", *_where(environment, key)).code) != 0:
+                raise PipelineError(
+                    f"{key} does not stop (exit code {code}; its message is above), so that nothing was applied; "
+                    "`make jobs` starts what was stopped"
+                )
+        logger.info("stopping EMR Serverless application %s; `make jobs` starts its jobs again", application)
+        emr.stop_application(applicationId=application)
+        deadline = self.clock.now() + self.patience
+        while (state := self._state(emr, application)) not in _STOPPED:
+            if self.clock.now() >= deadline:
+                raise PipelineError(
+                    f"EMR Serverless application {application} is still {state} after {self.patience:g} s; nothing was "
+                    "applied. Apply again, or run `make jobs`, which starts what was stopped"
+                )
+            self.clock.sleep(_LOOK_SECONDS)
+
+    def _runs(self, environment: Environment, application: str) -> Iterator[tuple[str, str]]:
+        """Runs of the environment's jobs on the application, each with the name of whose it is."""
+        for job in environment.jobs:
+            settings = environment.applications[job.application]
+            if isinstance(settings.access, EmrServerless):
+                name = names.application_name(job.application, settings)
+                told = self.run("emr", "status", *_where(environment, name)).data
+                if isinstance(told, dict) and told.get("target") == f"serverless:{application}":
+                    yield from ((str(run["id"]), name) for run in told["runs"])
+
+    def _state(self, emr: Any, application: str) -> str:
+        return str(emr.get_application(applicationId=application)["application"]["state"])
+
+
+def _where(environment: Environment, name: str) -> tuple[str, ...]:
+    return "--environment", environment.environment, "--application", name, "--region", environment.region
+
+
+def _all_runs(emr: Any, application: str) -> Iterator[Any]:
+    for mode in ("BATCH", "STREAMING"):
+        for page in emr.get_paginator("list_job_runs").paginate(applicationId=application, mode=mode):
+            yield from page["jobRuns"]

@@ -1,0 +1,177 @@
+"""An application of EMR Serverless is stopped, after its jobs, before a plan changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from infra.errors import PipelineError
+from infra.pipeline.jobs import Answer
+from infra.pipeline.limits import Plan
+from infra.pipeline.pausing import Pause
+from infra.settings import Environment
+from kinesis_efo.emr.job import job_name
+from kinesis_efo.local import LocalAws
+from tests.integration.pipeline.conftest import Repository
+from tests.support.emr import FakeEmr, FakeRun, fake_emr
+
+Checkout = Callable[[str], Repository]
+APPLICATION = "00abc"
+DECLARED = {
+    "emr": {},
+    "applications": {"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}},
+    "jobs": [{"application": "lake", "program": "jobs/archive.py", "arguments": ["--option", "leaseTimeout=1s"]}],
+}
+NEWER = {"release_label": "emr-spark-8.1.0"}
+PLAN: Plan = {
+    "resource_changes": [
+        {
+            "address": "aws_emrserverless_application.jobs",
+            "type": "aws_emrserverless_application",
+            "change": {
+                "actions": ["update"],
+                "before": {"id": APPLICATION, "release_label": "emr-spark-8.0.0"},
+                "after": {"id": APPLICATION, **NEWER},
+            },
+        }
+    ]
+}
+
+
+@dataclass
+class FakeTime:
+    """A clock that moves when somebody waits."""
+
+    seconds: float = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@dataclass
+class FakeCommands:
+    """A fake `kinesis-efo`: stops the runs of an application at once."""
+
+    emr: FakeEmr
+    stops: int = 0
+    ran: list[str] = field(default_factory=list)
+
+    def __call__(self, *arguments: str) -> Answer:
+        command = arguments[1]
+        self.ran.append(command)
+        runs = [run for run in self.emr.runs.values() if run.name == "kinesis-efo-lake"]
+        if command == "stop":
+            for run in runs:
+                run.state = "CANCELLED" if self.stops == 0 else run.state
+            return Answer(self.stops, {})
+        return Answer(0, {"target": f"serverless:{APPLICATION}", "runs": [{"id": run.id} for run in runs]})
+
+
+@pytest.fixture
+def emr(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEmr]:
+    with fake_emr() as served:
+        for name, value in served.environment.items():
+            monkeypatch.setenv(name, value)
+        yield served
+
+
+@pytest.fixture
+def environment(tmp_path: object, checkout: Checkout) -> Environment:
+    repository = checkout("pause")
+    repository.commit(**DECLARED)
+    return repository.environment
+
+
+def running(emr: FakeEmr, name: str) -> FakeRun:
+    """A job run on the application."""
+    client = emr.client("emr-serverless")
+    started = client.start_job_run(
+        applicationId=APPLICATION,
+        clientToken=name,
+        executionRoleArn="arn:aws:iam::111122223333:role/lake",
+        name=name,
+        jobDriver={"sparkSubmit": {"entryPoint": "s3://artifacts/archive.py"}},
+    )
+    client.close()
+    emr.runs[started["jobRunId"]].state = "RUNNING"
+    return emr.runs[started["jobRunId"]]
+
+
+def pause(emr: FakeEmr, commands: FakeCommands, patience: float = 60) -> Pause:
+    return Pause(lambda _: emr.client("emr-serverless"), commands, FakeTime(), patience)
+
+
+def test_jobs_are_stopped_first_and_then_the_application(emr: FakeEmr, environment: Environment) -> None:
+    running(emr, "kinesis-efo-lake")
+    commands = FakeCommands(emr)
+    pause(emr, commands)(environment, PLAN)
+    assert commands.ran == ["status", "stop"]
+    assert emr.site["state"] == "STOPPED"
+
+
+@pytest.mark.parametrize("state", ["CREATED", "STOPPED"])
+def test_an_application_that_is_not_started_is_left_alone(state: str, emr: FakeEmr, environment: Environment) -> None:
+    emr.site["state"] = state
+    pause(emr, commands := FakeCommands(emr))(environment, PLAN)
+    pause(emr, commands)(environment, {})
+    assert (commands.ran, emr.calls) == ([], ["GetApplication"])
+
+
+def test_what_somebody_else_runs_there_is_not_stopped(emr: FakeEmr, environment: Environment) -> None:
+    running(emr, "kinesis-efo-lake")
+    other = running(emr, "report")
+    commands = FakeCommands(emr)
+    with pytest.raises(
+        PipelineError, match=rf"{other.id} \(report\) runs there, which this environment does not declare"
+    ):
+        pause(emr, commands)(environment, PLAN)
+    assert commands.ran == ["status"]
+    assert "StopApplication" not in emr.calls
+
+
+def test_a_job_that_does_not_stop_ends_it(emr: FakeEmr, environment: Environment) -> None:
+    running(emr, "kinesis-efo-lake")
+    with pytest.raises(PipelineError, match=r"lake does not stop \(exit code 1; .* nothing was applied; `make jobs`"):
+        pause(emr, FakeCommands(emr, stops=1))(environment, PLAN)
+
+
+def test_an_application_that_does_not_stop_ends_it(
+    emr: FakeEmr, environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emr, "emr_serverless_stop_application", lambda **_: {})
+    with pytest.raises(PipelineError, match="is still STARTED after 60 s; nothing was applied"):
+        pause(emr, FakeCommands(emr))(environment, PLAN)
+
+
+def test_a_refusal_by_emr_is_an_error(emr: FakeEmr, environment: Environment) -> None:
+    emr.refusal = "AccessDeniedException"
+    with pytest.raises(PipelineError, match=r"application 00abc cannot be stopped: .*AccessDeniedException"):
+        pause(emr, FakeCommands(emr))(environment, PLAN)
+
+
+@pytest.mark.slow
+def test_a_reviewed_change_of_the_application_is_told_and_applied_between_two_runs_of_its_job(
+    aws: LocalAws, emr: FakeEmr, checkout: Checkout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.pipeline.plans.scan_plans", lambda _: type("Result", (), {"failed": []}))
+    repository = checkout("paused")
+    repository.commit(**DECLARED)
+    assert repository.step("plan", "--commit", "one") == 0
+    assert repository.step("apply", "--commit", "one") == 0
+    run = running(emr, job_name("paused", "lake"))
+    repository.commit(emr=NEWER)
+    assert repository.step("plan", "--commit", "two") == 0
+    assert repository.comment() == 0
+    assert (
+        "aws_emrserverless_application.jobs: release_label: EMR changes an application only" in capsys.readouterr().out
+    )
+    assert "StopApplication" not in emr.calls
+    assert repository.step("apply", "--commit", "two") == 0
+    assert run.state == "CANCELLED"
+    assert emr.site["state"] == "STOPPED"
+    assert emr.calls.index("CancelJobRun") < emr.calls.index("StopApplication")

@@ -1,0 +1,94 @@
+"""What AWS would refuse half way is refused before, and what loses records or stops jobs is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra.pipeline.limits import applications_to_stop, notes, refusals
+
+APPLICATION = {
+    "id": "00abc",
+    "release_label": "emr-spark-8.0.0",
+    "maximum_capacity": [{"cpu": "64 vCPU"}],
+    "tags": {"owner": "me"},
+    "tags_all": {"owner": "me"},
+}
+
+
+def plan(kind: str, before: dict[str, Any], after: dict[str, Any], *actions: str, **unknown: bool) -> dict[str, Any]:
+    change = {"actions": list(actions or ["update"]), "before": before, "after": after, "after_unknown": unknown}
+    return {"resource_changes": [{"address": f"{kind}.x", "type": kind, "change": change}]}
+
+
+def shards(before: int | None, after: int | None, modes: tuple[str, str] = ("PROVISIONED",) * 2) -> dict[str, Any]:  # type: ignore[assignment]
+    values = [
+        {"shard_count": count, "stream_mode_details": [{"stream_mode": mode}]}
+        for count, mode in zip((before, after), modes, strict=True)
+    ]
+    return plan("aws_kinesis_stream", *values)
+
+
+def retention(before: int, after: int) -> dict[str, Any]:
+    return plan("aws_kinesis_stream", {"retention_period": before}, {"retention_period": after})
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 4), (4, 8), (4, 2), (5, 3), (1, 2), (5, 10)])
+def test_up_to_twice_and_down_to_half_as_many_shards_are_allowed(before: int, after: int) -> None:
+    assert refusals(shards(before, after)) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "way"),
+    [(4, 9, "8, then 9"), (4, 20, "8, then 16, then 20"), (5, 2, "3, then 2"), (16, 3, "8, then 4, then 3")],
+)
+def test_more_is_refused_with_the_way_there(before: int, after: int, way: str) -> None:
+    (refused,) = refusals(shards(before, after))
+    assert refused.startswith(f"aws_kinesis_stream.x: from {before} to {after} shards: ")
+    assert f"deploy {way} (at most ten" in refused
+
+
+def test_a_new_stream_and_one_of_another_mode_have_no_number_to_compare_with() -> None:
+    assert refusals(shards(None, 20, ("ON_DEMAND", "PROVISIONED"))) == []
+    assert refusals(shards(20, None, ("PROVISIONED", "ON_DEMAND"))) == []
+    assert refusals(plan("aws_kinesis_stream", {}, {"shard_count": 20}, "create")) == []
+    (note,) = notes(shards(None, 20, ("ON_DEMAND", "PROVISIONED")))
+    assert "becomes provisioned: AWS refuses `shards` that are more than double" in note
+
+
+def test_retention_that_falls_is_told() -> None:
+    (note,) = notes(retention(168, 24))
+    assert note == "aws_kinesis_stream.x: retention falls from 168 to 24 hours: records that are older are lost"
+    assert notes(retention(24, 168)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "unknown", "named"),
+    [
+        ({"release_label": "emr-spark-8.1.0"}, {}, "release_label"),
+        ({"maximum_capacity": [{"cpu": "8 vCPU"}], "tags": {}}, {}, "maximum_capacity"),
+        ({}, {"network_configuration": True}, ""),
+        ({"network_configuration": [{"subnet_ids": ["subnet-1"]}]}, {}, "network_configuration"),
+    ],
+)
+def test_an_application_of_emr_serverless_is_stopped_for_a_change(
+    change: dict[str, Any], unknown: dict[str, bool], named: str
+) -> None:
+    changed = plan("aws_emrserverless_application", APPLICATION, {**APPLICATION, **change}, **unknown)
+    assert applications_to_stop(changed) == (["00abc"] if named else [])
+    told = notes(changed)
+    assert len(told) == bool(named)
+    assert all(f"aws_emrserverless_application.x: {named}: EMR changes an application only" in each for each in told)
+
+
+def test_not_for_tags_nor_where_it_is_created_or_replaced() -> None:
+    kind, tagged = "aws_emrserverless_application", {**APPLICATION, "tags": {}, "tags_all": {}}
+    other = {**APPLICATION, "release_label": "emr-spark-8.1.0"}
+    for harmless in (
+        plan(kind, APPLICATION, tagged),
+        plan(kind, {}, APPLICATION, "create"),
+        plan(kind, APPLICATION, other, "delete", "create"),
+        {},
+    ):
+        assert (applications_to_stop(harmless), notes(harmless), refusals(harmless)) == ([], [], [])

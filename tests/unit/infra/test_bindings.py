@@ -1,0 +1,99 @@
+"""The Terraform JSON is what the typed bindings of the pinned provider describe, with no escape hatch that has no reason."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import infra
+from infra import ledger
+from infra.app import synthesize, synthesize_bootstrap
+from infra.load import load_environment
+from tests.support.environments import DIRECTORY, EXAMPLE
+from tests.support.terraform.bindings import faults, versions
+
+HATCHES = {
+    "terraform.backend.s3.use_lockfile": "CDKTF 0.21 has no property for Terraform's own lock file in S3",
+    "terraform.required_version": "CDKTF has no property for Terraform's version; that lock needs 1.10",
+}
+"""What is put into the JSON without a type, and why; `faults` cannot know these, and the tests with Terraform do."""
+
+
+@pytest.fixture(scope="module")
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Every complete environment, for AWS and for local AWS, and their bootstrap stacks."""
+    directory = tmp_path_factory.mktemp("bindings")
+    environments = [load_environment(path) for path in (*sorted(DIRECTORY.glob("*.yaml")), EXAMPLE)]
+    for environment in environments:
+        ledger.accept(directory, environment)
+    local = {"local_endpoint": "http://127.0.0.1:1"}
+    written = [
+        synthesize(environments, directory, outdir=directory / "aws"),
+        synthesize(environments, directory, outdir=directory / "local", **local),  # type: ignore[arg-type]
+        synthesize_bootstrap(environments, directory / "bootstrap"),
+    ]
+    return {
+        str(path.relative_to(directory)): json.loads(path.read_text(encoding="utf-8"))
+        for out in written
+        for path in out.glob("stacks/*/cdk.tf.json")
+    }
+
+
+def test_every_attribute_is_one_of_the_bindings_with_its_type_and_none_that_they_require_is_missing(
+    stacks: dict[str, Any],
+) -> None:
+    assert len(stacks) == 9
+    assert {name: found for name, stack in stacks.items() if (found := faults(stack))} == {}
+
+
+def test_the_bindings_are_those_of_the_version_that_the_stacks_pin(stacks: dict[str, Any]) -> None:
+    for stack in stacks.values():
+        assert versions(stack) == {stack["terraform"]["required_providers"]["aws"]["version"]}
+
+
+def stream(stack: Any) -> Any:
+    return stack["resource"]["aws_kinesis_stream"]["flights"]
+
+
+PLANTED: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda stack: stream(stack).update(shards=4), "shards: KinesisStreamConfig does not know it"),
+    (lambda stack: stream(stack).update(shard_count="4"), "shard_count: '4' is no "),
+    (lambda stack: stream(stack).update(retention_period=True), "retention_period: True is no "),
+    (lambda stack: stream(stack).update(shard_level_metrics="ALL"), "shard_level_metrics: 'ALL' is no "),
+    (lambda stack: stream(stack).update(tags={"owner": 1}), "tags.owner: 1 is no "),
+    (lambda stack: stream(stack).pop("name"), "name: is missing"),
+    (lambda stack: stream(stack)["stream_mode_details"].clear(), "stream_mode_details.stream_mode: is missing"),
+    (lambda stack: stream(stack).update(stream_mode_details="ON_DEMAND"), "must be an object; got 'ON_DEMAND'"),
+    (
+        lambda stack: stack["data"]["aws_iam_policy_document"]["artifacts_bucket"]["statement"][0].update(action="*"),
+        "artifacts_bucket.statement.0.action: DataAwsIamPolicyDocumentStatement does not know it",
+    ),
+    (lambda stack: stack["provider"]["aws"][0].update(regoin="eu-west-1"), "provider.aws.regoin: AwsProviderConfig"),
+]
+
+
+@pytest.mark.parametrize(("plant", "message"), PLANTED, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_planted_fault_is_found(plant: Callable[[Any], Any], message: str, stacks: dict[str, Any]) -> None:
+    stack = copy.deepcopy(stacks["aws/stacks/kinesis-efo-dev/cdk.tf.json"])
+    plant(stack)
+    (found,) = faults(stack)
+    assert message in found
+
+
+def test_every_escape_hatch_has_a_reason(stacks: dict[str, Any]) -> None:
+    paths = [
+        node.args[0]
+        for path in Path(infra.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("add_override", "add_deletion_override")
+    ]
+    assert {path.value if isinstance(path, ast.Constant) else ast.unparse(path) for path in paths} == set(HATCHES)
+    # CDKTF notes in each stack what was overridden: nothing but these, and nothing in a resource.
+    overridden = [stack["//"]["metadata"].get("overrides", {}) for stack in stacks.values()]
+    assert [each for each in overridden if each not in ({}, {"stack": ["terraform"]})] == []

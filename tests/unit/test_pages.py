@@ -48,6 +48,15 @@ def test_what_is_not_run_says_why(block: Block) -> None:
     assert block.marker is None or MARKERS.fullmatch(block.marker)
 
 
+def test_blocks_are_in_languages_that_are_checked_or_need_not_be() -> None:
+    fences = {
+        line
+        for page in (ROOT / "docs").rglob("*.md")
+        for line in re.findall(r"^ *```(.+)$", page.read_text(), re.MULTILINE)
+    }
+    assert fences <= {"python", "sh", "yaml", "json", "dockerfile", "mermaid", "sql", "text"}
+
+
 # Python
 
 
@@ -121,8 +130,8 @@ def commands(text: str) -> Iterator[list[str]]:
                 words.append(word)
 
 
-def kinesis_efo_takes(words: list[str], _: str) -> None:
-    """Command and options exist, and what is required is there."""
+def kinesis_efo_takes(words: list[str], _: str, *, whole: bool = True) -> None:
+    """Command and options exist, and, in a whole command, what is required is there."""
     command, parent = typer.main.get_command(cli.app), None
     while True:
         if words and words[0] in AWAITED:
@@ -132,10 +141,10 @@ def kinesis_efo_takes(words: list[str], _: str) -> None:
         context.resilient_parsing = False
         given, rest, _order = command.make_parser(context).parse_args(list(words))
         missing = [each.name for each in command.params if each.required and each.name not in given and not each.envvar]
-        assert missing == []
+        assert not whole or missing == []
         group = getattr(command, "get_command", None)
         if group is None or not rest:
-            assert context.allow_extra_args or not rest
+            assert not whole or context.allow_extra_args or not rest
             return
         found = group(context, rest[0])
         assert found is not None, f"there is no command {rest[0]}"
@@ -197,6 +206,19 @@ def test_commands_in_shells_exist(block: Block) -> None:
             assert block.marker is not None or program in SHELLS_OWN, (
                 f"nobody checks {program}: say why above the block"
             )
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
+)
+def test_commands_in_prose_and_output_exist(page: Path) -> None:
+    text = page.read_text()
+    output = re.findall(r"^ *\$ (kinesis-efo .*)$", text, re.MULTILINE)
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    for command in [*output, *re.findall(r"`(kinesis-efo\s[^`]+)`", prose)]:
+        for _, *words in commands(" ".join(command.split())):
+            # Prose names an option without its value.
+            kinesis_efo_takes([*words, "value"] if words[-1].startswith("--") else words, "", whole=False)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ def with_links_of_the_site(text: str, page: str, repository: str | None) -> str:
     >>> with_links_of_the_site("[a job](../README.md#a-job), [`jobs/`](../jobs), [tables](options.md)", "docs/cluster.md", None)
     '[a job](index.md#a-job), `jobs/`, [tables](options.md)'
     """
+    here = PurePosixPath(_on_site(page)).parent
 
     def replaced(link: re.Match[str]) -> str:
         words, target = link.groups()
@@ -56,13 +57,18 @@ def with_links_of_the_site(text: str, page: str, repository: str | None) -> str:
         if not path or "://" in path:
             return link[0]
         found = os.path.normpath(PurePosixPath(page).parent / path)
-        if found in OUTSIDE or re.fullmatch(r"docs/[^/]+\.md", found):
-            return f"[{words}]({OUTSIDE.get(found, found.removeprefix('docs/'))}{hash_}{anchor})"
+        if found in OUTSIDE or re.fullmatch(r"docs/.+\.md", found):
+            return f"[{words}]({os.path.relpath(_on_site(found), here)}{hash_}{anchor})"
         return f"[{words}]({repository}/blob/HEAD/{found})" if repository else words
 
     parts = _CODE.split(text)
     parts[::2] = [_LINK.sub(replaced, part) for part in parts[::2]]
     return "".join(parts)
+
+
+def _on_site(path: str) -> str:
+    """Where a page of the repository is on the site."""
+    return OUTSIDE.get(path, path.removeprefix("docs/"))
 
 
 def with_indents_of_mkdocs(text: str) -> str:

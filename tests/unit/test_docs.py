@@ -9,7 +9,7 @@ import pytest
 
 from scripts.docs import ROOT, pages
 
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), ROOT / "tests" / "SCENARIOS.md"]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "tests" / "SCENARIOS.md"]
 
 
 @pytest.mark.parametrize(

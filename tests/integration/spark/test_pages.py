@@ -1,0 +1,158 @@
+"""The Python on the pages of docs/ runs as it stands, and does what the page says.
+
+What says that it is an excerpt, or needs what is not here, is checked in tests/unit/test_pages.py alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import kinesis_efo
+from kinesis_efo.local import LocalAws
+from tests.support.pages import blocks
+from tests.support.world import World, make_world, wait_for_rows
+
+pytestmark = pytest.mark.spark43
+Run = Callable[..., dict[str, Any]]
+
+MANIFEST: Final = "ssm:///kinesis-efo/dev/lake"
+BUCKET: Final = "s3://lake"
+ORDERS: Final = [
+    ("ann", b'{"id": "1", "customer": "ann", "amount": "12.50", "placed": "2027-01-31T12:00:00Z"}'),
+    ("bob", b'{"id": "2", "customer": "bob", "amount": "3.20", "placed": "2027-01-31T12:00:30Z"}'),
+    ("eve", b"no"),
+]
+PAYMENTS: Final = [("ann", b'{"order_id": "1", "paid": "2027-01-31T12:03:00Z"}')]
+# tests/integration/spark/test_sink.py runs the one, tests/unit/test_pages.py the other.
+ELSEWHERE: Final = {"docs/writing.md", "docs/costs.md"}
+RUN: Final = {
+    "docs/how-to/json-to-columns.md",
+    "docs/how-to/notebooks.md",
+    "docs/how-to/replay.md",
+    "docs/how-to/upserts.md",
+    "docs/tutorial.md",
+    "docs/watermarks.md",
+}
+
+
+def test_every_page_with_python_is_run() -> None:
+    assert {block.page for block in blocks("python") if block.marker is None} == RUN | ELSEWHERE
+
+
+@pytest.fixture(scope="module")
+def lake(local_aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """What all pages read. Queries of one page after the other read it, as one application."""
+    lake = make_world(local_aws, tmp_path_factory.mktemp("lake"), ["orders", "payments"])
+    lake.put(ORDERS)
+    lake.put(PAYMENTS, "payments")
+    return lake
+
+
+@pytest.fixture
+def run(spark: SparkSession, lake: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the blocks of a page one after the other, and returns the names that they defined.
+
+    Queries end when they have read so many rows. Before the next block begins, they are stopped.
+    """
+
+    def run(page: str, *, rows: int = len(ORDERS), texts: Mapping[str, str] | None = None) -> dict[str, Any]:
+        replaced = {MANIFEST: str(lake.manifest), BUCKET: str(tmp_path), **(texts or {})}
+        here = {"endpointUrl": lake.aws.endpoint_url, "leaseTimeout": "10s"}
+
+        def finish(query: StreamingQuery) -> None:
+            wait_for_rows(query, rows)
+            query.stop()
+
+        def at_hand(read: Callable[..., Any], **defaults: str) -> Callable[..., Any]:
+            return lambda spark, **given: read(spark, **{**defaults, **given, **here})
+
+        monkeypatch.setattr(kinesis_efo, "read", at_hand(kinesis_efo.read))
+        monkeypatch.setattr(
+            kinesis_efo, "read_stream", at_hand(kinesis_efo.read_stream, startingPosition="TRIM_HORIZON")
+        )
+        monkeypatch.setattr(StreamingQuery, "awaitTermination", finish)
+        # The session is that of other tests as well.
+        monkeypatch.setattr(SparkSession, "stop", lambda _session: None)
+        names: dict[str, Any] = {"spark": spark, "kinesis_efo": kinesis_efo, "__name__": "__main__"}
+        for block in blocks("python"):
+            if block.page == page and block.marker is None:
+                text = block.text
+                for old, new in replaced.items():
+                    text = text.replace(old, new)
+                exec(compile(text, str(block), "exec"), names)
+                for query in spark.streams.active:
+                    finish(query)
+        return names
+
+    return run
+
+
+def rows(directory: Path) -> list[dict[str, Any]]:
+    """What is in the Parquet files below a directory."""
+    return [row for file in sorted(directory.rglob("*.parquet")) for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+def test_tutorial(lake: World, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"manifest": lake.manifest, "output": tmp_path / "out", "checkpoint": tmp_path / "checkpoint"}
+    monkeypatch.setattr(sys, "argv", ["orders.py", *(f"--{name}={value}" for name, value in given.items())])
+    run("docs/tutorial.md")
+    found = {row["customer"]: row["amount"] for row in rows(tmp_path / "out")}
+    assert found == {"ann": Decimal("12.50"), "bob": Decimal("3.20"), None: None}
+
+
+def test_json_to_columns(tmp_path: Path, run: Run) -> None:
+    names = run("docs/how-to/json-to-columns.md")
+    found = [row for row in rows(tmp_path / "orders") if "malformed" in row]
+    assert {(row["customer"], row["malformed"]) for row in found} == {("ann", None), ("bob", None), (None, "no")}
+    assert all(row["sequenceNumber"] for row in found)
+    assert [row["malformed"] for row in rows(tmp_path / "malformed")] == ["no"]
+    assert [row["id"] for row in rows(tmp_path / "orders") if "malformed" not in row] == ["1", "2"]
+    assert names["orders"].columns == ["order"]
+
+
+def test_upserts(tmp_path: Path, run: Run) -> None:
+    names = run("docs/how-to/upserts.md")
+    written = rows(tmp_path / "orders")
+    assert [row["data"] for row in written] == [data for _, data in ORDERS]
+    # Again, as after a failure.
+    (directory,) = {path.parent for path in (tmp_path / "orders").rglob("*.parquet")}
+    again = names["spark"].read.parquet(str(directory)).localCheckpoint()
+    names["write"](again, int(directory.name.removeprefix("batch=")))
+    assert rows(tmp_path / "orders") == written
+
+
+def test_notebooks(run: Run) -> None:
+    names = run("docs/how-to/notebooks.md")
+    assert names["recent"].count() == len(ORDERS)
+
+
+def test_a_join(tmp_path: Path, run: Run) -> None:
+    # Each side of the join counts the records of both.
+    names = run("docs/watermarks.md", rows=2 * len(ORDERS + PAYMENTS))
+    assert [(row["id"], row["order_id"]) for row in rows(tmp_path / "paid")] == [("1", "1")]
+    assert len(names["query"].lastProgress["sources"]) == 1
+
+
+def test_replay(lake: World, tmp_path: Path, run: Run) -> None:
+    shard = lake.shards()[0]["ShardId"]
+    asked = {"StreamName": lake.streams["orders"], "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"}
+    found = lake.kinesis.get_records(ShardIterator=lake.kinesis.get_shard_iterator(**asked)["ShardIterator"])["Records"]
+    arrived = found[0]["ApproximateArrivalTimestamp"]
+    times = {
+        "2026-11-16T00:00:00Z": (arrived - timedelta(hours=1)).isoformat(),
+        "2026-11-20T08:00:00Z": arrived.isoformat(),
+        "2026-11-20T09:00:00Z": (arrived + timedelta(seconds=1)).isoformat(),
+    }
+    run("docs/how-to/replay.md", texts=times)
+    for directory in ("repaired", "orders-2"):
+        assert [row["data"] for row in rows(tmp_path / directory)] == [data for _, data in ORDERS], directory

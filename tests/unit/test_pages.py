@@ -1,0 +1,260 @@
+"""Every block of code in docs/ fits the library: its names, options, commands and settings exist.
+
+Blocks that are to be run are run in tests/integration/spark/test_pages.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import typer
+import yaml
+
+import kinesis_efo
+from infra.load import load_environment
+from kinesis_efo.cli import app as cli
+from kinesis_efo.options import SOURCE_OPTIONS
+from kinesis_efo.spark.sink_options import SINK_OPTIONS
+from tests.support.pages import MARKERS, ROOT, Block, blocks
+
+OURS: Final = {option.name.lower(): option for option in (*SINK_OPTIONS, *SOURCE_OPTIONS)}
+SPARKS: Final = {"path", "checkpointlocation", "truncate", "txnappid", "txnversion"}
+HEAD: Final = {
+    "environment": "dev",
+    "region": "eu-west-1",
+    "account_id": "111122223333",
+    "state_bucket": "acme-terraform-state",
+}
+SHELLS_OWN: Final = {"cd", "check-jsonschema", "curl", "echo", "eval", "export", "pkill", "sed"}
+VALUE: Final = "<value>"
+# What another branch brings; until then there is nothing to check it against.
+AWAITED: Final = () if "quickstart" in cli.COMMANDS else ("quickstart", "local", "spark")
+
+
+def of(*languages: str) -> Any:
+    return pytest.mark.parametrize("block", list(blocks(*languages)), ids=str)
+
+
+@of("python", "sh", "yaml", "json")
+def test_what_is_not_run_says_why(block: Block) -> None:
+    assert block.marker is None or MARKERS.fullmatch(block.marker)
+
+
+def test_blocks_are_in_languages_that_are_checked_or_need_not_be() -> None:
+    fences = {
+        line
+        for page in (ROOT / "docs").rglob("*.md")
+        for line in re.findall(r"^ *```(.+)$", page.read_text(), re.MULTILINE)
+    }
+    assert fences <= {"python", "sh", "yaml", "json", "dockerfile", "mermaid", "sql", "text"}
+
+
+# Python
+
+
+@of("python")
+def test_names_and_options_in_python_exist(block: Block) -> None:
+    for node in ast.walk(ast.parse(f"_{block.text}" if block.text.startswith(".") else block.text)):
+        match node:
+            case ast.Import(names):
+                for alias in names:
+                    _imported(block, alias.name)
+            case ast.ImportFrom(module=str(module), names=names):
+                for alias in names:
+                    _imported(block, module, alias.name)
+            case ast.Attribute(ast.Name("kinesis_efo"), name):
+                _imported(block, "kinesis_efo", name)
+            case ast.Call(func=ast.Name("read_stream" | "read") | ast.Attribute(ast.Name("kinesis_efo"), _)):
+                for each in node.keywords:
+                    if each.arg not in (None, "manifest", "streams", "since", "until"):
+                        _option(str(each.arg).replace("_", "."), each.value, OURS)
+            case ast.Call(func=ast.Attribute(_, "option"), args=[ast.Constant(str(name)), value]):
+                _option(name, value, OURS.keys() | SPARKS)
+
+
+def _imported(block: Block, module: str, name: str | None = None) -> None:
+    if block.marker is not None and module.split(".")[0] not in ("kinesis_efo", "pyspark"):
+        return
+    found = importlib.import_module(module)
+    assert name is None or hasattr(found, name) or importlib.import_module(f"{module}.{name}")
+    assert module != "kinesis_efo" or name is None or name in (*kinesis_efo.__all__, "local"), "it is not public"
+
+
+def _option(name: str, value: ast.expr, known: Iterable[str]) -> None:
+    assert name.lower() in known
+    if name.lower() in OURS and isinstance(value, ast.Constant) and "..." not in str(value.value):
+        OURS[name.lower()].read(str(value.value))
+
+
+def test_the_page_about_costs_computes_what_it_says() -> None:
+    (formulas,) = (block for block in blocks("python") if block.page == "docs/costs.md")
+    names: dict[str, Any] = {}
+    exec(formulas.text, names)
+    page = (ROOT / formulas.page).read_text()
+    efo, leases = names["efo"], names["leases"]
+    for said in (efo(1, 8, 10_512), efo(3, 8, 10_512), leases(1_000), leases(1_000, 5)):
+        assert f"${said:.0f}" in page
+    assert f"${leases(8):.2f}" in page
+    assert f"${efo(1, 100, 0):,.0f}" in page
+
+
+# Shell
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The simple commands of a script, each as its words.
+
+    >>> list(commands("echo a | kinesis-efo put -s b && make \\\\\\n  synth  # all"))
+    [['echo', 'a'], ['kinesis-efo', 'put', '-s', 'b'], ['make', 'synth']]
+    """
+    for line in re.sub(r"[<>]+ *\S+", "", text.replace("\\\n", " ")).splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;")
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if word in ("|", "&&", "||", "&", ";"):
+                while words and re.match(r"\w+=", words[0]):
+                    del words[0]
+                if words:
+                    yield words
+                words = []
+            else:
+                words.append(word)
+
+
+def kinesis_efo_takes(words: list[str], _: str, *, whole: bool = True) -> None:
+    """Command and options exist, and, in a whole command, what is required is there."""
+    command, parent = typer.main.get_command(cli.app), None
+    while True:
+        if words and words[0] in AWAITED:
+            return
+        # What is parsed are only the words: no file has to be there, nothing is called.
+        context = command.make_context(command.name, [], parent, resilient_parsing=True)
+        context.resilient_parsing = False
+        # Prose names an option without its value.
+        given, rest, _order = command.make_parser(context).parse_args([*words, *([] if whole else [VALUE])])
+        rest = [word for word in rest if word != VALUE]
+        missing = [each.name for each in command.params if each.required and each.name not in given and not each.envvar]
+        assert not whole or missing == []
+        group = getattr(command, "get_command", None)
+        if group is None or not rest:
+            assert context.allow_extra_args or not rest
+            return
+        if not whole and rest[0].isupper():
+            return
+        found = group(context, rest[0])
+        assert found is not None, f"there is no command {rest[0]}"
+        command, words, parent = found, rest[1:], context
+
+
+def make_has(words: list[str], _: str) -> None:
+    rules = (ROOT / "Makefile").read_text() + (ROOT / "infra" / "Makefile.inc").read_text()
+    for target in (word for word in words if "=" not in word):
+        assert re.search(rf"^{target}:", rules, re.MULTILINE), f"there is no target {target}"
+
+
+def pip_finds(words: list[str], _: str) -> None:
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for word in words:
+        for extras in re.findall(r"^(?:\.|kinesis-efo)\[(.*)\]$", word):
+            assert set(extras.split(",")) <= {*known, *AWAITED}
+
+
+def python_finds(words: list[str], page: str) -> None:
+    if words[0] == "-c":
+        ast.parse(words[1])
+    elif words[0] == "-m":
+        importlib.import_module(words[1])
+    else:
+        assert (ROOT / words[0]).exists() or f"`{words[0]}`" in page, f"the page does not say what {words[0]} is"
+
+
+def spark_submit_finds(words: list[str], page: str) -> None:
+    position = next(place for place, word in enumerate(words) if word.endswith(".py"))
+    # What is in an image is a job of ours.
+    program = re.sub(r"^local://.*/", "jobs/", words[position])
+    arguments = words[position + 1 :]
+    python_finds([program], page)
+    source = (ROOT / program).read_text() if (ROOT / program).exists() else page
+    for word in arguments:
+        if flag := re.match(r"--([a-z-]+)", word):
+            assert f"{flag[1].replace('-', '_')}: Annotated" in source or f'"--{flag[1]}"' in source, word
+        elif option := re.match(r"(?:to\.)?([\w.]+)=", word):
+            assert option[1].lower() in OURS or f'"{option[1]}"' in source, word
+
+
+PROGRAMS: Final[dict[str, Callable[[list[str], str], None]]] = {
+    "kinesis-efo": kinesis_efo_takes,
+    "make": make_has,
+    "pip": pip_finds,
+    "python": python_finds,
+    "spark-submit": spark_submit_finds,
+}
+
+
+@of("sh")
+def test_commands_in_shells_exist(block: Block) -> None:
+    page = (ROOT / block.page).read_text()
+    for program, *words in commands(block.text):
+        if program in PROGRAMS and "..." not in words:
+            PROGRAMS[program](words, page)
+        else:
+            assert block.marker is not None or program in SHELLS_OWN, (
+                f"nobody checks {program}: say why above the block"
+            )
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
+)
+def test_commands_in_prose_and_output_exist(page: Path) -> None:
+    text = page.read_text()
+    output = re.findall(r"^ *\$ (kinesis-efo .*)$", text, re.MULTILINE)
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    for command in [*output, *re.findall(r"`(kinesis-efo\s[^`]+)`", prose)]:
+        for _, *words in commands(" ".join(command.split())):
+            kinesis_efo_takes(words, "", whole=False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["kinesis-efo lagg", "kinesis-efo lag --wach", "kinesis-efo leases reset", "make lunch", "pip install .[gpu]"],
+)
+def test_commands_that_do_not_exist_are_found(command: str) -> None:
+    program, *words = command.split()
+    with pytest.raises((AssertionError, typer.BadParameter.__base__)):
+        PROGRAMS[program](words, "")
+
+
+# Settings
+
+
+@of("yaml")
+def test_yaml_is_an_environment_or_of_kubernetes(block: Block, tmp_path: Path) -> None:
+    document = yaml.safe_load(block.text)
+    if block.marker is not None:
+        return
+    if "apiVersion" in document:
+        assert {"kind", "metadata", "spec"} <= document.keys()
+        return
+    # What the page leaves out.
+    applications = document.get("applications", {"lake": {"streams": ["orders"]}})
+    streams = {name: {} for each in applications.values() for name in each["streams"]}
+    whole = {**HEAD, "streams": streams, "applications": applications, **document}
+    path = tmp_path / f"{whole['environment']}.yaml"
+    path.write_text(yaml.safe_dump(whole))
+    load_environment(path)
+
+
+@of("json")
+def test_json_is_json(block: Block) -> None:
+    assert json.loads(block.text)

@@ -36,8 +36,6 @@ HEAD: Final = {
 }
 SHELLS_OWN: Final = {"cd", "check-jsonschema", "curl", "echo", "eval", "export", "pkill", "sed"}
 VALUE: Final = "<value>"
-# What another branch brings; until then there is nothing to check it against.
-AWAITED: Final = () if "quickstart" in cli.COMMANDS else ("quickstart", "local", "spark")
 
 
 def of(*languages: str) -> Any:
@@ -135,8 +133,6 @@ def kinesis_efo_takes(words: list[str], _: str, *, whole: bool = True) -> None:
     """Command and options exist, and, in a whole command, what is required is there."""
     command, parent = typer.main.get_command(cli.app), None
     while True:
-        if words and words[0] in AWAITED:
-            return
         # What is parsed are only the words: no file has to be there, nothing is called.
         context = command.make_context(command.name, [], parent, resilient_parsing=True)
         context.resilient_parsing = False
@@ -166,7 +162,7 @@ def pip_finds(words: list[str], _: str) -> None:
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for word in words:
         for extras in re.findall(r"^(?:\.|kinesis-efo)\[(.*)\]$", word):
-            assert set(extras.split(",")) <= {*known, *AWAITED}
+            assert set(extras.split(",")) <= set(known)
 
 
 def python_finds(words: list[str], page: str) -> None:

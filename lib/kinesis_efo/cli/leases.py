@@ -58,22 +58,32 @@ def list_leases(
 
 def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease], shape: Shape, now: float) -> Group:
     several = any(lease.fetcher for _, lease in rows)
-    shards = output.table(
-        ("stream", "=shard", "=key", "checkpoint", "owner", ">counter", ">epoch", *(("fetcher",) if several else ())),
-        [
-            (
-                key.stream,
-                shape.shard(key.shard),
+    # Where there is little room, the key names stream and shard, and the table of runs who reads them.
+    owners = shape.roomy or any(lease.owner for _, lease in rows)
+    columns = [
+        *(["stream", "=shard"] if shape.roomy else []),
+        "=key" if shape.roomy else "key",
+        "checkpoint",
+        *(["owner"] if owners else []),
+        ">counter",
+        ">epoch",
+        *(["fetcher"] if several else []),
+    ]
+    cells = []
+    for key, lease in rows:
+        owner = _owner(lease, runs.get(key.stream))
+        cells.append(
+            [
+                *([key.stream, key.shard] if shape.roomy else []),
                 lease.key,
                 shape.position(_checkpoint(lease)),
-                (owner := _owner(lease, runs.get(key.stream))) and readable(owner),
+                *([owner and readable(owner)] if owners else []),
                 str(lease.counter),
                 str(lease.epoch),
-                *((lease.fetcher,) if several else ()),
-            )
-            for key, lease in rows
-        ],
-    )
+                *([lease.fetcher] if several else []),
+            ]
+        )
+    shards = output.table(columns, cells)
     return Group(runs_table(runs, shape, now), "", shards) if runs else Group(shards)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -290,3 +291,20 @@ def test_a_start_inside_an_aggregate_is_stored_as_the_kcl_stores_it() -> None:
     assert row.advances(Position.after(49))
     assert row.checkpointed(Position.after(49)).position == Position.after(49)
     assert not row.checkpointed(Position.after(49)).advances(inside)
+
+
+def test_the_page_names_every_attribute() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "lease-table.md").read_text()
+    run, shard = page.split("## The checkpoint of a shard")
+    lag = Lag(1, 2, 3, "shardId-000000000000", 4, 5)
+    full: dict[str, Any] = {
+        "owner": "o", "epoch": 1, "endpoint": "e", "status": "s", "lag": lag, "fetcher": "f", "read_until": 1.0, "written": 1.0,
+        "parents": frozenset("p"), "children": frozenset("c"), "starting_hash_key": "0", "ending_hash_key": "9",
+        "stream": StreamIdentity("arn", 1), "continuation": 9,
+    }  # fmt: skip
+    rows = [Lease("orders:s", checkpoint=at, **full) for at in (Position.after(7), Position.at_timestamp(1))]
+    of_runs = {"leaseKey", "leaseOwner", "leaseCounter", "epoch", "endpoint", "status", "lag"}
+    of_shards = set().union(*(row.to_item() for row in rows)) - {"endpoint", "status", "lag"}
+    assert {name for name in of_runs if f"`{name}`" not in run} == set()
+    assert {name for name in of_shards if f"`{name}`" not in shard} == set()
+    assert {name for name in rows[0].to_item()["lag"]["M"] if f"`{name}`" not in run} == set()

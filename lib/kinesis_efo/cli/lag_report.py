@@ -90,7 +90,7 @@ def _summary(report: Report, shape: Shape) -> list[Text]:
         if known:
             worst, row = max(known, key=lambda each: each[0])
             text += f", {_at_most(row)}{duration(worst)} behind" + (
-                f" (shard {shape.shard(row.key.shard)})" if len(rows) > 1 else ""
+                f" (shard {shape.shard(row.key.shard)})" if len(rows) > 1 and worst > 0 else ""
             )
         records = [row.records for row in rows if row.records is not None]
         if records:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from infra import rules
+from infra import neighbours, rules
 from infra.errors import Fault, SettingsError
 from infra.settings import Application, Environment, Head, Job, Settings, stream_model
 
@@ -48,7 +48,7 @@ def load_environments(directory: Path = DIRECTORY, only: Iterable[str] = ()) -> 
             environments[name] = load_environment(path)
         except SettingsError as error:
             faults += error.faults
-    faults += rules.between_environments(environments)
+    faults += neighbours.faults(environments)
     if faults:
         raise SettingsError(faults)
     for name in wanted:

@@ -1,4 +1,4 @@
-"""Rules that span entries of an environment file, or several files.
+"""Rules that span entries of an environment file; those between several files are in `infra.neighbours`.
 
 Each rule looks only at entries that are valid by themselves, so that one fault never produces a second, misleading one.
 """
@@ -311,66 +311,6 @@ def _sizes(environment: Environment) -> Iterator[Fault]:
         if characters > _POLICY_CHARACTERS:
             rule = f"its policy must fit a managed policy ({_POLICY_CHARACTERS} characters); split the application"
             yield Fault(f"applications.{key}", f"{characters} characters", rule)
-
-
-def between_environments(environments: Mapping[str, Environment]) -> list[Fault]:
-    """Faults between files: a stream or table that two of them declare, and pipelines that get in each other's way."""
-    used: dict[str, list[str]] = defaultdict(list)
-    for name, environment in environments.items():
-        for key, stream in environment.streams.items():
-            if isinstance(stream, OwnStream):
-                used[names.stream_arn(environment, key)].append(f"{name}.yaml streams.{key}")
-        for key, application in environment.applications.items():
-            if not isinstance(application.access, OtherAccount):
-                used[names.lease_table_arn(environment, key)].append(f"{name}.yaml applications.{key}")
-    return [
-        Fault(places[-1], arn, f"is declared by {' and '.join(places[:-1])} too; each must be declared once")
-        for arn, places in used.items()
-        if len(places) > 1
-    ] + list(_pipelines(environments))
-
-
-def _pipelines(environments: Mapping[str, Environment]) -> Iterator[Fault]:
-    """Faults between pipelines: a resource declared twice, a name that begins like another's, a wrong order."""
-    declared: dict[tuple[str, str, str], str] = {}
-    scopes: list[tuple[str, str, str]] = []
-    for name, environment in environments.items():
-        pipeline = environment.pipeline
-        if pipeline is None:
-            continue
-        path = f"{name}.yaml pipeline"
-        for setting, what, wanted in (
-            ("oidc_provider_arn", "the OIDC provider", pipeline.oidc_provider_arn is None),
-            ("adopt_state_bucket", environment.state_bucket, not pipeline.adopt_state_bucket),
-        ):
-            first = declared.setdefault((environment.account_id, setting, what), name) if wanted else name
-            if first != name:
-                rule = f"is missing: the bootstrap stack of {first} declares {what} in this account already"
-                yield Fault(f"{path}.{setting}", None, rule)
-        for other, account, other_region in scopes:
-            short, long = sorted((name, other), key=len)
-            same_place = account == environment.account_id and other_region == environment.region
-            if same_place and long.startswith(f"{short}-"):
-                rule = (
-                    f"begins like {short}, whose role for applying could change what belongs to {long}: "
-                    "use another name or account"
-                )
-                yield Fault(path, long, rule)
-        scopes.append((name, environment.account_id, environment.region))
-        seen = [name]
-        after = pipeline.after
-        while after is not None:
-            follows = environments[after].pipeline if after in environments else None
-            if follows is None or after in seen:
-                rule = (
-                    "must be another environment with a pipeline"
-                    if after not in seen[1:]
-                    else "must not lead back here"
-                )
-                yield Fault(f"{path}.after", after, rule)
-                break
-            seen.append(after)
-            after = follows.after
 
 
 def warnings(environment: Environment) -> Iterable[str]:

@@ -100,5 +100,15 @@ def tagged(kind: str, environment: Environment) -> tuple[Condition, ...]:
     """Condition: a resource has (`aws:ResourceTag`) or gets (`aws:RequestTag`) the environment's tags."""
     return (
         Condition("StringEquals", f"{kind}/environment", (environment.environment,)),
-        Condition("StringEquals", f"{kind}/managed-by", ("kinesis-efo",)),
+        Condition("StringEquals", f"{kind}/managed-by", (names.MANAGED_BY,)),
     )
+
+
+def tags_new(environment: Environment) -> tuple[Condition, ...]:
+    """Condition: something that is being created gets the environment's tags.
+
+    To create with tags, AWS asks for the permission to tag as well, and knows no tags of what is yet to exist. A resource that
+    has an owner's tags is not new: who may tag it as the environment's could take it over.
+    """
+    owners = tuple(Condition("Null", f"aws:ResourceTag/{tag}", ("true",)) for tag in names.OWNER_TAGS)
+    return (*tagged("aws:RequestTag", environment), *owners)

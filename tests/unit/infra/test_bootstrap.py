@@ -196,9 +196,8 @@ def test_jobs_are_started_where_the_environment_says_and_nowhere_else(running: E
         "aws:ResourceTag/environment": ("test",),
         "aws:ResourceTag/managed-by": ("kinesis-efo",),
     }
-    # Runs carry no tags.
     (end,) = may(statements, "emr-serverless:CancelJobRun", f"{application}/jobruns/00def")
-    assert end.conditions == ()
+    assert end.conditions == start.conditions
     assert not may(statements, "s3:PutObject", "arn:aws:s3:::state/kinesis-efo/test.tfstate")
 
 

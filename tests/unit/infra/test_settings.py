@@ -355,6 +355,18 @@ def test_two_files_do_not_declare_one_stream(write: Write, tmp_path: Path) -> No
     assert len(caught.value.faults) == 1
 
 
+def test_artifacts_are_in_a_bucket_of_their_own(write: Write, tmp_path: Path) -> None:
+    write(environment="one", state_bucket="states", emr={"artifacts_bucket": "jobs"})
+    write(environment="two", state_bucket="states", emr={"artifacts_bucket": "jobs"})
+    write(environment="three", emr={"artifacts_bucket": "states"})
+    with pytest.raises(SettingsError) as caught:
+        load_environments(tmp_path)
+    assert [str(fault) for fault in caught.value.faults] == [
+        "three.yaml emr.artifacts_bucket: must not be a bucket of states; it is that of two: use another; got 'states'",
+        "two.yaml emr.artifacts_bucket: must be a bucket of its own; one has the same; got 'jobs'",
+    ]
+
+
 def test_an_unknown_environment_lists_those_there_are(write: Write, tmp_path: Path) -> None:
     write()
     with pytest.raises(SettingsError, match=r"there is no such environment; .* has test; got 'tset'"):

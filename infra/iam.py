@@ -46,6 +46,7 @@ class Statement:
         effect: `Allow` or `Deny`.
         conditions: Conditions, which must all hold.
         principals: For resource and trust policies: principals by type (`AWS`, `Service`, `Federated`).
+        excepted: ARNs to which it does not apply, in place of `resources`.
     """
 
     sid: str
@@ -54,6 +55,7 @@ class Statement:
     effect: str = "Allow"
     conditions: tuple[Condition, ...] = ()
     principals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    excepted: tuple[str, ...] = ()
 
 
 def through(region: str, *services: str) -> tuple[Condition]:
@@ -201,6 +203,8 @@ def _statement_json(statement: Statement) -> dict[str, Any]:
     document["Action"] = list(statement.actions)
     if statement.resources:
         document["Resource"] = list(statement.resources)
+    if statement.excepted:
+        document["NotResource"] = list(statement.excepted)
     for condition in statement.conditions:
         tests = document.setdefault("Condition", {})
         tests.setdefault(condition.test, {})[condition.variable] = list(condition.values)

@@ -294,6 +294,8 @@ class Pipeline(Settings):
         adopt_state_bucket: The state bucket is declared elsewhere.
         extra_policies: More managed policies for the role that applies, for resources whose names do not begin with
             the environment's.
+        buckets: S3 buckets that jobs may use, within their boundary, besides those that their arguments name (`s3://...`).
+        databases: Databases of the Glue catalog that jobs may use.
     """
 
     repository: Annotated[str, StringConstraints(pattern=rf"^({_OWNER}@\d+/{_NAME}@\d+|{_OWNER}/{_NAME})$")]
@@ -302,6 +304,8 @@ class Pipeline(Settings):
     oidc_provider_arn: OidcArn | None = None
     adopt_state_bucket: bool = False
     extra_policies: list[PolicyArn] = []
+    buckets: list[BucketName] = []
+    databases: list[Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,255}$")]] = []
 
 
 class Head(Settings):

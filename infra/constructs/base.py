@@ -56,6 +56,7 @@ def _statement(statement: Statement) -> DataAwsIamPolicyDocumentStatement:
         effect=statement.effect,
         actions=list(statement.actions),
         resources=list(statement.resources) or None,
+        not_resources=list(statement.excepted) or None,
         principals=[
             DataAwsIamPolicyDocumentStatementPrincipals(type=kind, identifiers=list(identifiers))
             for kind, identifiers in statement.principals.items()

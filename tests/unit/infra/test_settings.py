@@ -362,7 +362,7 @@ def test_artifacts_are_in_a_bucket_of_their_own(write: Write, tmp_path: Path) ->
     with pytest.raises(SettingsError) as caught:
         load_environments(tmp_path)
     assert [str(fault) for fault in caught.value.faults] == [
-        "three.yaml emr.artifacts_bucket: must not be a bucket of states; it is that of two: use another; got 'states'",
+        "three.yaml: must not be used by jobs, because it holds the state of two; use another bucket; got 'states'",
         "two.yaml emr.artifacts_bucket: must be a bucket of its own; one has the same; got 'jobs'",
     ]
 

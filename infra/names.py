@@ -16,8 +16,6 @@ MANAGED_BY = "kinesis-efo"
 """Value of the tag `managed-by`, of what an environment declares."""
 PIPELINE_MANAGED_BY = "kinesis-efo-bootstrap"
 """Value of the tag `managed-by`, of what its pipeline needs: the role that applies may not manage that."""
-OWNER_TAGS = ("environment", "managed-by")
-"""Tags that say whose a resource is. Permissions depend on them."""
 ENVIRONMENTS, PROGRAMS, STOPS, LOGS = "environments/", "programs/", "stops/", "logs/"
 """Prefixes in the bucket of artifacts, as the library writes them."""
 

@@ -11,6 +11,9 @@ _KINESIS_NAME = r"[a-zA-Z0-9_.-]{1,128}"
 _OWNER, _NAME = "[A-Za-z0-9-]{1,39}", "[A-Za-z0-9_.-]{1,100}"
 _STREAM_ARN = rf"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{{12}}:stream/{_KINESIS_NAME}"
 
+OWNER_TAGS = ("environment", "managed-by")
+"""Tags that say whose a resource is. Permissions depend on them."""
+
 Key = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 """Key of an entry in this file. It is part of Terraform addresses: change it with `moved_from` only."""
 KinesisName = Annotated[str, StringConstraints(pattern=rf"^{_KINESIS_NAME}$")]
@@ -51,6 +54,11 @@ def _tags(tags: dict[str, str]) -> dict[str, str]:
             )
         if len(value) > 256:
             raise ValueError(f"a tag's value must have at most 256 characters; that of {key!r} has {len(value)}")
+    # IAM's names of conditions on tags know no capitals.
+    if reserved := sorted(key for key in tags if key.lower() in OWNER_TAGS):
+        raise ValueError(
+            f"must not have {', '.join(reserved)}: this code sets them, and permissions go by them, as they say whose a resource is"
+        )
     return tags
 
 
@@ -318,7 +326,8 @@ class Head(Settings):
         state_bucket: S3 bucket of the Terraform state.
         state_region: Region of that bucket; default `region`.
         tags: Tags of every resource.
-        protect: Refuse to destroy streams, consumers, tables and keys; always on in `prod`.
+        protected: Refuse to destroy streams, consumers, tables and keys. A name that looks like production needs it, and
+            for `prod` it must be true.
         key: Customer key of lease tables and manifests: `own` (declared here), or the ARN of one.
         on_demand_advantage: The account uses Kinesis On-demand Advantage: 50 consumers per stream instead of 20.
         manifest_tier: Parameter Store tier: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
@@ -333,18 +342,13 @@ class Head(Settings):
     state_bucket: BucketName
     state_region: Region | None = None
     tags: Tags = {}
-    protect: bool | None = None
+    protected: bool = False
     key: Literal["own"] | KeyArn = "own"
     on_demand_advantage: bool = False
     manifest_tier: Literal["standard", "advanced"] = "standard"
     alarms: Alarms = Alarms()
     pipeline: Pipeline | None = None
     emr: Emr | None = None
-
-    @property
-    def protected(self) -> bool:
-        """Whether resources that have an identity must not be destroyed."""
-        return self.environment == "prod" or bool(self.protect)
 
 
 class Environment(Head):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from infra import names
 from infra.iam import Condition, Statement
-from infra.settings import Environment, OwnStream, RoleAccess
+from infra.settings import OWNER_TAGS, Environment, OwnStream, RoleAccess
 
 
 class Scope:
@@ -133,5 +133,5 @@ def tags_new(environment: Environment) -> tuple[Condition, ...]:
     To create with tags, AWS asks for the permission to tag as well, and knows no tags of what is yet to exist. A resource that
     has an owner's tags is not new: who may tag it as the environment's could take it over.
     """
-    owners = tuple(Condition("Null", f"aws:ResourceTag/{tag}", ("true",)) for tag in names.OWNER_TAGS)
+    owners = tuple(Condition("Null", f"aws:ResourceTag/{tag}", ("true",)) for tag in OWNER_TAGS)
     return (*tagged("aws:RequestTag", environment), *owners)

@@ -16,7 +16,7 @@ Load = Callable[..., Environment]
 
 
 def test_what_is_accepted_passes(load: Load, tmp_path: Path) -> None:
-    environment = load(protect=True)
+    environment = load(protected=True)
     path = ledger.accept(tmp_path, environment)
     ledger.check(tmp_path, environment)
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
@@ -35,12 +35,12 @@ def test_an_unprotected_environment_needs_no_ledger(load: Load, tmp_path: Path) 
 
 def test_a_protected_environment_needs_a_ledger(load: Load, tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=r"missing; test is protected.*run `python -m infra accept test`"):
-        ledger.check(tmp_path, load(protect=True))
+        ledger.check(tmp_path, load(protected=True))
 
 
 def test_a_renamed_application_is_an_error_and_not_a_new_arn(load: Load, tmp_path: Path) -> None:
-    ledger.accept(tmp_path, load(protect=True))
-    renamed = load(protect=True, applications={"pond": {"streams": ["orders"]}})
+    ledger.accept(tmp_path, load(protected=True))
+    renamed = load(protected=True, applications={"pond": {"streams": ["orders"]}})
     with pytest.raises(LedgerError) as caught:
         ledger.check(tmp_path, renamed)
     message = str(caught.value)
@@ -50,14 +50,14 @@ def test_a_renamed_application_is_an_error_and_not_a_new_arn(load: Load, tmp_pat
 
 
 def test_a_new_name_in_aws_is_an_error_too(load: Load, tmp_path: Path) -> None:
-    ledger.accept(tmp_path, load(protect=True))
+    ledger.accept(tmp_path, load(protected=True))
     with pytest.raises(LedgerError, match=r"aws_kinesis_stream.orders \(test-orders\) is not declared any more"):
-        ledger.check(tmp_path, load(protect=True, streams={"orders": {"name": "orders"}}))
+        ledger.check(tmp_path, load(protected=True, streams={"orders": {"name": "orders"}}))
 
 
 def test_a_documented_move_loses_nothing(load: Load, tmp_path: Path) -> None:
-    ledger.accept(tmp_path, load(protect=True))
-    moved = load(protect=True, applications={"pond": {"streams": ["orders"], "name": "lake", "moved_from": "lake"}})
+    ledger.accept(tmp_path, load(protected=True))
+    moved = load(protected=True, applications={"pond": {"streams": ["orders"], "name": "lake", "moved_from": "lake"}})
     with pytest.raises(LedgerError) as caught:
         ledger.check(tmp_path, moved)
     assert "not declared any more" not in str(caught.value)
@@ -68,7 +68,7 @@ def test_a_documented_move_loses_nothing(load: Load, tmp_path: Path) -> None:
 def test_synth_stops_at_the_ledger_and_accept_writes_it(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load(protect=True)
+    load(protected=True)
     monkeypatch.setenv("CDKTF_OUTDIR", str(tmp_path / "out"))
     arguments = ["--directory", str(tmp_path)]
     assert main(arguments) == 1

@@ -33,6 +33,7 @@ def declared(load: Load, name: str, region: str = "eu-west-1", **changes: Any) -
     return load(
         environment=name,
         region=region,
+        protected=True,
         state_bucket=f"states-{name}",
         pipeline={**PIPELINE, "databases": [f"lake_{name}"]},
         emr={},

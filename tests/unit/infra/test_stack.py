@@ -52,7 +52,7 @@ def test_without_emr_nothing_about_jobs_is_declared(synth: Synth) -> None:
 
 
 def test_the_bucket_of_artifacts_is_private_and_archives_never_expire(synth: Synth) -> None:
-    stack = synth(emr={"log_days": 5}, protect=True)
+    stack = synth(emr={"log_days": 5}, protected=True)
     (bucket,) = stack["resource"]["aws_s3_bucket"].values()
     assert bucket == {"bucket": "kinesis-efo-test-111122223333", "lifecycle": {"prevent_destroy": True}}
     access = stack["resource"]["aws_s3_bucket_public_access_block"]["artifacts"]
@@ -277,7 +277,7 @@ def lifecycle(stack: dict[str, Any]) -> dict[str, bool]:
     }
 
 
-@pytest.mark.parametrize("changes", [{"environment": "prod"}, {"protect": True}])
+@pytest.mark.parametrize("changes", [{"environment": "prod", "protected": True}, {"protected": True}])
 def test_resources_with_an_identity_are_protected(changes: dict[str, Any], load: Load, synth: Synth) -> None:
     environment = load(**changes)
     stack = synth(environment)

@@ -85,7 +85,8 @@ def share_stream(application: str, stream_arn: str, principals: Sequence[str], *
 
     With `polling`, they may also get its records.
     """
-    sid = "Read" + "".join(part.capitalize() for part in application.split("-"))
+    # Keys have no capitals, so that no two keys give one sid, which may have letters and digits only.
+    sid = f"Read{application.capitalize().replace('-', 'X')}"
     return Statement(sid, _read_actions(polling), (stream_arn,), principals={"AWS": tuple(principals)})
 
 

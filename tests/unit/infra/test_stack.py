@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,15 @@ def lifecycle(stack: dict[str, Any]) -> dict[str, bool]:
         for kind, resources in stack["resource"].items()
         for name, resource in resources.items()
     }
+
+
+def test_statements_that_share_a_stream_have_ids_of_their_own(synth: Synth) -> None:
+    other = {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}
+    keys = ("a-1", "a1", "ax1", "a--1", "a-b", "ab", "a-x", "a-")
+    stack = synth(applications={key: {"streams": ["orders"], "access": other} for key in keys})
+    sids = list(statements(stack, "orders_shared"))
+    assert len(sids) == len(keys)
+    assert all(re.fullmatch(r"[A-Za-z0-9]+", sid) for sid in sids)
 
 
 @pytest.mark.parametrize("changes", [{"environment": "prod", "protected": True}, {"protected": True}])

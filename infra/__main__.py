@@ -54,13 +54,12 @@ def _synth(options: argparse.Namespace) -> None:
 
 
 def _bootstrap(options: argparse.Namespace) -> None:
-    import boto3
-
     from infra.app import synthesize_bootstrap
     from infra.apply_bootstrap import apply_bootstrap
+    from infra.aws import s3_client
 
     (environment,) = load_environments(options.directory, [options.environment])
-    s3 = boto3.client("s3", region_name=environment.state_region or environment.region)
+    s3 = s3_client(environment.state_region or environment.region, environment.account_id)
     apply_bootstrap(environment, synthesize_bootstrap([environment], options.out), s3, approve=options.yes)
 
 

@@ -5,6 +5,7 @@ InfraError
 ├── SettingsError   environment files are wrong; carries every fault found
 ├── LedgerError     a protected environment would lose or replace a resource that has an identity
 ├── UpError         an environment cannot be declared in local AWS
+├── AwsError        AWS cannot be asked: no credentials, or no way to it
 └── PipelineError   a step of the pipeline failed, or refuses to go on
     ├── StalePlanError  a plan does not match the state, the configuration or the review: plan again
     └── UnhealthyError  a job that was started does not run, or does not catch up
@@ -68,6 +69,10 @@ class LedgerError(InfraError):
 
 class UpError(InfraError):
     """An environment cannot be declared in local AWS."""
+
+
+class AwsError(InfraError):
+    """AWS cannot be asked: there are no credentials, or it cannot be reached."""
 
 
 class PipelineError(InfraError):

@@ -13,9 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import boto3
-
 from infra import names
+from infra.aws import s3_client
 from infra.errors import InfraError, PipelineError
 from infra.load import DIRECTORY, load_environments
 from infra.pipeline.bundle import PLAN_TEXT, read_meta
@@ -145,7 +144,7 @@ def _write(path: Path, text: str | None) -> None:
 def _one(options: argparse.Namespace) -> tuple[Environment, Planner]:
     (environment,) = load_environments(options.directory, [options.environment])
     region = environment.state_region or environment.region
-    return environment, Planner(options.synthesized, Records(boto3.client("s3", region_name=region)))
+    return environment, Planner(options.synthesized, Records(s3_client(region, environment.account_id)))
 
 
 def _commit(options: argparse.Namespace) -> str:

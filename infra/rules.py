@@ -337,5 +337,12 @@ def warnings(environment: Environment) -> Iterable[str]:
                 )
             if stream.key not in ("own", "aws-managed", None):
                 yield f"streams.{key}: {reader}: the policy of key {stream.key} must allow them kms:Decrypt"
+    for key, application in environment.applications.items():
+        access = application.access
+        if isinstance(access, RoleAccess) and not environment.pipeline and not access.permissions_boundary:
+            yield (
+                f"applications.{key}.access: its role has no permissions boundary, without which the checkov gate refuses "
+                "the stack: say permissions_boundary, or declare a pipeline, which brings one"
+            )
     if environment.protected and environment.alarms.sns_topic is None:
         yield "alarms.sns_topic: nobody is told of an alarm in this protected environment"

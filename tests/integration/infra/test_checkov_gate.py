@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infra import ledger
 from infra.app import synthesize, synthesize_bootstrap
-from infra.checkov_gate import EXCUSED, scan_plans, scan_stacks
+from infra.checkov_gate import EXCUSED, Result, scan_plans, scan_stacks
 from infra.load import load_environment, load_environments
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.terraform.harness import Terraform
@@ -44,6 +45,85 @@ def test_no_check_fails_on_any_complete_environment_and_some_does_on_a_planted_o
     assert {(each.check, each.resource.rpartition(".")[2]) for each in result.excused} == set(EXCUSED), (
         "a needless excuse"
     )
+
+
+# What would let a job register consumers, or everybody in, by the check that finds it. The first part of each name is the type.
+EVERYBODY = {"Effect": "Allow", "Principal": "*", "Action": "kms:Decrypt", "Resource": "*"}
+SHARED = {
+    "Effect": "Allow",
+    "Principal": {"AWS": "arn:aws:iam::777788889999:root"},
+    "NotAction": "s3:*",
+    "Resource": "*",
+}
+OF_AWS = "arn:aws:iam::aws:policy"
+DANGERS: dict[str, dict[str, Any]] = {
+    "CKV_EFO_2 aws_kinesis_resource_policy.shared": {"policy": json.dumps({"Statement": SHARED})},
+    "CKV_EFO_6 aws_kms_key.open": {"policy": json.dumps({"Statement": [EVERYBODY]})},
+    "CKV_EFO_7 aws_iam_role.unbounded": {"name": "unbounded", "path": "/", "assume_role_policy": "{}"},
+    "CKV_EFO_8 aws_iam_role_policy_attachment.full": {"role": "r", "policy_arn": f"{OF_AWS}/AmazonKinesisFullAccess"},
+    "CKV_EFO_8 aws_iam_role.inline": {
+        "name": "inline",
+        "assume_role_policy": "{}",
+        "permissions_boundary": "arn:aws:iam::111122223333:policy/b",
+        "managed_policy_arns": [f"{OF_AWS}/PowerUserAccess"],
+    },
+}
+HARMLESS: dict[str, dict[str, Any]] = {
+    "aws_iam_role_policy_attachment.known": {"role": "r", "policy_arn": f"{OF_AWS}/AmazonS3ReadOnlyAccess"},
+    "aws_iam_role_policy_attachment.own": {"role": "r", "policy_arn": "arn:aws:iam::111122223333:policy/lake-buckets"},
+    "aws_kinesis_resource_policy.denied": {"policy": json.dumps({"Statement": [{**EVERYBODY, "Effect": "Deny"}]})},
+}
+
+
+def test_each_way_around_the_denial_of_registration_is_found_and_named(tmp_path: Path) -> None:
+    out = synthesize([load_environment(DIRECTORY / "dev.yaml")], tmp_path, outdir=tmp_path / "out")
+    stack_path = out / "stacks" / "kinesis-efo-dev" / "cdk.tf.json"
+    stack = json.loads(stack_path.read_text(encoding="utf-8"))
+    planned = []
+    for address, values in {**{each.split()[1]: values for each, values in DANGERS.items()}, **HARMLESS}.items():
+        kind, name = address.split(".")
+        stack["resource"].setdefault(kind, {})[name] = values
+        planned.append({"address": address, "mode": "managed", "type": kind, "name": name, "values": values})
+    stack_path.write_text(json.dumps(stack), encoding="utf-8")
+    assert ours(scan_stacks(out)) == DANGERS.keys()
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(plan_of(planned)), encoding="utf-8")
+    assert ours(scan_plans([plan])) == DANGERS.keys()
+
+
+def ours(result: Result) -> set[str]:
+    """What this project's own checks found; in stacks, checkov does not say a resource's type."""
+    addresses = {address.partition(".")[2]: address for _, address in map(str.split, DANGERS)}
+    named = [(each.check, each.resource.rpartition(".")[2]) for each in result.failed if "EFO" in each.check]
+    return {f"{check} {addresses.get(name, name)}" for check, name in named}
+
+
+def plan_of(resources: list[dict[str, Any]]) -> dict[str, Any]:
+    """A plan of resources, and of enough streams for the gate to believe it."""
+    streams = {f"s{n}": {"name": f"s{n}", "encryption_type": "KMS", "kms_key_id": "k"} for n in range(30)}
+    resources = resources + [
+        {
+            "address": f"aws_kinesis_stream.{name}",
+            "mode": "managed",
+            "type": "aws_kinesis_stream",
+            "name": name,
+            "values": values,
+        }
+        for name, values in streams.items()
+    ]
+    resources = [
+        {**each, "provider_name": "registry.terraform.io/hashicorp/aws", "schema_version": 0} for each in resources
+    ]
+    changes = [
+        {**each, "change": {"actions": ["create"], "before": None, "after": each["values"]}} for each in resources
+    ]
+    return {
+        "format_version": "1.2",
+        "terraform_version": "1.11.4",
+        "planned_values": {"root_module": {"resources": resources}},
+        "resource_changes": changes,
+        "configuration": {"root_module": {}},
+    }
 
 
 def test_no_check_fails_on_what_terraform_plans(deploy: Deploy, tmp_path: Path) -> None:

@@ -128,6 +128,16 @@ def test_an_environment_reaches_its_own_and_nothing_of_another(
             assert not allowed(applies(ours), action, f"{state}/{key}", {})
 
 
+# `dev` beside `dev-2` is refused, as names alone do not keep them apart.
+@pytest.mark.parametrize(("one", "other", "here", "there"), [each for each in PLACES if each[:2] != ("dev", "dev-2")])
+def test_names_alone_keep_environments_apart_where_iam_is_told_no_tags(
+    one: str, other: str, here: str, there: str, load: Load
+) -> None:
+    ours, theirs = declared(load, one, here), declared(load, other, there)
+    assert reached(boundary(ours), used_by_jobs(theirs), {}) == set()
+    assert reached(applies(ours), changed_by_the_pipeline(theirs), {}) == set()
+
+
 @pytest.mark.parametrize("region", REGIONS)
 @pytest.mark.parametrize("short_has_pipeline", [True, False])
 def test_names_that_begin_alike_are_refused_in_one_account_whatever_their_regions(

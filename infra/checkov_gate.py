@@ -35,6 +35,11 @@ EXCUSED: Mapping[tuple[str, str], str] = {
     ("CKV2_AWS_62", "artifacts"): "nothing has to be told of new files",
     ("CKV2_AWS_62", "state"): "nothing has to be told of a new state",
     ("CKV2_AWS_5", "workers"): "the application of EMR Serverless has it, which checkov does not look at",
+    **{
+        # In stacks, and the same two in plans.
+        (check, "roles_boundary"): "a boundary grants nothing: it bounds what a role's policies grant"
+        for check in ("CKV_AWS_109", "CKV_AWS_111", "CKV_AWS_289", "CKV_AWS_290")
+    },
     (
         "CKV_EFO_1",
         "pipeline_change_data",

@@ -47,6 +47,7 @@ class Statement:
         conditions: Conditions, which must all hold.
         principals: For resource and trust policies: principals by type (`AWS`, `Service`, `Federated`).
         excepted: ARNs to which it does not apply, in place of `resources`.
+        but_actions: Actions to which it does not apply, in place of `actions`.
     """
 
     sid: str
@@ -56,6 +57,7 @@ class Statement:
     conditions: tuple[Condition, ...] = ()
     principals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     excepted: tuple[str, ...] = ()
+    but_actions: tuple[str, ...] = ()
 
 
 def through(region: str, *services: str) -> tuple[Condition]:
@@ -201,7 +203,10 @@ def _statement_json(statement: Statement) -> dict[str, Any]:
     document: dict[str, Any] = {"Sid": statement.sid, "Effect": statement.effect}
     if statement.principals:
         document["Principal"] = {kind: list(each) for kind, each in statement.principals.items()}
-    document["Action"] = list(statement.actions)
+    if statement.actions:
+        document["Action"] = list(statement.actions)
+    if statement.but_actions:
+        document["NotAction"] = list(statement.but_actions)
     if statement.resources:
         document["Resource"] = list(statement.resources)
     if statement.excepted:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from infra import neighbours, rules
+from infra import rules
+from infra.between import between_environments
 from infra.errors import Fault, SettingsError
 from infra.settings import Application, Environment, Head, Job, Settings, stream_model
 
@@ -48,7 +49,7 @@ def load_environments(directory: Path = DIRECTORY, only: Iterable[str] = ()) -> 
             environments[name] = load_environment(path)
         except SettingsError as error:
             faults += error.faults
-    faults += neighbours.faults(environments)
+    faults += between_environments(environments)
     if faults:
         raise SettingsError(faults)
     for name in wanted:

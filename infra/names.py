@@ -69,6 +69,11 @@ def boundary_arn(environment: Environment) -> str:
     return iam_arn(environment, policy)
 
 
+def roles_boundary_name(environment: Environment) -> str:
+    """Name of the boundary of the roles of an environment that has no pipeline. No application's policy can have it."""
+    return f"kinesis-efo-{environment.environment}-roles@boundary"
+
+
 def bootstrap_stack_name(environment: Environment) -> str:
     """Name of an environment's bootstrap stack, which its pipeline needs."""
     return f"kinesis-efo-{environment.environment}-bootstrap"
@@ -248,6 +253,8 @@ ARTIFACTS = Place("artifacts", "artifacts")
 """The bucket of archives, programs and logs."""
 JOBS = Place("jobs", "jobs")
 """The environment's application of EMR Serverless."""
+BOUNDARY = Place("roles_boundary", "roles_boundary")
+"""The boundary of roles, where no pipeline brings one."""
 WORKERS = Place("workers", "workers")
 """The security group of the application's workers."""
 

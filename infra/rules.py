@@ -1,4 +1,4 @@
-"""Rules that span entries of an environment file; those between several files are in `infra.neighbours`.
+"""Rules that span entries of an environment file. Those that span several files are in `between`.
 
 Each rule looks only at entries that are valid by themselves, so that one fault never produces a second, misleading one.
 """
@@ -337,12 +337,5 @@ def warnings(environment: Environment) -> Iterable[str]:
                 )
             if stream.key not in ("own", "aws-managed", None):
                 yield f"streams.{key}: {reader}: the policy of key {stream.key} must allow them kms:Decrypt"
-    for key, application in environment.applications.items():
-        access = application.access
-        if isinstance(access, RoleAccess) and not environment.pipeline and not access.permissions_boundary:
-            yield (
-                f"applications.{key}.access: its role has no permissions boundary, without which the checkov gate refuses "
-                "the stack: say permissions_boundary, or declare a pipeline, which brings one"
-            )
     if environment.protected and environment.alarms.sns_topic is None:
         yield "alarms.sns_topic: nobody is told of an alarm in this protected environment"

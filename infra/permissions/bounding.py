@@ -49,6 +49,15 @@ def boundary(environment: Environment) -> list[Statement]:
     ]
 
 
+def boundary_without_pipeline(environment: Environment) -> list[Statement]:
+    """The most that a job's role may do where people deploy, who answer for its policies: anything but register consumers."""
+    return [
+        Statement("WhatItsPoliciesSay", (), ("*",), but_actions=iam.REGISTRATION),
+        Statement("NeverRegisterConsumers", iam.REGISTRATION, ("*",), effect="Deny"),
+        never_others(environment),
+    ]
+
+
 def _use_buckets(scope: Scope) -> list[Statement]:
     if not scope.job_buckets:
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -32,7 +32,7 @@ def allowed(statements: Iterable[Statement], action: str, resource: str, context
 
 
 def _applies(statement: Statement, action: str, resource: str, context: Context) -> bool:
-    assert set(statement) <= {"Sid", "Effect", "Action", "Resource", "NotResource", "Condition"}, statement
+    assert set(statement) <= {"Sid", "Effect", "Action", "NotAction", "Resource", "NotResource", "Condition"}, statement
     # Names of context keys are not case-sensitive.
     known = {name.lower(): value for name, value in context.items()}
     tests = [
@@ -40,13 +40,17 @@ def _applies(statement: Statement, action: str, resource: str, context: Context)
         for test, variables in statement.get("Condition", {}).items()
         for variable, values in variables.items()
     ]
-    excepted = "NotResource" in statement
-    named = many(statement["NotResource" if excepted else "Resource"])
     return (
-        any(fnmatchcase(action.lower(), each.lower()) for each in many(statement["Action"]))
-        and any(fnmatchcase(resource, each) for each in named) != excepted
+        _covers(statement, "Action", lambda pattern: fnmatchcase(action.lower(), pattern.lower()))
+        and _covers(statement, "Resource", lambda pattern: fnmatchcase(resource, pattern))
         and all(_holds(*each) for each in tests)
     )
+
+
+def _covers(statement: Statement, element: str, matches: Callable[[str], bool]) -> bool:
+    """Whether an element matches, or its opposite (`NotAction`) does not."""
+    excepted = f"Not{element}" in statement
+    return any(map(matches, many(statement[f"Not{element}" if excepted else element]))) != excepted
 
 
 def _holds(test: str, values: list[str], actual: str | None) -> bool:

@@ -262,9 +262,10 @@ def test_an_existing_provider_and_bucket_are_adopted(load: Load, tmp_path: Path)
     assert principals == [{"identifiers": [provider], "type": "Federated"}]
 
 
-def test_roles_of_an_environment_with_a_pipeline_are_bounded(load: Load, synth: Callable[..., dict[str, Any]]) -> None:
+def test_roles_are_bounded_with_a_pipeline_and_without(load: Load, synth: Callable[..., dict[str, Any]]) -> None:
     applications = {"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}}
-    assert "permissions_boundary" not in synth(applications=applications)["resource"]["aws_iam_role"]["lake"]
+    by_hand = synth(applications=applications)
+    assert by_hand["resource"]["aws_iam_role"]["lake"]["permissions_boundary"] == "${aws_iam_policy.roles_boundary.arn}"
     bounded = synth(applications=applications, pipeline=PIPELINE)["resource"]["aws_iam_role"]["lake"]
     assert bounded["permissions_boundary"] == (
         "arn:aws:iam::111122223333:policy/kinesis-efo-pipeline/kinesis-efo-pipeline-test-boundary"

@@ -215,6 +215,15 @@ def test_whatever_it_is_allowed_a_job_registers_no_consumers_and_reads_no_state(
     assert not allowed(bound, "kms:Decrypt", key, bootstrap)
 
 
+def test_without_a_pipeline_a_job_may_do_what_its_policies_say_and_register_nothing(load: Load) -> None:
+    bound = json_of(permissions.boundary_without_pipeline(load()))
+    prod = {"aws:ResourceTag/environment": "prod", "aws:ResourceTag/managed-by": "kinesis-efo"}
+    assert allowed(bound, "s3:PutObject", "arn:aws:s3:::anywhere/x", {})
+    for action in REGISTRATION:
+        assert not allowed(bound, action, ADOPTED, {})
+    assert not allowed(bound, "dynamodb:PutItem", "arn:aws:dynamodb:eu-west-1:111122223333:table/t", prod)
+
+
 def test_buckets_of_jobs_are_those_of_their_arguments_and_those_that_the_pipeline_is_told(load: Load) -> None:
     arguments = ["--output", "s3://raw/x", "--checkpoint=s3a://checks/y", "--option", "manifest=ssm:///m"]
     environment = load(

@@ -33,7 +33,6 @@ Write = Callable[..., Path]
 
 ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"
 FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
-PIPELINE = {"repository": "acme/lake"}
 KEY = "arn:aws:kms:eu-west-1:111122223333:key/0123abcd"
 
 
@@ -425,15 +424,6 @@ def test_what_other_owners_must_do_is_a_warning(write: Write) -> None:
     assert len(warnings) == 2
     assert "its owner must allow kinesis:DescribeStreamSummary, kinesis:ListShards" in warnings[0]
     assert f"the policy of key {KEY} must allow them kms:Decrypt" in warnings[1]
-
-
-def test_a_role_that_the_gate_will_refuse_is_a_warning(write: Write) -> None:
-    access = {"kind": "emr-ec2"}
-    (warning,) = rules.warnings(load_environment(write(applications=apps(access=access))))
-    assert warning.startswith("applications.lake.access: its role has no permissions boundary")
-    bound = {**access, "permissions_boundary": "arn:aws:iam::111122223333:policy/bound"}
-    assert list(rules.warnings(load_environment(write(applications=apps(access=bound))))) == []
-    assert list(rules.warnings(load_environment(write(applications=apps(access=access), pipeline=PIPELINE)))) == []
 
 
 def test_an_application_has_one_job(write: Write) -> None:

@@ -1,4 +1,4 @@
-"""Rules between environment files: nothing is declared twice, and no pipeline reaches what belongs to another's environment."""
+"""Rules that span several environment files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infra.errors import Fault
 from infra.settings import Environment, OtherAccount, OwnStream, RoleAccess
 
 
-def faults(environments: Mapping[str, Environment]) -> list[Fault]:
+def between_environments(environments: Mapping[str, Environment]) -> list[Fault]:
     """What two files declare, each of which must be declared once, and pipelines that get in each other's way."""
     used: dict[str, list[str]] = defaultdict(list)
     for name, environment in environments.items():

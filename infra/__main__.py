@@ -69,13 +69,12 @@ def _synth(options: argparse.Namespace) -> None:
 
 
 def _bootstrap(options: argparse.Namespace) -> None:
-    import boto3
-
     from infra.app import synthesize_bootstrap
     from infra.apply_bootstrap import apply_bootstrap
+    from infra.aws import client
 
     (environment,) = load_environments(options.directory, [options.environment])
-    s3 = boto3.client("s3", region_name=environment.state_region or environment.region)
+    s3 = client("s3", environment.state_region or environment.region, environment.account_id)
     apply_bootstrap(environment, synthesize_bootstrap([environment], options.out), s3, approve=options.yes)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from infra import names
+from infra.aws import asking
 from infra.errors import PipelineError
 from infra.pipeline.terraform import Terraform
 from infra.settings import Environment
@@ -43,13 +44,15 @@ def apply_bootstrap(
         terraform: Makes a `Terraform` for a directory.
 
     Raises:
+        AwsError: There are no credentials, or AWS cannot be reached.
         PipelineError: There is no pipeline, the bucket belongs to somebody else, or Terraform fails.
     """
     if environment.pipeline is None:
         raise PipelineError(f"{environment.environment}.yaml has no `pipeline:`; add one to prepare it")
     directory = synthesized / "stacks" / names.bootstrap_stack_name(environment)
     runner, state = terraform(directory), directory / _STATE
-    there = _exists(s3, environment.state_bucket)
+    with asking(environment.account_id):
+        there = _exists(s3, environment.state_bucket)
     if there and not state.exists():
         runner.init(reconfigure=True)
         runner.apply_now(approve=approve)

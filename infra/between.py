@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import permutations
 
 from infra import consumers, names
 from infra.errors import Fault
-from infra.settings import Environment, OtherAccount, OwnStream
+from infra.settings import Environment, OtherAccount, OwnStream, RoleAccess
 
 
 def between_environments(environments: Mapping[str, Environment]) -> list[Fault]:
@@ -20,19 +21,56 @@ def between_environments(environments: Mapping[str, Environment]) -> list[Fault]
         for key, application in environment.applications.items():
             if not isinstance(application.access, OtherAccount):
                 used[names.lease_table_arn(environment, key)].append(f"{name}.yaml applications.{key}")
+                used[names.policy_arn(environment, key)].append(f"{name}.yaml applications.{key}")
+            if isinstance(application.access, RoleAccess):
+                used[names.role_arn(environment, key)].append(f"{name}.yaml applications.{key}")
     declared_twice = [
         Fault(places[-1], arn, f"is declared by {' and '.join(places[:-1])} too; each must be declared once")
         for arn, places in used.items()
         if len(places) > 1
     ]
     twice = {str(fault.value) for fault in declared_twice}
-    return [*declared_twice, *consumers.between(environments, but_on=twice), *_pipelines(environments)]
+    return [
+        *declared_twice,
+        *consumers.between(environments, but_on=twice),
+        *_buckets(environments),
+        *_prefixes(environments),
+        *_pipelines(environments),
+    ]
+
+
+def _prefixes(environments: Mapping[str, Environment]) -> Iterator[Fault]:
+    """Faults of names that begin like another environment's: a pipeline's roles reach what begins with its name.
+
+    In whatever regions: names of IAM are the same in all of them.
+    """
+    for (short, one), (long, other) in permutations(environments.items(), 2):
+        if one.pipeline and one.account_id == other.account_id and long.startswith(f"{short}-"):
+            rule = (
+                f"begins like {short}, whose role for applying could change what belongs to {long}: "
+                "use another name or account"
+            )
+            yield Fault(f"{long}.yaml environment", long, rule)
+
+
+def _buckets(environments: Mapping[str, Environment]) -> Iterator[Fault]:
+    """Faults of buckets: jobs use none of states, and none is of two environments' artifacts, as each may change its policy."""
+    states = {environment.state_bucket: name for name, environment in environments.items()}
+    used: dict[str, str] = {}
+    for name, environment in environments.items():
+        for bucket in names.job_buckets(environment):
+            if bucket in states:
+                rule = f"must not be used by jobs, because it holds the state of {states[bucket]}; use another bucket"
+                yield Fault(f"{name}.yaml", bucket, rule)
+        artifacts = names.artifacts_bucket(environment)
+        if environment.emr and (first := used.setdefault(artifacts, name)) != name:
+            rule = f"must be a bucket of its own; {first} has the same"
+            yield Fault(f"{name}.yaml emr.artifacts_bucket", artifacts, rule)
 
 
 def _pipelines(environments: Mapping[str, Environment]) -> Iterator[Fault]:
-    """Faults between pipelines: a resource declared twice, a name that begins like another's, a wrong order."""
+    """Faults between pipelines: a resource declared twice, a wrong order."""
     declared: dict[tuple[str, str, str], str] = {}
-    scopes: list[tuple[str, str, str]] = []
     for name, environment in environments.items():
         pipeline = environment.pipeline
         if pipeline is None:
@@ -46,16 +84,6 @@ def _pipelines(environments: Mapping[str, Environment]) -> Iterator[Fault]:
             if first != name:
                 rule = f"is missing: the bootstrap stack of {first} declares {what} in this account already"
                 yield Fault(f"{path}.{setting}", None, rule)
-        for other, account, other_region in scopes:
-            short, long = sorted((name, other), key=len)
-            same_place = account == environment.account_id and other_region == environment.region
-            if same_place and long.startswith(f"{short}-"):
-                rule = (
-                    f"begins like {short}, whose role for applying could change what belongs to {long}: "
-                    "use another name or account"
-                )
-                yield Fault(path, long, rule)
-        scopes.append((name, environment.account_id, environment.region))
         seen = [name]
         after = pipeline.after
         while after is not None:

@@ -35,6 +35,11 @@ EXCUSED: Mapping[tuple[str, str], str] = {
     ("CKV2_AWS_62", "artifacts"): "nothing has to be told of new files",
     ("CKV2_AWS_62", "state"): "nothing has to be told of a new state",
     ("CKV2_AWS_5", "workers"): "the application of EMR Serverless has it, which checkov does not look at",
+    **{
+        # In stacks, and the same two in plans.
+        (check, "roles_boundary"): "a boundary grants nothing: it bounds what a role's policies grant"
+        for check in ("CKV_AWS_109", "CKV_AWS_111", "CKV_AWS_289", "CKV_AWS_290")
+    },
     (
         "CKV_EFO_1",
         "pipeline_change_data",
@@ -78,16 +83,42 @@ def canary() -> dict[str, Any]:
             "aws_iam_policy": {
                 "registers": {
                     "name": "registers",
-                    "policy": json.dumps({"Statement": [{"Effect": "Allow", "Action": "kinesis:*", "Resource": "*"}]}),
+                    "policy": _policy(Action="kinesis:*"),
                 }
             },
+            "aws_iam_role": {
+                "unbounded": {"name": "unbounded", "assume_role_policy": _policy(Action="sts:AssumeRole")}
+            },
+            "aws_iam_role_policy_attachment": {
+                "unseen": {"role": "unbounded", "policy_arn": "arn:aws:iam::aws:policy/AmazonKinesisFullAccess"}
+            },
+            "aws_kinesis_resource_policy": {
+                "registers_shared": {
+                    "resource_arn": "arn:aws:kinesis:eu-west-1:111122223333:stream/shared",
+                    "policy": _policy(Action="kinesis:RegisterStreamConsumer", Principal={"AWS": "777788889999"}),
+                }
+            },
+            "aws_kms_key": {"everybodys": {"policy": _policy(Action="kms:*", Principal={"AWS": "*"})}},
         },
         "data": {
             "aws_iam_policy_document": {
                 "registers": {"statement": [{"actions": ["kinesis:RegisterStream*"], "resources": ["*"]}]},
+                "everybody": {
+                    "statement": [
+                        {
+                            "actions": ["kinesis:ListShards"],
+                            "resources": ["*"],
+                            "principals": [{"type": "AWS", "identifiers": ["*"]}],
+                        }
+                    ]
+                },
             }
         },
     }
+
+
+def _policy(**statement: Any) -> str:
+    return json.dumps({"Statement": [{"Effect": "Allow", "Resource": "*", **statement}]})
 
 
 PLANTED = {
@@ -96,8 +127,15 @@ PLANTED = {
     "CKV_EFO_4 aws_kinesis_stream_consumer.stray",
     "CKV_EFO_3 aws_dynamodb_table.other_key",
     "CKV_EFO_2 aws_iam_policy.registers",
+    "CKV_EFO_2 aws_kinesis_resource_policy.registers_shared",
+    "CKV_EFO_6 aws_kms_key.everybodys",
+    "CKV_EFO_7 aws_iam_role.unbounded",
+    "CKV_EFO_8 aws_iam_role_policy_attachment.unseen",
     "CKV_EFO_1 aws_iam_policy_document.registers",
+    "CKV_EFO_5 aws_iam_policy_document.everybody",
 }
+_DOCUMENTS = ("CKV_EFO_1 ", "CKV_EFO_5 ")
+"""Checks of Terraform's data sources, which a plan holds as the policies that they evaluate to."""
 
 
 def scan_stacks(*synthesized: Path) -> Result:
@@ -153,7 +191,7 @@ def scan_plans(plans: Sequence[Path]) -> Result:
             arguments += ["--file", _write(Path(scratch) / f"plan-{number}" / "plan.json", text)]
         arguments += ["--file", _write(Path(scratch) / CANARY / "plan.json", json.dumps(_canary_plan()))]
         report = _checkov("terraform_plan", scratch, arguments)
-        return _judge(report, names, {each for each in PLANTED if not each.startswith("CKV_EFO_1 ")})
+        return _judge(report, names, {each for each in PLANTED if not each.startswith(_DOCUMENTS)})
 
 
 def _write(path: Path, text: str) -> str:

@@ -6,6 +6,7 @@ InfraError
 ├── LedgerError     a protected environment would lose or replace a resource that has an identity
 ├── MissingError    something that synthesis needs is not installed
 ├── UpError         an environment cannot be declared in local AWS
+├── AwsError        AWS cannot be asked: no credentials, or no way to it
 └── PipelineError   a step of the pipeline failed, or refuses to go on
     ├── StalePlanError  a plan does not match the state, the configuration or the review: plan again
     └── UnhealthyError  a job that was started does not run, or does not catch up
@@ -73,6 +74,10 @@ class MissingError(InfraError, ImportError):
 
 class UpError(InfraError):
     """An environment cannot be declared in local AWS."""
+
+
+class AwsError(InfraError):
+    """AWS cannot be asked: there are no credentials, or it cannot be reached."""
 
 
 class PipelineError(InfraError):

@@ -46,6 +46,8 @@ class Statement:
         effect: `Allow` or `Deny`.
         conditions: Conditions, which must all hold.
         principals: For resource and trust policies: principals by type (`AWS`, `Service`, `Federated`).
+        excepted: ARNs to which it does not apply, in place of `resources`.
+        but_actions: Actions to which it does not apply, in place of `actions`.
     """
 
     sid: str
@@ -54,6 +56,8 @@ class Statement:
     effect: str = "Allow"
     conditions: tuple[Condition, ...] = ()
     principals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    excepted: tuple[str, ...] = ()
+    but_actions: tuple[str, ...] = ()
 
 
 def through(region: str, *services: str) -> tuple[Condition]:
@@ -83,7 +87,8 @@ def share_stream(application: str, stream_arn: str, principals: Sequence[str], *
 
     With `polling`, they may also get its records.
     """
-    sid = "Read" + "".join(part.capitalize() for part in application.split("-"))
+    # Keys have no capitals, so that no two keys give one sid, which may have letters and digits only.
+    sid = f"Read{application.capitalize().replace('-', 'X')}"
     return Statement(sid, _read_actions(polling), (stream_arn,), principals={"AWS": tuple(principals)})
 
 
@@ -198,9 +203,14 @@ def _statement_json(statement: Statement) -> dict[str, Any]:
     document: dict[str, Any] = {"Sid": statement.sid, "Effect": statement.effect}
     if statement.principals:
         document["Principal"] = {kind: list(each) for kind, each in statement.principals.items()}
-    document["Action"] = list(statement.actions)
+    if statement.actions:
+        document["Action"] = list(statement.actions)
+    if statement.but_actions:
+        document["NotAction"] = list(statement.but_actions)
     if statement.resources:
         document["Resource"] = list(statement.resources)
+    if statement.excepted:
+        document["NotResource"] = list(statement.excepted)
     for condition in statement.conditions:
         tests = document.setdefault("Condition", {})
         tests.setdefault(condition.test, {})[condition.variable] = list(condition.values)

@@ -165,6 +165,8 @@ def _fault(model: type[Settings], detail: Any, path: str) -> Fault:
     match detail["type"]:
         case "missing":
             return Fault(where, None, "is missing")
+        case "extra_forbidden" if where == "protect":
+            return Fault(where, detail["input"], "is called protected")
         case "extra_forbidden":
             known = ", ".join(model.model_fields)
             hint = f"; {model.__name__} has {known}" if len(steps) == 1 else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,10 @@ PIPELINE_PATH = "/kinesis-efo-pipeline/"
 """IAM path of the pipeline's own roles and policies."""
 GITHUB_ISSUER = "token.actions.githubusercontent.com"
 """Issuer of the tokens by which GitHub identifies workflows."""
+MANAGED_BY = "kinesis-efo"
+"""Value of the tag `managed-by`, of what an environment declares."""
+PIPELINE_MANAGED_BY = "kinesis-efo-bootstrap"
+"""Value of the tag `managed-by`, of what its pipeline needs: the role that applies may not manage that."""
 ENVIRONMENTS, PROGRAMS, STOPS, LOGS = "environments/", "programs/", "stops/", "logs/"
 """Prefixes in the bucket of artifacts, as the library writes them."""
 
@@ -40,7 +45,7 @@ def pipeline_role_name(environment: Environment, kind: str) -> str:
 def pipeline_role_arn(environment: Environment, kind: str) -> str:
     """ARN of a role of the pipeline; its path is out of reach of the role that applies."""
     role = f"role{PIPELINE_PATH}{pipeline_role_name(environment, kind)}"
-    return f"arn:{partition(environment.region)}:iam::{environment.account_id}:{role}"
+    return iam_arn(environment, role)
 
 
 def pipeline_policy_name(environment: Environment, kind: str) -> str:
@@ -48,15 +53,25 @@ def pipeline_policy_name(environment: Environment, kind: str) -> str:
     return f"kinesis-efo-pipeline-{environment.environment}-{kind}"
 
 
+def iam_arn(environment: Environment, resource: str) -> str:
+    """ARN of something of IAM in the environment's account; IAM knows no regions."""
+    return f"arn:{partition(environment.region)}:iam::{environment.account_id}:{resource}"
+
+
 def service_role_arn(environment: Environment, service: str) -> str:
     """ARN pattern of a service's service-linked roles in the account."""
-    return f"arn:{partition(environment.region)}:iam::{environment.account_id}:role/aws-service-role/{service}/*"
+    return iam_arn(environment, f"role/aws-service-role/{service}/*")
 
 
 def boundary_arn(environment: Environment) -> str:
     """ARN of the permissions boundary of roles that the pipeline creates."""
     policy = f"policy{PIPELINE_PATH}{pipeline_policy_name(environment, 'boundary')}"
-    return f"arn:{partition(environment.region)}:iam::{environment.account_id}:{policy}"
+    return iam_arn(environment, policy)
+
+
+def roles_boundary_name(environment: Environment) -> str:
+    """Name of the boundary of the roles of an environment that has no pipeline. No application's policy can have it."""
+    return f"kinesis-efo-{environment.environment}-roles@boundary"
 
 
 def bootstrap_stack_name(environment: Environment) -> str:
@@ -77,6 +92,9 @@ def state_key(environment: Environment) -> str:
 def record_key(environment: Environment) -> str:
     """Key of the record of what is deployed, beside the state."""
     return f"kinesis-efo/{environment.environment}.deployed.json"
+
+
+_S3_URI = re.compile(r"s3[an]?://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?![a-z0-9.-])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +188,15 @@ def artifacts_bucket(environment: Environment) -> str:
     return given or f"kinesis-efo-{environment.environment}-{environment.account_id}"
 
 
+def job_buckets(environment: Environment) -> tuple[str, ...]:
+    """Buckets that jobs may use: that of their programs, those that their arguments name, and those that the pipeline is told."""
+    texts = [text for job in environment.jobs for text in (*job.arguments, *job.spark.values())]
+    found = {bucket for text in texts for bucket in _S3_URI.findall(text)}
+    own = {artifacts_bucket(environment)} if environment.emr else set()
+    told = environment.pipeline.buckets if environment.pipeline else []
+    return tuple(sorted(found | own | set(told)))
+
+
 def bucket_arn(environment: Environment, name: str) -> str:
     """ARN of a bucket."""
     return f"arn:{partition(environment.region)}:s3:::{name}"
@@ -178,6 +205,11 @@ def bucket_arn(environment: Environment, name: str) -> str:
 def policy_name(environment: Environment, key: str) -> str:
     """Name of an application's managed policy."""
     return f"kinesis-efo-{environment.environment}-{application_name(key, environment.applications[key])}"
+
+
+def policy_arn(environment: Environment, key: str) -> str:
+    """ARN of an application's managed policy."""
+    return iam_arn(environment, f"policy/{policy_name(environment, key)}")
 
 
 def batch_policy_name(environment: Environment, key: str) -> str:
@@ -194,7 +226,7 @@ def role_name(environment: Environment, key: str) -> str:
 
 def role_arn(environment: Environment, key: str) -> str:
     """ARN of an application's role, where one is declared."""
-    return f"arn:{partition(environment.region)}:iam::{environment.account_id}:role/{role_name(environment, key)}"
+    return iam_arn(environment, f"role/{role_name(environment, key)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +253,8 @@ ARTIFACTS = Place("artifacts", "artifacts")
 """The bucket of archives, programs and logs."""
 JOBS = Place("jobs", "jobs")
 """The environment's application of EMR Serverless."""
+BOUNDARY = Place("roles_boundary", "roles_boundary")
+"""The boundary of roles, where no pipeline brings one."""
 WORKERS = Place("workers", "workers")
 """The security group of the application's workers."""
 

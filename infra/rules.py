@@ -29,6 +29,7 @@ from infra.settings import (
 )
 
 _KEY = re.compile(r"[a-z][a-z0-9-]{0,62}")
+_PRODUCTION = re.compile(r"(^|-)(prod|production|prd|live)\d*(-|$)")
 _CONSUMERS = 20
 _CONSUMERS_ADVANTAGE = 50  # docs: enhanced-consumers.html, "On-demand Advantage"
 _PARAMETER_BYTES = {"standard": 4096, "advanced": 8192}  # API_PutParameter, Value
@@ -231,8 +232,14 @@ def _job_target(path: str, job: Job, application: Application, emr: Emr | None) 
 
 
 def _protection(head: Head) -> Iterator[Fault]:
-    if head.environment == "prod" and head.protect is False:
-        yield Fault("protect", False, "must not be false in prod, which is always protected; leave it out")
+    name = head.environment
+    if name == "pipeline":
+        yield Fault("environment", None, "must not be pipeline, as what pipelines need is called; use another name")
+    if _PRODUCTION.search(name) and "protected" not in head.model_fields_set:
+        rule = f"is missing: {name} looks like production; say protected: true, or false if nothing in it is to be kept"
+        yield Fault("protected", None, rule)
+    elif name == "prod" and not head.protected:
+        yield Fault("protected", False, "must not be false in prod, which is always protected; say protected: true")
 
 
 def _places(draft: Draft, head: Head) -> Iterator[Fault]:

@@ -11,6 +11,9 @@ _KINESIS_NAME = r"[a-zA-Z0-9_.-]{1,128}"
 _OWNER, _NAME = "[A-Za-z0-9-]{1,39}", "[A-Za-z0-9_.-]{1,100}"
 _STREAM_ARN = rf"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{{12}}:stream/{_KINESIS_NAME}"
 
+OWNER_TAGS = ("environment", "managed-by")
+"""Tags that say whose a resource is. Permissions depend on them."""
+
 Key = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 """Key of an entry in this file. It is part of Terraform addresses: change it with `moved_from` only."""
 KinesisName = Annotated[str, StringConstraints(pattern=rf"^{_KINESIS_NAME}$")]
@@ -52,6 +55,11 @@ def _tags(tags: dict[str, str]) -> dict[str, str]:
             )
         if len(value) > 256:
             raise ValueError(f"a tag's value must have at most 256 characters; that of {key!r} has {len(value)}")
+    # IAM's names of conditions on tags know no capitals.
+    if reserved := sorted(key for key in tags if key.lower() in OWNER_TAGS):
+        raise ValueError(
+            f"must not have {', '.join(reserved)}: this code sets them, and permissions go by them, as they say whose a resource is"
+        )
     return tags
 
 
@@ -295,6 +303,8 @@ class Pipeline(Settings):
         adopt_state_bucket: The state bucket is declared elsewhere.
         extra_policies: More managed policies for the role that applies, for resources whose names do not begin with
             the environment's.
+        buckets: S3 buckets that jobs may use, within their boundary, besides those that their arguments name (`s3://...`).
+        databases: Databases of the Glue catalog that jobs may use.
     """
 
     repository: Annotated[str, StringConstraints(pattern=rf"^({_OWNER}@\d+/{_NAME}@\d+|{_OWNER}/{_NAME})$")]
@@ -303,6 +313,8 @@ class Pipeline(Settings):
     oidc_provider_arn: OidcArn | None = None
     adopt_state_bucket: bool = False
     extra_policies: list[PolicyArn] = []
+    buckets: list[BucketName] = []
+    databases: list[Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,255}$")]] = []
 
 
 class Head(Settings):
@@ -315,7 +327,8 @@ class Head(Settings):
         state_bucket: S3 bucket of the Terraform state.
         state_region: Region of that bucket; default `region`.
         tags: Tags of every resource.
-        protect: Refuse to destroy streams, consumers, tables and keys; always on in `prod`.
+        protected: Refuse to destroy streams, consumers, tables and keys. A name that looks like production needs it, and
+            for `prod` it must be true.
         key: Customer key of lease tables and manifests: `own` (declared here), or the ARN of one.
         on_demand_advantage: The account uses Kinesis On-demand Advantage: 50 consumers per stream instead of 20.
         manifest_tier: Parameter Store tier: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
@@ -330,18 +343,13 @@ class Head(Settings):
     state_bucket: BucketName
     state_region: Region | None = None
     tags: Tags = {}
-    protect: bool | None = None
+    protected: bool = False
     key: Literal["own"] | KeyArn = "own"
     on_demand_advantage: bool = False
     manifest_tier: Literal["standard", "advanced"] = "standard"
     alarms: Alarms = Alarms()
     pipeline: Pipeline | None = None
     emr: Emr | None = None
-
-    @property
-    def protected(self) -> bool:
-        """Whether resources that have an identity must not be destroyed."""
-        return self.environment == "prod" or bool(self.protect)
 
 
 class Environment(Head):

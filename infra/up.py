@@ -255,8 +255,10 @@ class _Boto3:
         """Declare the bucket of artifacts, and the description of each application's jobs."""
         environment = self._environment
         bucket = names.artifacts_bucket(environment)
+        # S3 refuses us-east-1 as a constraint: that is where a bucket is without one.
+        elsewhere = {"CreateBucketConfiguration": {"LocationConstraint": environment.region}}
         with _already_there():
-            self._s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": environment.region})
+            self._s3.create_bucket(Bucket=bucket, **(elsewhere if environment.region != "us-east-1" else {}))
         for key, application in environment.applications.items():
             if isinstance(application.access, OtherAccount):
                 continue

@@ -1,6 +1,6 @@
 """Constructs in the style of CDK's L2 constructs: small, opinionated, with grants as methods."""
 
-from infra.constructs.access import BatchAccess, ReaderAccess
+from infra.constructs.access import BatchAccess, ReaderAccess, RolesBoundary
 from infra.constructs.alarms import Alarms
 from infra.constructs.bucket import PrivateBucket
 from infra.constructs.dashboard import Dashboard
@@ -21,4 +21,5 @@ __all__ = [
     "ManifestParameter",
     "PrivateBucket",
     "ReaderAccess",
+    "RolesBoundary",
 ]

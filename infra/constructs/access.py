@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from infra import iam, names
+from infra import iam, names, permissions
 from infra.cdk import Construct, IamInstanceProfile, IamPolicy, IamRole, IamRolePolicyAttachment
 from infra.constructs.base import policy_document, put
 from infra.settings import Eks, EmrEc2, EmrServerless, Environment, RoleAccess
@@ -19,6 +19,7 @@ class ReaderAccess(Construct):
         application: Key of the application.
         policy: The permissions granted so far; consumer registration is denied in addition, always.
         serverless_arn: ARN of the environment's application of EMR Serverless, if it has one.
+        boundary_arn: Permissions boundary of its role, if the settings name none.
     """
 
     def __init__(
@@ -28,11 +29,12 @@ class ReaderAccess(Construct):
         application: str,
         policy: iam.Policy,
         serverless_arn: str | None = None,
+        boundary_arn: str | None = None,
     ) -> None:
         super().__init__(scope, f"access-{application}")
         settings = environment.applications[application]
         self._environment, self._application = environment, application
-        self._serverless_arn = serverless_arn
+        self._serverless_arn, self._boundary_arn = serverless_arn, boundary_arn
         self._place = names.place(application, settings)
         # The name and not the key is in the description: IAM replaces a policy whose description changes.
         self._name = names.application_name(application, settings)
@@ -67,7 +69,7 @@ class ReaderAccess(Construct):
             name=names.role_name(self._environment, self._application),
             description=f"Runtime of {self._name} in {self._environment.environment}",
             assume_role_policy=trust.json,
-            permissions_boundary=access.permissions_boundary or self._boundary(),
+            permissions_boundary=access.permissions_boundary or self._boundary_arn,
         )
         put(role, self._place)
         # A digest: policies in different paths may share a name, and names may hold characters that Terraform refuses.
@@ -78,10 +80,6 @@ class ReaderAccess(Construct):
         if isinstance(access, EmrEc2):
             put(IamInstanceProfile(self, "profile", name=role.name, role=role.name), self._place)
         return role.arn
-
-    def _boundary(self) -> str | None:
-        """The pipeline's boundary; the role that applies may make no role without one."""
-        return names.boundary_arn(self._environment) if self._environment.pipeline else None
 
     def _trust(self, access: RoleAccess) -> iam.Statement:
         environment = self._environment
@@ -118,6 +116,39 @@ class ReaderAccess(Construct):
                         iam.Condition(test, f"{issuer}:sub", (subject,)),
                     ),
                 )
+
+
+class RolesBoundary(Construct):
+    """The boundary of the environment's roles: the pipeline's, else one that is declared here.
+
+    The role that applies may make no role without the pipeline's.
+
+    Args:
+        scope: The parent construct.
+        environment: The environment.
+    """
+
+    def __init__(self, scope: Construct, environment: Environment) -> None:
+        super().__init__(scope, "roles-boundary")
+        self._arn = names.boundary_arn(environment)
+        accesses = [application.access for application in environment.applications.values()]
+        needed = any(isinstance(each, RoleAccess) and not each.permissions_boundary for each in accesses)
+        if environment.pipeline is None and needed:
+            policy = IamPolicy(
+                self,
+                "policy",
+                name=names.roles_boundary_name(environment),
+                description=f"The most that roles of {environment.environment} may do, whatever their policies say",
+                policy=policy_document(
+                    self, names.BOUNDARY.now, permissions.boundary_without_pipeline(environment)
+                ).json,
+            )
+            self._arn = put(policy, names.BOUNDARY).arn
+
+    @property
+    def arn(self) -> str:
+        """ARN of the boundary."""
+        return self._arn
 
 
 class BatchAccess(Construct):

@@ -54,8 +54,10 @@ def _statement(statement: Statement) -> DataAwsIamPolicyDocumentStatement:
     return DataAwsIamPolicyDocumentStatement(
         sid=statement.sid,
         effect=statement.effect,
-        actions=list(statement.actions),
+        actions=list(statement.actions) or None,
+        not_actions=list(statement.but_actions) or None,
         resources=list(statement.resources) or None,
+        not_resources=list(statement.excepted) or None,
         principals=[
             DataAwsIamPolicyDocumentStatementPrincipals(type=kind, identifiers=list(identifiers))
             for kind, identifiers in statement.principals.items()

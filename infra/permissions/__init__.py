@@ -11,12 +11,21 @@ from collections.abc import Mapping
 
 from infra.iam import Statement
 from infra.permissions.applying import change_access, change_data
-from infra.permissions.bounding import boundary, trust
+from infra.permissions.bounding import boundary, boundary_without_pipeline, trust
 from infra.permissions.planning import read
 from infra.permissions.running import run_jobs
 from infra.settings import Environment
 
-__all__ = ["boundary", "change_access", "change_data", "policies", "read", "run_jobs", "trust"]
+__all__ = [
+    "boundary",
+    "boundary_without_pipeline",
+    "change_access",
+    "change_data",
+    "policies",
+    "read",
+    "run_jobs",
+    "trust",
+]
 
 
 def policies(environment: Environment) -> Mapping[str, list[Statement]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra import iam
 from infra.iam import Condition, Statement
-from infra.permissions.scope import Scope, tagged
+from infra.permissions.scope import Scope, tagged, tags_new
 from infra.settings import Environment
 
 _RUNS_JOBS = ("ec2.amazonaws.com", "emr-serverless.amazonaws.com", "elasticmapreduce.amazonaws.com")
@@ -141,11 +141,13 @@ def change_access(environment: Environment) -> list[Statement]:
             scope.profiles,
         ),
         # A key has no name before it exists, so its tags say whose it is.
+        Statement("CreateKeys", ("kms:CreateKey",), ("*",), conditions=tagged("aws:RequestTag", environment)),
+        # A new key has no alias yet, either; somebody else's mostly has one.
         Statement(
-            "CreateKeys",
-            ("kms:CreateKey", "kms:TagResource"),
-            ("*",),
-            conditions=tagged("aws:RequestTag", environment),
+            "TagNewKeys",
+            ("kms:TagResource",),
+            scope.keys,
+            conditions=(*tags_new(environment), Condition("Null", "kms:ResourceAliases", ("true",))),
         ),
         Statement(
             "WriteKeys",

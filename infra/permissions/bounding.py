@@ -4,35 +4,85 @@ from __future__ import annotations
 
 from infra import iam, names
 from infra.iam import Condition, Statement
-from infra.permissions.scope import Scope
+from infra.permissions.scope import Scope, never_others, tagged
 from infra.settings import Environment
 
 
 def boundary(environment: Environment) -> list[Statement]:
-    """The most that a job's role may do, whatever policies it has: use data, and change no permissions."""
-    region, account = environment.region, environment.account_id
-    arn = f"arn:{names.partition(region)}"
+    """The most that a job's role may do, whatever policies it has: use the environment's data, and change no permissions."""
+    region = environment.region
     scope = Scope(environment)
+    s3 = f"s3.*.{names.dns_suffix(region)}"
+    use_keys = ("kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKey")
+    # A stream of another account is read where that account's policy allows it.
+    streams = tuple(dict.fromkeys((*scope.streams, *scope.given_streams)))
+    consumers = tuple(f"{each}/consumer/*" for each in streams)
+    groups = ("/aws/emr-serverless:*", f"/kinesis-efo/{environment.environment}/*")
     return [
         Statement(
             "Streams",
             tuple(sorted({*iam.READ_STREAM, *iam.POLL_STREAM, *iam.SUBSCRIBE, *iam.WRITE_STREAM})),
-            (f"{arn}:kinesis:{region}:*:stream/*",),
+            streams + consumers,
         ),
-        Statement("Leases", iam.LEASES, (f"{arn}:dynamodb:{region}:{account}:table/*",)),
+        Statement("Leases", iam.LEASES, scope.tables),
         Statement("Manifest", ("ssm:GetParameter",), scope.parameters),
-        Statement("Keys", ("kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKey"), (f"{arn}:kms:*:*:key/*",)),
+        Statement("OwnKeys", use_keys, scope.keys, conditions=tagged("aws:ResourceTag", environment)),
+        *([Statement("GivenKeys", use_keys, scope.given_keys)] if scope.given_keys else []),
+        # Whatever key encrypts a bucket: it serves only objects that the role may use.
+        Statement(
+            "KeysOfBuckets",
+            ("kms:Decrypt", "kms:GenerateDataKey"),
+            (f"arn:{names.partition(region)}:kms:*:*:key/*",),
+            conditions=(Condition("StringLike", "kms:ViaService", (s3,)),),
+        ),
+        *_use_buckets(scope),
+        Statement("NotTheState", ("s3:*",), (*scope.bucket, f"{scope.bucket[0]}/*"), effect="Deny"),
+        *_use_catalog(environment),
+        Statement(
+            "Logs",
+            ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"),
+            tuple(names.arn(environment, "logs", f"log-group:{each}") for each in groups),
+        ),
+        Statement("Metrics", ("cloudwatch:PutMetricData",), ("*",)),
+        Statement("NeverRegisterConsumers", iam.REGISTRATION, ("*",), effect="Deny"),
+        never_others(environment),
+    ]
+
+
+def boundary_without_pipeline(environment: Environment) -> list[Statement]:
+    """The most that a job's role may do where people deploy, who answer for its policies: anything but register consumers."""
+    return [
+        Statement("WhatItsPoliciesSay", (), ("*",), but_actions=iam.REGISTRATION),
+        Statement("NeverRegisterConsumers", iam.REGISTRATION, ("*",), effect="Deny"),
+        never_others(environment),
+    ]
+
+
+def _use_buckets(scope: Scope) -> list[Statement]:
+    if not scope.job_buckets:
+        return []
+    return [
         Statement(
             "Buckets",
             ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"),
-            (f"{arn}:s3:::*/*",),
+            tuple(f"{each}/*" for each in scope.job_buckets),
         ),
         Statement(
             "ListBuckets",
             ("s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads"),
-            (f"{arn}:s3:::*",),
+            scope.job_buckets,
         ),
-        Statement("NotTheState", ("s3:*",), (*scope.bucket, f"{scope.bucket[0]}/*"), effect="Deny"),
+    ]
+
+
+def _use_catalog(environment: Environment) -> list[Statement]:
+    databases = environment.pipeline.databases if environment.pipeline else []
+    if not databases:
+        return []
+    tables = tuple(part for each in databases for part in (f"database/{each}", f"table/{each}/*"))
+    # Glue asks for the catalog with everything that is in it, and Spark looks for the database `default` at its start.
+    looked_at = ("catalog", "database/default")
+    return [
         Statement(
             "Catalog",
             (
@@ -48,15 +98,13 @@ def boundary(environment: Environment) -> list[Statement]:
                 "glue:UpdatePartition",
                 "glue:UpdateTable",
             ),
-            tuple(f"{arn}:glue:{region}:{account}:{each}" for each in ("catalog", "database/*", "table/*")),
+            tuple(names.arn(environment, "glue", each) for each in ("catalog", *tables)),
         ),
         Statement(
-            "Logs",
-            ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"),
-            (f"{arn}:logs:{region}:{account}:log-group:*",),
+            "FindDatabases",
+            ("glue:GetDatabase",),
+            tuple(names.arn(environment, "glue", each) for each in looked_at),
         ),
-        Statement("Metrics", ("cloudwatch:PutMetricData",), ("*",)),
-        Statement("NeverRegisterConsumers", iam.REGISTRATION, ("*",), effect="Deny"),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra import iam, names
 from infra.iam import Statement
-from infra.permissions.scope import Scope, tagged
+from infra.permissions.scope import Scope, never_others, tagged
 from infra.settings import Environment
 
 
@@ -86,6 +86,8 @@ def read(environment: Environment) -> list[Statement]:
         # AWS knows no resource for these.
         Statement("ReadWhatHasNoArn", ("kinesis:DescribeLimits", "kms:ListAliases", "ssm:DescribeParameters"), ("*",)),
         *_read_jobs(environment),
+        # The role that applies has this policy as well.
+        never_others(environment),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra import iam, names
 from infra.iam import Condition, Statement
-from infra.permissions.scope import Scope, tagged
+from infra.permissions.scope import Scope, tagged, tags_new
 from infra.settings import Environment
 
 _SERVERLESS = "ops.emr-serverless.amazonaws.com"
@@ -62,9 +62,15 @@ def run_jobs(environment: Environment) -> list[Statement]:
         ),
         Statement(
             "CreateApplications",
-            ("emr-serverless:CreateApplication", "emr-serverless:TagResource"),
+            ("emr-serverless:CreateApplication",),
             ("*",),
             conditions=tagged("aws:RequestTag", environment),
+        ),
+        Statement(
+            "TagNewApplicationsAndRuns",
+            ("emr-serverless:TagResource",),
+            (names.arn(environment, "emr-serverless", "/*"),),
+            conditions=tags_new(environment),
         ),
         # EMR Serverless creates its service-linked role as the caller that creates the account's first application.
         Statement(
@@ -81,14 +87,20 @@ def run_jobs(environment: Environment) -> list[Statement]:
                 "emr-serverless:ListTagsForResource",
                 "emr-serverless:StartApplication",
                 "emr-serverless:StopApplication",
+                "emr-serverless:TagResource",
                 "emr-serverless:UntagResource",
                 "emr-serverless:UpdateApplication",
             ),
             (names.arn(environment, "emr-serverless", "/applications/*"),),
             conditions=mine,
         ),
-        # Runs carry no tags, and the id of the declared application is not known before it exists.
-        Statement("FollowRuns", follow, (names.arn(environment, "emr-serverless", "/applications/*/jobruns/*"),)),
+        # The id of the declared application is not known before it exists; `kinesis-efo emr submit` tags the runs.
+        Statement(
+            "FollowRuns",
+            follow,
+            (names.arn(environment, "emr-serverless", "/applications/*/jobruns/*"),),
+            conditions=mine,
+        ),
         Statement("SeeLeases", ("dynamodb:DescribeTable", "dynamodb:Scan"), scope.tables),
         Statement(
             "SeeBacklog",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from infra import names
-from infra.iam import Condition
-from infra.settings import Environment, OwnStream, RoleAccess
+from infra.iam import Condition, Statement
+from infra.settings import OWNER_TAGS, Environment, OwnStream, RoleAccess
 
 
 class Scope:
@@ -30,6 +30,8 @@ class Scope:
             for key in environment.streams
             if key not in own and names.is_ours(environment, key)
         )
+        # What others own: it has their tags, if any.
+        self.given_streams = tuple(names.stream_arn(environment, key) for key in environment.streams if key not in own)
         self.consumers = tuple(f"{each}/consumer/*" for each in self.streams + self.adopted)
         self.tables = _covered(
             [self._arn("dynamodb", f"table/kinesis-efo-{name}-*")],
@@ -50,11 +52,12 @@ class Scope:
         given = [environment.key, *(stream.key or "" for stream in environment.streams.values())]
         # Keys that others declared carry no tags of this environment.
         self.given_keys = tuple(sorted({arn for arn in given if arn.startswith("arn:")}))
+        self.job_buckets = tuple(names.bucket_arn(environment, each) for each in names.job_buckets(environment))
         self.aliases = (
             self._arn("kms", f"alias/kinesis-efo/{name}"),
             self._arn("kms", f"alias/kinesis-efo/{name}/*"),
         )
-        bucket = f"arn:{names.partition(environment.region)}:s3:::{environment.state_bucket}"
+        bucket = names.bucket_arn(environment, environment.state_bucket)
         self.bucket = (bucket,)
         self.state = (f"{bucket}/{names.state_key(environment)}",)
         self.lock = (f"{bucket}/{names.state_key(environment)}.tflock",)
@@ -96,9 +99,39 @@ def _covered(patterns: list[str], arns: Iterable[str]) -> tuple[str, ...]:
     return (*patterns, *sorted({arn for arn in arns if not arn.startswith(prefixes)}))
 
 
+def never_others(environment: Environment) -> Statement:
+    """Deny whatever has the tags of another environment: names may begin alike, and those of IAM are the same in all regions.
+
+    Streams and keys that the file adopts may be another environment's.
+    """
+    scope = Scope(environment)
+    given = (*scope.given_streams, *(f"{each}/consumer/*" for each in scope.given_streams), *scope.given_keys)
+    return Statement(
+        "NeverOthers",
+        ("*",),
+        () if given else ("*",),
+        effect="Deny",
+        conditions=(
+            Condition("StringEquals", "aws:ResourceTag/managed-by", (names.MANAGED_BY,)),
+            Condition("StringNotEquals", "aws:ResourceTag/environment", (environment.environment,)),
+        ),
+        excepted=given,
+    )
+
+
 def tagged(kind: str, environment: Environment) -> tuple[Condition, ...]:
     """Condition: a resource has (`aws:ResourceTag`) or gets (`aws:RequestTag`) the environment's tags."""
     return (
         Condition("StringEquals", f"{kind}/environment", (environment.environment,)),
-        Condition("StringEquals", f"{kind}/managed-by", ("kinesis-efo",)),
+        Condition("StringEquals", f"{kind}/managed-by", (names.MANAGED_BY,)),
     )
+
+
+def tags_new(environment: Environment) -> tuple[Condition, ...]:
+    """Condition: something that is being created gets the environment's tags.
+
+    To create with tags, AWS asks for the permission to tag as well, and knows no tags of what is yet to exist. A resource that
+    has an owner's tags is not new: who may tag it as the environment's could take it over.
+    """
+    owners = tuple(Condition("Null", f"aws:ResourceTag/{tag}", ("true",)) for tag in OWNER_TAGS)
+    return (*tagged("aws:RequestTag", environment), *owners)

@@ -14,9 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import boto3
-
 from infra import names
+from infra.aws import client
 from infra.errors import InfraError, PipelineError
 from infra.load import DIRECTORY, load_environments
 from infra.pipeline.bundle import PLAN_TEXT, read_meta
@@ -147,12 +146,12 @@ def _write(path: Path, text: str | None) -> None:
 def _one(options: argparse.Namespace) -> tuple[Environment, Planner]:
     (environment,) = load_environments(options.directory, [options.environment])
     region = environment.state_region or environment.region
-    records = Records(boto3.client("s3", region_name=region))
-    return environment, Planner(options.synthesized, records, prepare=Pause(_emr_serverless, Commands(), SystemTime()))
+    records = Records(client("s3", region, environment.account_id))
 
+    def emr_serverless(place: str) -> Any:
+        return client("emr-serverless", place, environment.account_id)
 
-def _emr_serverless(region: str) -> Any:
-    return boto3.client("emr-serverless", region_name=region)
+    return environment, Planner(options.synthesized, records, prepare=Pause(emr_serverless, Commands(), SystemTime()))
 
 
 def _commit(options: argparse.Namespace) -> str:

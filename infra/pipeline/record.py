@@ -14,6 +14,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from infra import names
+from infra.aws import asking
 from infra.errors import PipelineError
 from infra.settings import Environment
 
@@ -46,11 +47,13 @@ class Records:
         """Read the record of an environment; an empty one where there is none yet.
 
         Raises:
+            AwsError: There are no credentials, or AWS cannot be reached.
             PipelineError: The record cannot be read.
         """
         key = names.record_key(environment)
         try:
-            answer = self._s3.get_object(Bucket=environment.state_bucket, Key=key)
+            with asking(environment.account_id):
+                answer = self._s3.get_object(Bucket=environment.state_bucket, Key=key)
         except ClientError as error:
             if error.response["Error"]["Code"] == "NoSuchKey":
                 self._tags[key] = None
@@ -76,9 +79,10 @@ class Records:
         condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
         body = json.dumps(asdict(deployed), indent=2, sort_keys=True).encode()
         try:
-            answer = self._s3.put_object(
-                Bucket=environment.state_bucket, Key=key, Body=body, ContentType="application/json", **condition
-            )
+            with asking(environment.account_id):
+                answer = self._s3.put_object(
+                    Bucket=environment.state_bucket, Key=key, Body=body, ContentType="application/json", **condition
+                )
         except ClientError as error:
             if error.response["Error"]["Code"] in ("PreconditionFailed", "ConditionalRequestConflict"):
                 raise PipelineError(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from infra import names
 from infra.cdk import AwsProvider, AwsProviderDefaultTags, S3Backend, TerraformStack
 from infra.settings import Environment
 
-MANAGED_BY = "kinesis-efo"
 
-
-def default_tags(environment: Environment, managed_by: str = MANAGED_BY) -> dict[str, str]:
+def default_tags(environment: Environment, managed_by: str = names.MANAGED_BY) -> dict[str, str]:
     """Tags of every resource of a stack."""
-    return {"environment": environment.environment, "managed-by": managed_by, **environment.tags}
+    return {**environment.tags, "environment": environment.environment, "managed-by": managed_by}
 
 
 def deploy_to_aws(
@@ -19,7 +18,7 @@ def deploy_to_aws(
     state_key: str,
     *,
     region: str | None = None,
-    managed_by: str = MANAGED_BY,
+    managed_by: str = names.MANAGED_BY,
 ) -> None:
     """Keep a stack's state in the environment's bucket, and deploy it to the environment's account only.
 

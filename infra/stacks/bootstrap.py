@@ -47,7 +47,7 @@ class BootstrapStack(TerraformStack):
             environment,
             names.bootstrap_state_key(environment),
             region=environment.state_region,
-            managed_by="kinesis-efo-bootstrap",
+            managed_by=names.PIPELINE_MANAGED_BY,
         )
         if not self._pipeline.adopt_state_bucket:
             self._state_bucket()

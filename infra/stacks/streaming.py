@@ -22,6 +22,7 @@ from infra.constructs import (
     LeaseTable,
     ManifestParameter,
     ReaderAccess,
+    RolesBoundary,
 )
 from infra.settings import Environment, OtherAccount
 from infra.stacks.base import default_tags, deploy_to_aws
@@ -58,6 +59,7 @@ class StreamingStack(TerraformStack):
         self._alarms = Alarms(self, environment)
         for key, stream in self._streams.items():
             self._alarms.watch_stream(key, stream)
+        self._boundary = RolesBoundary(self, environment)
         self._jobs = Jobs(self, environment, key_arn) if environment.emr else None
         self._manifests: dict[str, str] = {}
         self._policies: dict[str, str] = {}
@@ -86,7 +88,8 @@ class StreamingStack(TerraformStack):
         manifest.grant_read(policy)
         if self._jobs:
             self._jobs.grant_run(policy, key)
-        access = ReaderAccess(self, environment, key, policy, self._jobs.application_arn if self._jobs else None)
+        serverless = self._jobs.application_arn if self._jobs else None
+        access = ReaderAccess(self, environment, key, policy, serverless, self._boundary.arn)
         if self._jobs:
             self._jobs.describe(key, access)
         self._manifests[key] = manifest.parameter_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 from kinesis_efo.local import AwsError, NoFaults, Request
 
 Statement = Mapping[str, Any]
+Context = Mapping[str, str]
+"""What a request says of itself, of its resource and of its caller, by the names of IAM's context keys."""
 _KEY_USES = {"PutRecords": "kms:GenerateDataKey", "ListShards": None, "DescribeStreamSummary": None}
 """The action on the key of an encrypted resource, by operation; None for none. Other operations use `kms:Decrypt`."""
 
@@ -20,23 +22,49 @@ def many(value: Any) -> list[str]:
     return list(value) if isinstance(value, list) else [value]
 
 
-def allowed(statements: Iterable[Statement], action: str, resource: str, context: Mapping[str, str]) -> bool:
+def allowed(statements: Iterable[Statement], action: str, resource: str, context: Context) -> bool:
     """Whether a policy allows an action: some statement allows it, and none denies it.
 
     Knows the elements of this project's policies only, and fails for any other.
     """
-    answers = set()
-    for statement in statements:
-        assert set(statement) <= {"Sid", "Effect", "Action", "Resource", "Condition"}, statement
-        tests = statement.get("Condition", {})
-        assert set(tests) <= {"StringEquals"}, tests
-        if (
-            any(fnmatchcase(action.lower(), each.lower()) for each in many(statement["Action"]))
-            and any(fnmatchcase(resource, each) for each in many(statement["Resource"]))
-            and all(context.get(key) in many(values) for key, values in tests.get("StringEquals", {}).items())
-        ):
-            answers.add(statement["Effect"])
+    answers = {each["Effect"] for each in statements if _applies(each, action, resource, context)}
     return "Allow" in answers and "Deny" not in answers
+
+
+def _applies(statement: Statement, action: str, resource: str, context: Context) -> bool:
+    assert set(statement) <= {"Sid", "Effect", "Action", "NotAction", "Resource", "NotResource", "Condition"}, statement
+    # Names of context keys are not case-sensitive.
+    known = {name.lower(): value for name, value in context.items()}
+    tests = [
+        (test, many(values), known.get(variable.lower()))
+        for test, variables in statement.get("Condition", {}).items()
+        for variable, values in variables.items()
+    ]
+    return (
+        _covers(statement, "Action", lambda pattern: fnmatchcase(action.lower(), pattern.lower()))
+        and _covers(statement, "Resource", lambda pattern: fnmatchcase(resource, pattern))
+        and all(_holds(*each) for each in tests)
+    )
+
+
+def _covers(statement: Statement, element: str, matches: Callable[[str], bool]) -> bool:
+    """Whether an element matches, or its opposite (`NotAction`) does not."""
+    excepted = f"Not{element}" in statement
+    return any(map(matches, many(statement[f"Not{element}" if excepted else element]))) != excepted
+
+
+def _holds(test: str, values: list[str], actual: str | None) -> bool:
+    match test:
+        case "Null":
+            return values == [str(actual is None).lower()]
+        case "StringEquals":
+            return actual in values
+        case "StringNotEquals":
+            return actual not in values  # holds as well where the request has no such key
+        case "StringLike" | "ArnLike":
+            return actual is not None and any(fnmatchcase(actual, each) for each in values)
+        case _:
+            raise AssertionError(f"this evaluator does not know {test}")
 
 
 @dataclass

@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
@@ -58,6 +58,7 @@ class Job:
         logs_key_arn: KMS key for the logs.
         fingerprint: Digest of everything that was given: equal jobs have equal fingerprints.
         token: Identifies the run: submitting the job twice with one token makes one run.
+        tags: Tags of the run, where the target knows tags: a pipeline may stop the runs of its own environment only.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Job:
     logs_key_arn: str | None
     fingerprint: str
     token: str
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def spark_submit(self) -> list[str]:
         """The settings as arguments of `spark-submit`."""

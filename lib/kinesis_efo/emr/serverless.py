@@ -48,6 +48,8 @@ class Serverless(Platform):
                 }
             },
         }
+        if job.tags:
+            request["tags"] = dict(job.tags)
         if job.logs:
             key = {"encryptionKeyArn": job.logs_key_arn} if job.logs_key_arn else {}
             monitoring = {"s3MonitoringConfiguration": {"logUri": job.logs, **key}}

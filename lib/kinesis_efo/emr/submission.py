@@ -89,6 +89,7 @@ def plan(request: JobRequest, kind: Kind, store: Store, previous: Sequence[Run])
         arguments = ["--manifest", request.location, *arguments]
     archive = store.uri(request.archive.key)
     settings = spark_settings(kind, archive, arguments, request.spark)
+    environment = request.manifest.environment
     streams = {name: [each.stream_arn, each.consumer_arn] for name, each in request.manifest.streams.items()}
     fingerprint = digest(
         request.name, archive, request.program.digest, arguments, settings, request.role_arn, request.release_label, request.logs,
@@ -109,6 +110,7 @@ def plan(request: JobRequest, kind: Kind, store: Store, previous: Sequence[Run])
         logs_key_arn=request.logs_key_arn,
         fingerprint=fingerprint,
         token=token,
+        tags={"environment": environment, "managed-by": "kinesis-efo"} if environment else {},
     )
 
 

@@ -34,6 +34,7 @@ JOB = Job(
     logs_key_arn="arn:aws:kms:us-east-1:123456789012:key/1",
     fingerprint="f1",
     token="t1",
+    tags={"environment": "dev", "managed-by": "kinesis-efo"},
 )
 CONF = ["--conf", "spark.a=1", "--conf", "spark.b=2", "--conf", "spark.kinesisEfo.fingerprint=f1",
         "--conf", "spark.kinesisEfo.stopMarker=s3://b/stops/1"]  # fmt: skip
@@ -85,6 +86,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "executionRoleArn": JOB.role_arn,
         "name": JOB.name,
         "mode": "STREAMING",
+        "tags": {"environment": "dev", "managed-by": "kinesis-efo"},
         "retryPolicy": {"maxFailedAttemptsPerHour": 5},
         "jobDriver": {
             "sparkSubmit": {

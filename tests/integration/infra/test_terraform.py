@@ -144,7 +144,7 @@ def test_a_renamed_consumer_would_be_replaced_and_protection_refuses_it(deploy: 
     deploy(applications=apps(name="lake", lease_table="leases")).apply()
     renamed = apps(name="pond", lease_table="leases")
     assert deploy(applications=renamed).changes()["aws_kinesis_stream_consumer.orders_lake"] == ["delete", "create"]
-    message = deploy(applications=renamed, protect=True).run("plan", "-input=false", succeeds=False)
+    message = deploy(applications=renamed, protected=True).run("plan", "-input=false", succeeds=False)
     assert "Instance cannot be destroyed" in message
     assert "aws_kinesis_stream_consumer.orders_lake" in message
 

@@ -92,6 +92,16 @@ def described(aws: LocalAws) -> dict[str, Any]:
     return {"streams": streams, "tables": tables, "manifests": parameters}
 
 
+def test_a_bucket_is_created_where_s3_takes_no_location(declare: Callable[..., Environment], tmp_path: Path) -> None:
+    declare(region="us-east-1", emr={})
+    with LocalAws(settings=Settings(region="us-east-1", consumer_creating_seconds=0)) as local:
+        up(tmp_path, "test", local.endpoint_url)
+        up(tmp_path, "test", local.endpoint_url)
+        assert (
+            local.client("s3").get_bucket_location(Bucket="kinesis-efo-test-111122223333")["LocationConstraint"] is None
+        )
+
+
 def test_boto3_declares_exactly_what_the_file_says(
     declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path
 ) -> None:

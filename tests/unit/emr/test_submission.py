@@ -77,6 +77,12 @@ def test_the_same_job_is_the_same_run_until_there_was_one() -> None:
     assert again.spark[MARKER_SETTING] != job().spark[MARKER_SETTING], "an old marker stops no new run"
 
 
+def test_a_run_carries_the_tags_of_its_environment_by_which_a_pipeline_may_stop_it() -> None:
+    assert job().tags == {"environment": "dev", "managed-by": "kinesis-efo"}
+    by_hand = replace(REQUEST, manifest=replace(REQUEST.manifest, environment=""))
+    assert job(by_hand).tags == {}
+
+
 @pytest.mark.parametrize("kind", Kind)
 def test_it_carries_its_fingerprint_and_a_marker_where_emr_grants_no_time(kind: Kind) -> None:
     made = job(REQUEST, kind)

@@ -16,7 +16,7 @@ Load = Callable[..., Environment]
 
 
 def test_what_is_accepted_passes(load: Load, tmp_path: Path) -> None:
-    environment = load(protect=True)
+    environment = load(protected=True)
     path = ledger.accept(tmp_path, environment)
     ledger.check(tmp_path, environment)
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
@@ -36,12 +36,12 @@ def test_an_unprotected_environment_needs_no_ledger(load: Load, tmp_path: Path) 
 
 def test_a_protected_environment_needs_a_ledger(load: Load, tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=r"missing; test is protected.*run `make accept ENV=test`"):
-        ledger.check(tmp_path, load(protect=True))
+        ledger.check(tmp_path, load(protected=True))
 
 
 def test_a_renamed_application_is_an_error_and_not_a_new_arn(load: Load, tmp_path: Path) -> None:
-    ledger.accept(tmp_path, load(protect=True))
-    renamed = load(protect=True, applications={"pond": {"streams": ["orders"]}})
+    ledger.accept(tmp_path, load(protected=True))
+    renamed = load(protected=True, applications={"pond": {"streams": ["orders"]}})
     with pytest.raises(LedgerError) as caught:
         ledger.check(tmp_path, renamed)
     message = str(caught.value)
@@ -51,14 +51,14 @@ def test_a_renamed_application_is_an_error_and_not_a_new_arn(load: Load, tmp_pat
 
 
 def test_a_new_name_in_aws_is_an_error_too(load: Load, tmp_path: Path) -> None:
-    ledger.accept(tmp_path, load(protect=True))
+    ledger.accept(tmp_path, load(protected=True))
     with pytest.raises(LedgerError, match=r"aws_kinesis_stream.orders \(test-orders\) is not declared any more"):
-        ledger.check(tmp_path, load(protect=True, streams={"orders": {"name": "orders"}}))
+        ledger.check(tmp_path, load(protected=True, streams={"orders": {"name": "orders"}}))
 
 
 def test_a_documented_move_loses_nothing(load: Load, tmp_path: Path) -> None:
-    ledger.accept(tmp_path, load(protect=True))
-    moved = load(protect=True, applications={"pond": {"streams": ["orders"], "name": "lake", "moved_from": "lake"}})
+    ledger.accept(tmp_path, load(protected=True))
+    moved = load(protected=True, applications={"pond": {"streams": ["orders"], "name": "lake", "moved_from": "lake"}})
     with pytest.raises(LedgerError) as caught:
         ledger.check(tmp_path, moved)
     assert "not declared any more" not in str(caught.value)
@@ -68,32 +68,32 @@ def test_a_documented_move_loses_nothing(load: Load, tmp_path: Path) -> None:
 
 def test_retention_that_falls_is_an_error_and_one_that_grows_is_listed(load: Load, tmp_path: Path) -> None:
     week, day = ({"orders": {"retention_hours": hours}} for hours in (168, 24))
-    ledger.accept(tmp_path, load(protect=True, streams=day))
+    ledger.accept(tmp_path, load(protected=True, streams=day))
     with pytest.raises(LedgerError, match=r"aws_kinesis_stream.orders.retention_hours \(168\) is new"):
-        ledger.check(tmp_path, load(protect=True, streams=week))
-    ledger.accept(tmp_path, load(protect=True, streams=week))
+        ledger.check(tmp_path, load(protected=True, streams=week))
+    ledger.accept(tmp_path, load(protected=True, streams=week))
     with pytest.raises(LedgerError) as caught:
-        ledger.check(tmp_path, load(protect=True, streams=day))
+        ledger.check(tmp_path, load(protected=True, streams=day))
     assert "aws_kinesis_stream.orders.retention_hours falls from 168 to 24: records that are older are lost" in str(
         caught.value
     )
     assert "run `make accept ENV=test`" in str(caught.value)
     assert "is new" not in str(caught.value)
-    ledger.accept(tmp_path, load(protect=True, streams=day))
-    ledger.check(tmp_path, load(protect=True, streams=day))
+    ledger.accept(tmp_path, load(protected=True, streams=day))
+    ledger.check(tmp_path, load(protected=True, streams=day))
 
 
 def test_retention_is_followed_through_a_move(load: Load, tmp_path: Path) -> None:
-    ledger.accept(tmp_path, load(protect=True, streams={"orders": {"name": "orders", "retention_hours": 168}}))
+    ledger.accept(tmp_path, load(protected=True, streams={"orders": {"name": "orders", "retention_hours": 168}}))
     moved = {"shop": {"name": "orders", "moved_from": "orders", "retention_hours": 24}}
     with pytest.raises(LedgerError, match=r"aws_kinesis_stream.shop.retention_hours falls from 168 to 24"):
-        ledger.check(tmp_path, load(protect=True, streams=moved, applications={"lake": {"streams": ["shop"]}}))
+        ledger.check(tmp_path, load(protected=True, streams=moved, applications={"lake": {"streams": ["shop"]}}))
 
 
 def test_where_jobs_run_does_not_go_away_unnoticed(load: Load, tmp_path: Path) -> None:
-    ledger.accept(tmp_path, load(protect=True, emr={}))
+    ledger.accept(tmp_path, load(protected=True, emr={}))
     with pytest.raises(LedgerError) as caught:
-        ledger.check(tmp_path, load(protect=True))
+        ledger.check(tmp_path, load(protected=True))
     message = str(caught.value)
     assert "aws_emrserverless_application.jobs (kinesis-efo-test) is not declared any more" in message
     assert "aws_s3_bucket.artifacts (kinesis-efo-test-111122223333) is not declared any more" in message
@@ -101,16 +101,16 @@ def test_where_jobs_run_does_not_go_away_unnoticed(load: Load, tmp_path: Path) -
 
 
 def test_a_ledger_that_somebody_edited_is_no_crash(load: Load, tmp_path: Path) -> None:
-    path = ledger.accept(tmp_path, load(protect=True))
+    path = ledger.accept(tmp_path, load(protected=True))
     path.write_text(path.read_text(encoding="utf-8").replace("hours 24", "hours many"), encoding="utf-8")
     with pytest.raises(LedgerError, match=r"retention_hours \(24\) is new, or not what it was"):
-        ledger.check(tmp_path, load(protect=True))
+        ledger.check(tmp_path, load(protected=True))
 
 
 def test_synth_stops_at_the_ledger_and_accept_writes_it(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load(protect=True)
+    load(protected=True)
     monkeypatch.setenv("CDKTF_OUTDIR", str(tmp_path / "out"))
     arguments = ["--directory", str(tmp_path)]
     assert main(arguments) == 1

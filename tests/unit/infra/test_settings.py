@@ -63,7 +63,7 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
     ({"account_id": "1234"}, r"account_id: must match .*; got '1234'"),
     ({"state_bucket": "S3://state"}, r"state_bucket: must match .*; got 'S3://state'"),
     ({"colour": "blue"}, r"colour: is not a known setting; Head has environment, .*; got 'blue'"),
-    ({"protect": "yes"}, r"protect: must be a valid boolean; got 'yes'"),
+    ({"protected": "yes"}, r"protected: must be a valid boolean; got 'yes'"),
     ({"key": "mine"}, r"key: must .*; got 'mine'"),
     (
         {"key": KEY.replace("eu-west-1", "us-east-1")},
@@ -76,6 +76,18 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
     ),
     ({"tags": {"aws:owner": "x"}}, "tags: a tag's key must .* 'aws:owner' does not keep"),
     ({"tags": {"owner": "x" * 257}}, "tags: a tag's value must have at most 256 characters; that of 'owner' has 257"),
+    *(
+        ({"tags": {"owner": "me", name: "prod"}}, f"tags: must not have {name}: .* whose a resource is")
+        for name in ("environment", "managed-by", "Environment")
+    ),
+    (
+        {"tags": {"managed-by": "me", "environment": "prod"}},
+        "tags: must not have environment, managed-by: this code sets them, and permissions go by them",
+    ),
+    (
+        {"streams": {"orders": {"tags": {"environment": "prod"}}}},
+        "streams.orders.tags: must not have environment: this code sets them",
+    ),
     ({"tags": {f"tag{n}": "" for n in range(41)}}, "tags: must be at most 40 tags"),
     ({"manifest_tier": "big"}, "manifest_tier: must be 'standard' or 'advanced'; got 'big'"),
     ({"emr": {"release_label": "emr-7.13.0"}}, r"emr.release_label: must match \^emr-spark-.*; got 'emr-7.13.0'"),
@@ -271,8 +283,17 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
         "applications.lake.writes: must be in this account",
     ),
     (
-        {"environment": "prod", "protect": False},
-        "protect: must not be false in prod, which is always protected; leave it out; got False",
+        {"environment": "prod", "protected": False},
+        "protected: must not be false in prod, which is always protected; say protected: true; got False",
+    ),
+    *(
+        ({"environment": name}, f"protected: is missing: {name} looks like production; say protected: true, or false")
+        for name in ("prod", "production", "prd", "live", "prod-eu", "eu-production", "shop-live-2", "prod2")
+    ),
+    ({"protect": True}, "protect: is called protected; got True"),
+    (
+        {"environment": "pipeline"},
+        "environment: must not be pipeline, as what pipelines need is called; use another name",
     ),
     (
         {
@@ -353,6 +374,28 @@ def test_two_files_do_not_declare_one_stream(write: Write, tmp_path: Path) -> No
     with pytest.raises(SettingsError, match=r"declared by one.yaml streams.orders too") as caught:
         load_environments(tmp_path)
     assert len(caught.value.faults) == 1
+
+
+@pytest.mark.parametrize(("name", "protected"), [("production", True), ("prod-eu", False), ("prod", True)])
+def test_what_looks_like_production_is_as_its_file_says(name: str, protected: bool, write: Write) -> None:
+    assert load_environment(write(environment=name, protected=protected)).protected is protected
+
+
+@pytest.mark.parametrize("name", ["dev", "product", "reproduction", "delivery", "staging"])
+def test_other_environments_need_not_say_that_they_are_unprotected(name: str, write: Write) -> None:
+    assert load_environment(write(environment=name)).protected is False
+
+
+def test_artifacts_are_in_a_bucket_of_their_own(write: Write, tmp_path: Path) -> None:
+    write(environment="one", state_bucket="states", emr={"artifacts_bucket": "jobs"})
+    write(environment="two", state_bucket="states", emr={"artifacts_bucket": "jobs"})
+    write(environment="three", emr={"artifacts_bucket": "states"})
+    with pytest.raises(SettingsError) as caught:
+        load_environments(tmp_path)
+    assert [str(fault) for fault in caught.value.faults] == [
+        "three.yaml: must not be used by jobs, because it holds the state of two; use another bucket; got 'states'",
+        "two.yaml emr.artifacts_bucket: must be a bucket of its own; one has the same; got 'jobs'",
+    ]
 
 
 def test_an_unknown_environment_lists_those_there_are(write: Write, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def test_without_emr_nothing_about_jobs_is_declared(synth: Synth) -> None:
 
 
 def test_the_bucket_of_artifacts_is_private_and_archives_never_expire(synth: Synth) -> None:
-    stack = synth(emr={"log_days": 5}, protect=True)
+    stack = synth(emr={"log_days": 5}, protected=True)
     (bucket,) = stack["resource"]["aws_s3_bucket"].values()
     assert bucket == {"bucket": "kinesis-efo-test-111122223333", "lifecycle": {"prevent_destroy": True}}
     access = stack["resource"]["aws_s3_bucket_public_access_block"]["artifacts"]
@@ -277,7 +278,16 @@ def lifecycle(stack: dict[str, Any]) -> dict[str, bool]:
     }
 
 
-@pytest.mark.parametrize("changes", [{"environment": "prod"}, {"protect": True, "emr": {}}])
+def test_statements_that_share_a_stream_have_ids_of_their_own(synth: Synth) -> None:
+    other = {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}
+    keys = ("a-1", "a1", "ax1", "a--1", "a-b", "ab", "a-x", "a-")
+    stack = synth(applications={key: {"streams": ["orders"], "access": other} for key in keys})
+    sids = list(statements(stack, "orders_shared"))
+    assert len(sids) == len(keys)
+    assert all(re.fullmatch(r"[A-Za-z0-9]+", sid) for sid in sids)
+
+
+@pytest.mark.parametrize("changes", [{"environment": "prod", "protected": True}, {"protected": True, "emr": {}}])
 def test_resources_with_an_identity_are_protected(changes: dict[str, Any], load: Load, synth: Synth) -> None:
     environment = load(**changes)
     stack = synth(environment)

@@ -55,7 +55,7 @@ def test_a_job_knows_its_roles(write: Write, tmp_path) -> None:  # type: ignore[
     [
         ({"dev": "test"}, "dev.yaml pipeline.after: must be another environment with a pipeline; got 'test'"),
         ({"dev": "dev"}, "dev.yaml pipeline.after: must be another environment with a pipeline; got 'dev'"),
-        ({"dev": "prd", "prd": "dev"}, "pipeline.after: must be another environment with a pipeline; got 'dev'"),
+        ({"dev": "qa", "qa": "dev"}, "pipeline.after: must be another environment with a pipeline; got 'dev'"),
     ],
 )
 def test_an_impossible_order_is_a_fault(afters: dict[str, str], message: str, write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -1,0 +1,244 @@
+"""No role of an environment reaches another's resources, evaluated as IAM does, in one account and in whatever regions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import iam, names, permissions
+from infra.errors import SettingsError
+from infra.iam import REGISTRATION
+from infra.literals import literal_policy
+from infra.load import load_environments
+from infra.settings import Environment
+from tests.support.iam import Statement, allowed
+
+Load = Callable[..., Environment]
+REGIONS = ("eu-west-1", "us-east-1")
+PIPELINE = {"repository": "acme/lake"}
+ACCOUNT = "111122223333"
+ADOPTED = f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/payments"
+FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
+GIVEN_KEY = f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/given"
+
+
+def declared(load: Load, name: str, region: str = "eu-west-1", **changes: Any) -> Environment:
+    """An environment with a job on EMR Serverless, in a bucket of its own and a database of its own."""
+    output = f"s3://acme-lake-{name}/raw"
+    return load(
+        environment=name,
+        region=region,
+        protected=True,
+        state_bucket=f"states-{name}",
+        pipeline={**PIPELINE, "databases": [f"lake_{name}"]},
+        emr={},
+        applications={"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}},
+        jobs=[{"application": "lake", "program": "jobs/archive.py", "arguments": ["--output", output]}],
+        **changes,
+    )
+
+
+def json_of(policy: list[iam.Statement]) -> list[Statement]:
+    document: dict[str, Any] = json.loads(iam.policy_json(policy))
+    return list(document["Statement"])
+
+
+def boundary(environment: Environment) -> list[Statement]:
+    return json_of(permissions.boundary(environment))
+
+
+def applies(environment: Environment) -> list[Statement]:
+    policies = permissions.policies(environment).items()
+    return json_of([statement for kind, policy in policies if kind != "boundary" for statement in policy])
+
+
+def tags(environment: Environment) -> dict[str, str]:
+    """The context of a request for one of its resources."""
+    return {
+        "aws:ResourceTag/environment": environment.environment,
+        "aws:ResourceTag/managed-by": "kinesis-efo",
+    }
+
+
+def used_by_jobs(environment: Environment) -> dict[str, tuple[str, ...]]:
+    """What the jobs of an environment use, with actions."""
+    stream, lake = names.stream_arn(environment, "orders"), "acme-lake-" + environment.environment
+    objects = [names.bucket_arn(environment, each) for each in (lake, names.artifacts_bucket(environment))]
+    database = f"lake_{environment.environment}"
+    return {
+        stream: ("kinesis:GetRecords", "kinesis:ListShards", "kinesis:PutRecords"),
+        f"{stream}/consumer/lake:1": ("kinesis:SubscribeToShard",),
+        names.lease_table_arn(environment, "lake"): iam.LEASES,
+        names.parameter_arn(environment, "lake"): ("ssm:GetParameter",),
+        names.arn(environment, "kms", "key/own"): ("kms:Decrypt", "kms:GenerateDataKey"),
+        **{f"{each}/x": ("s3:GetObject", "s3:PutObject") for each in objects},
+        **dict.fromkeys(objects, ("s3:ListBucket",)),
+        names.arn(environment, "glue", f"table/{database}/t"): ("glue:GetTable", "glue:UpdateTable"),
+        names.arn(environment, "logs", f"log-group:/kinesis-efo/{environment.environment}/x"): ("logs:PutLogEvents",),
+    }
+
+
+def changed_by_the_pipeline(environment: Environment) -> dict[str, tuple[str, ...]]:
+    """What the role that applies changes, with actions."""
+    role = names.role_arn(environment, "lake")
+    return {
+        names.stream_arn(environment, "orders"): ("kinesis:DeleteStream", "kinesis:PutResourcePolicy"),
+        names.lease_table_arn(environment, "lake"): ("dynamodb:DeleteTable", "dynamodb:Scan"),
+        names.parameter_arn(environment, "lake"): ("ssm:PutParameter",),
+        names.arn(environment, "kms", "key/own"): ("kms:PutKeyPolicy", "kms:ScheduleKeyDeletion"),
+        role: ("iam:DeleteRole", "iam:UpdateAssumeRolePolicy", "iam:TagRole"),
+        names.policy_arn(environment, "lake"): ("iam:CreatePolicyVersion", "iam:DeletePolicy"),
+        names.bucket_arn(environment, names.artifacts_bucket(environment)): ("s3:PutBucketPolicy",),
+        names.arn(environment, "emr-serverless", "/applications/00a"): ("emr-serverless:DeleteApplication",),
+    }
+
+
+def reached(statements: list[Statement], things: Mapping[str, tuple[str, ...]], context: dict[str, str]) -> set[str]:
+    return {f"{act} {arn}" for arn, acts in things.items() for act in acts if allowed(statements, act, arn, context)}
+
+
+def everything(things: Mapping[str, tuple[str, ...]]) -> set[str]:
+    return {f"{act} {arn}" for arn, acts in things.items() for act in acts}
+
+
+PLACES = [
+    (one, other, *regions)
+    for one, other in [*permutations(("dev", "prod")), *permutations(("dev", "dev-2"))]
+    for regions in [(REGIONS[0], REGIONS[0]), REGIONS, REGIONS[::-1]]
+]
+
+
+@pytest.mark.parametrize(("one", "other", "here", "there"), PLACES)
+def test_an_environment_reaches_its_own_and_nothing_of_another(
+    one: str, other: str, here: str, there: str, load: Load
+) -> None:
+    ours, theirs = declared(load, one, here), declared(load, other, there)
+    for statements, things in ((boundary, used_by_jobs), (applies, changed_by_the_pipeline)):
+        assert reached(statements(ours), things(ours), tags(ours)) == everything(things(ours))
+        assert reached(statements(ours), things(theirs), tags(theirs)) == set(), statements.__name__
+    state = names.bucket_arn(theirs, theirs.state_bucket)
+    for key in (names.state_key(theirs), names.bootstrap_state_key(theirs), names.record_key(theirs)):
+        for action in ("s3:GetObject", "s3:PutObject", "s3:DeleteObject"):
+            assert not allowed(boundary(ours), action, f"{state}/{key}", {})
+            assert not allowed(applies(ours), action, f"{state}/{key}", {})
+
+
+# `dev` beside `dev-2` is refused, as names alone do not keep them apart.
+@pytest.mark.parametrize(("one", "other", "here", "there"), [each for each in PLACES if each[:2] != ("dev", "dev-2")])
+def test_names_alone_keep_environments_apart_where_iam_is_told_no_tags(
+    one: str, other: str, here: str, there: str, load: Load
+) -> None:
+    ours, theirs = declared(load, one, here), declared(load, other, there)
+    assert reached(boundary(ours), used_by_jobs(theirs), {}) == set()
+    assert reached(applies(ours), changed_by_the_pipeline(theirs), {}) == set()
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("short_has_pipeline", [True, False])
+def test_names_that_begin_alike_are_refused_in_one_account_whatever_their_regions(
+    region: str, short_has_pipeline: bool, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    write(environment="dev", **({"pipeline": PIPELINE} if short_has_pipeline else {}))
+    write(environment="dev-2", region=region)
+    if not short_has_pipeline:
+        assert len(load_environments(tmp_path)) == 2, "nobody has permissions by a prefix"
+        return
+    with pytest.raises(SettingsError, match=r"dev-2.yaml environment: begins like dev.*use another name or account"):
+        load_environments(tmp_path)
+    write(environment="dev-2", region=region, account_id="444455556666")
+    assert len(load_environments(tmp_path)) == 2
+
+
+def test_a_role_or_policy_of_one_name_is_declared_once_in_an_account_whatever_the_region(
+    write: Callable[..., Path], tmp_path: Path
+) -> None:
+    access = {"streams": ["orders"], "access": {"kind": "emr-ec2", "role_name": "reader"}}
+    write(environment="one", applications={"a": access})
+    write(environment="two", region="us-east-1", applications={"a": access})
+    write(environment="x-y", applications={"z": {"streams": ["orders"]}})
+    write(environment="x", region="us-east-1", applications={"y-z": {"streams": ["orders"]}})
+    with pytest.raises(SettingsError) as caught:
+        load_environments(tmp_path)
+    assert {str(fault.value).partition("::")[2] for fault in caught.value.faults} == {
+        f"{ACCOUNT}:role/reader",
+        f"{ACCOUNT}:policy/kinesis-efo-x-y-z",
+    }
+
+
+@pytest.fixture
+def adopting(load: Load) -> Environment:
+    """An environment with given keys and streams, one of them of another environment, and jobs with and without roles."""
+    return load(
+        pipeline=PIPELINE,
+        emr={},
+        key=GIVEN_KEY,
+        streams={
+            "orders": {},
+            "named": {"name": "shop"},
+            "payments": {"existing_arn": ADOPTED, "key": GIVEN_KEY.replace("given", "others")},
+            "events": {"existing_arn": FOREIGN, "consumers": {"lake": f"{FOREIGN}/consumer/lake:1"}},
+        },
+        applications={
+            "lake": {"streams": ["orders", "named", "payments", "events"], "access": {"kind": "emr-serverless"}},
+            "own": {"streams": ["orders"], "writes": ["named"], "polling": True, "lease_table": "OldTable"},
+        },
+    )
+
+
+@pytest.mark.parametrize("key", ["lake", "own"])
+def test_the_boundary_leaves_a_job_what_its_policy_grants(key: str, adopting: Environment) -> None:
+    bound = boundary(adopting)
+    others = {"aws:ResourceTag/environment": "prod", "aws:ResourceTag/managed-by": "kinesis-efo"}
+    given = ("stream/payments", "stream/events", "key/given", "key/others")
+    for statement in json_of(list(literal_policy(adopting, key).statements.values())):
+        via = statement.get("Condition", {}).get("StringEquals", {}).get("kms:ViaService", [""])
+        for action in statement["Action"]:
+            for resource in statement["Resource"]:
+                context = others if any(each in resource for each in given) else tags(adopting)
+                answer = allowed(bound, action, resource, {**context, "kms:ViaService": via[0]})
+                assert answer == (statement["Effect"] == "Allow"), (action, resource)
+
+
+def test_whatever_it_is_allowed_a_job_registers_no_consumers_and_reads_no_state(adopting: Environment) -> None:
+    bound = boundary(adopting)
+    for action in REGISTRATION:
+        for arn in (names.stream_arn(adopting, "orders"), ADOPTED, f"{ADOPTED}/consumer/lake:1"):
+            assert not allowed(bound, action, arn, tags(adopting))
+    assert not allowed(bound, "s3:GetObject", "arn:aws:s3:::state/kinesis-efo/test.tfstate", {})
+    key = names.arn(adopting, "kms", "key/state")
+    bootstrap = {"aws:ResourceTag/environment": "test", "aws:ResourceTag/managed-by": "kinesis-efo-bootstrap"}
+    assert not allowed(bound, "kms:Decrypt", key, bootstrap)
+
+
+def test_without_a_pipeline_a_job_may_do_what_its_policies_say_and_register_nothing(load: Load) -> None:
+    bound = json_of(permissions.boundary_without_pipeline(load()))
+    prod = {"aws:ResourceTag/environment": "prod", "aws:ResourceTag/managed-by": "kinesis-efo"}
+    assert allowed(bound, "s3:PutObject", "arn:aws:s3:::anywhere/x", {})
+    for action in REGISTRATION:
+        assert not allowed(bound, action, ADOPTED, {})
+    assert not allowed(bound, "dynamodb:PutItem", "arn:aws:dynamodb:eu-west-1:111122223333:table/t", prod)
+
+
+def test_buckets_of_jobs_are_those_of_their_arguments_and_those_that_the_pipeline_is_told(load: Load) -> None:
+    arguments = ["--output", "s3://raw/x", "--checkpoint=s3a://checks/y", "--option", "manifest=ssm:///m"]
+    environment = load(
+        pipeline={**PIPELINE, "buckets": ["told"]},
+        emr={"artifacts_bucket": "programs"},
+        applications={"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}},
+        jobs=[
+            {"application": "lake", "program": "a.py", "arguments": arguments, "spark": {"spark.jars": "s3://jars/a"}}
+        ],
+    )
+    assert names.job_buckets(environment) == ("checks", "jars", "programs", "raw", "told")
+    for bucket in names.job_buckets(environment):
+        assert allowed(boundary(environment), "s3:PutObject", f"arn:aws:s3:::{bucket}/x", {})
+    assert not allowed(boundary(environment), "s3:PutObject", "arn:aws:s3:::rawer/x", {})
+    via = {"kms:ViaService": "s3.eu-west-1.amazonaws.com"}
+    somebodys = "arn:aws:kms:eu-west-1:999999999999:key/1"
+    assert allowed(boundary(environment), "kms:GenerateDataKey", somebodys, via)
+    assert not allowed(boundary(environment), "kms:GenerateDataKey", somebodys, {})

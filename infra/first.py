@@ -9,9 +9,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from infra.errors import Fault, SettingsError
 from infra.load import shown
+from infra.rules import looks_like_production
 from infra.settings import EnvironmentName
 
 _TEMPLATE = Path(__file__).with_suffix(".yaml")
+_PROTECTED = "protected: true         # nothing with an identity can be destroyed\n"
 
 
 def write_first(directory: Path, name: str) -> Path:
@@ -33,7 +35,9 @@ def write_first(directory: Path, name: str) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(environment=name))
+            protected = _PROTECTED if looks_like_production(name) else ""
+            template = Template(_TEMPLATE.read_text(encoding="utf-8"))
+            file.write(template.substitute(environment=name, protected=protected))
     except FileExistsError:
         raise SettingsError(
             [Fault("", None, "is there already; change it, or choose another name", shown(path))]

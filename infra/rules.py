@@ -231,11 +231,20 @@ def _job_target(path: str, job: Job, application: Application, emr: Emr | None) 
         yield Fault(f"{path}.target", None, rule)
 
 
+def looks_like_production(name: str) -> bool:
+    """Whether an environment's name is one that people give to production.
+
+    >>> [looks_like_production(name) for name in ("prod", "eu-prod-2", "production", "live", "dev", "products")]
+    [True, True, True, True, False, False]
+    """
+    return _PRODUCTION.search(name) is not None
+
+
 def _protection(head: Head) -> Iterator[Fault]:
     name = head.environment
     if name == "pipeline":
         yield Fault("environment", None, "must not be pipeline, as what pipelines need is called; use another name")
-    if _PRODUCTION.search(name) and "protected" not in head.model_fields_set:
+    if looks_like_production(name) and "protected" not in head.model_fields_set:
         rule = f"is missing: {name} looks like production; say protected: true, or false if nothing in it is to be kept"
         yield Fault("protected", None, rule)
     elif name == "prod" and not head.protected:

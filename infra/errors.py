@@ -5,6 +5,7 @@ InfraError
 ├── SettingsError   environment files are wrong; carries every fault found
 ├── LedgerError     a protected environment would lose or replace a resource that has an identity
 ├── MissingError    something that synthesis needs is not installed
+├── GateError       checkov could not scan, or its scan cannot be trusted
 ├── UpError         an environment cannot be declared in local AWS
 └── PipelineError   a step of the pipeline failed, or refuses to go on
     ├── StalePlanError  a plan does not match the state, the configuration or the review: plan again
@@ -69,6 +70,10 @@ class LedgerError(InfraError):
 
 class MissingError(InfraError, ImportError):
     """Something that synthesis needs is not installed; the message says what to run."""
+
+
+class GateError(InfraError):
+    """A scan could not be made, or cannot be trusted."""
 
 
 class UpError(InfraError):

@@ -72,6 +72,20 @@ def test_identities_are_given_to_jobs_that_need_them_and_write_access_to_github_
                 assert not is_known, "code of a pull request holds one key at a time"
 
 
+def test_credentials_of_aws_come_after_what_installs_packages_and_scans() -> None:
+    checked = 0
+    for path in WORKFLOWS:
+        for name, job in document(path)["jobs"].items():
+            used = [step.get("uses", step.get("run", "")) for step in job["steps"]]
+            if "./.github/actions/terraform" not in used:
+                continue
+            assumed = used.index("./.github/actions/terraform")
+            assert "make synth" in used[:assumed], name
+            assert not any("synth" in step or "setup" in step for step in used[assumed:]), name
+            checked += 1
+    assert checked == 3
+
+
 def test_their_make_targets_exist() -> None:
     targets = {word for line in re.findall(r"make (?:-s )?([a-z ]+)", scripts()) for word in line.split()}
     assert {"lint", "test", "synth", "plan", "apply", "jobs", "drift", "environments"} <= targets

@@ -106,6 +106,9 @@ def test_terraform_has_one_version_everywhere() -> None:
 def test_before_a_merge_and_before_a_release_every_test_is_run() -> None:
     (testing,) = [step for step in every_step() if "make cdktf test" in step.get("run", "")]
     assert testing["env"][EVERYTHING]
+    action = document(ROOT / ".github" / "actions" / "test" / "action.yml")["runs"]["steps"]
+    assert action[0]["uses"].startswith("hashicorp/setup-terraform@"), "the tests with real Terraform need it"
+    assert action[-1] == testing
     for name in ("pull-request", "release"):
         job = document(ROOT / ".github" / "workflows" / f"{name}.yml")["jobs"]["test"]
         assert job["steps"][-1] == {"uses": "./.github/actions/test"}

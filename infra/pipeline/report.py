@@ -55,6 +55,9 @@ def comment(plans: Sequence[Planned], others: Sequence[str], *, all_planned: boo
     told = [f"- `{each.stack}`: {note}." for each in plans for note in each.meta.notes]
     if told:
         lines += ["", "**Read this before you merge:**", "", *told]
+    for each in plans:
+        if each.meta.cost:
+            lines += ["", f"**Enhanced Fan-Out in `{each.stack}` is billed otherwise:**", "", *each.meta.cost]
     if plans:
         commit = plans[0].meta.commit
         lines += [

@@ -21,6 +21,7 @@ from infra.errors import InfraError, PipelineError
 from infra.load import DIRECTORY, load_environments
 from infra.pipeline.bundle import PLAN_TEXT, read_meta
 from infra.pipeline.drift import look_for_drift
+from infra.pipeline.foreign import foreign_consumers
 from infra.pipeline.github import Gh, fetch_plan, fetch_plans, put_comment, put_findings, put_issue
 from infra.pipeline.jobs import Commands, SystemTime, keep_running
 from infra.pipeline.order import deployment_order, job_parameters
@@ -90,7 +91,9 @@ def _apply(options: argparse.Namespace) -> int:
 def _drift(options: argparse.Namespace) -> int:
     environment, planner = _one(options)
     links = {"The run that found it": options.link} if options.link else {}
-    body = look_for_drift(planner, environment, _commit(options), options.plans, links)
+    kinesis = boto3.client("kinesis", region_name=environment.region)
+    foreign = foreign_consumers(kinesis, environment, load_environments(options.directory))
+    body = look_for_drift(planner, environment, _commit(options), options.plans, links, foreign)
     if options.report:
         _write(options.report, body)
         return 0

@@ -45,7 +45,7 @@ $(VENV40)/.full: $(LOCK)
 	@touch $@
 
 # What tests run in environments of their own is fetched before the tests are timed.
-$(VENV)/.isolated: $(VENV)/.full tests/support/isolated.py infra/checkov_gate.py tests/support/node/package-lock.json
+$(VENV)/.isolated: $(VENV)/.full tests/support/isolated.py infra/checkov/uv.lock tests/support/node/package-lock.json
 	@echo "setup: environments for checkov, CDK Terrain, the tests' provider of Terraform and the AWS SDK for JavaScript" >&2
 	@$(PYTHON) -m tests.support.isolated
 	@touch $@

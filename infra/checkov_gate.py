@@ -1,8 +1,7 @@
 """The checkov gate: scans synthesized stacks and plans, and makes sure that the scan really took place.
 
-checkov cannot share this project's environment (it pins an old boto3), so `uv tool run` gives it one of its own. It
-exits with 0 for empty directories, files it cannot parse and unknown frameworks. Therefore every scan includes planted
-faults that must be found, and a least number of checks must pass.
+checkov exits with 0 for empty directories, files it cannot parse and unknown frameworks. Therefore every scan includes
+planted faults that must be found, and a least number of checks must pass.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,12 +17,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from infra.errors import InfraError
+from infra import locked_checkov
+from infra.errors import GateError, InfraError
 from infra.sarif import Failure, as_sarif
 
 logger = logging.getLogger(__name__)
 
-CHECKOV = "checkov==3.3.30"
 CHECKS = Path(__file__).parent / "checks"
 EXCUSED: Mapping[tuple[str, str], str] = {
     ("CKV_AWS_18", "artifacts"): "access logs need a bucket of the account's own; CloudTrail data events tell the same",
@@ -49,10 +46,6 @@ EXCUSED: Mapping[tuple[str, str], str] = {
 FLOOR = 25
 """The least number of checks that must pass for each stack or plan."""
 CANARY = "canary"
-
-
-class GateError(InfraError):
-    """A scan could not be made, or cannot be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,19 +228,9 @@ def _canary_plan() -> dict[str, Any]:
     }
 
 
-def command() -> list[str]:
-    """The command that runs checkov in an environment of its own."""
-    return [_uv(), "tool", "run", "--from", CHECKOV, "checkov"]
-
-
 def _checkov(framework: str, scratch: str, arguments: Sequence[str]) -> list[dict[str, Any]]:
-    scan = [
-        *command(),
-        "--framework", framework, "--skip-download", "--compact", "--output", "json",
-        "--external-checks-dir", str(CHECKS), *arguments,
-    ]  # fmt: skip
-    # Run in the scratch directory: checkov would obey a .checkov.yaml of the current one.
-    ran = subprocess.run(scan, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd=scratch)
+    settings = ("--framework", framework, "--skip-download", "--compact", "--output", "json")
+    ran = locked_checkov.run([*settings, "--external-checks-dir", str(CHECKS), *arguments], scratch)
     decoder, reports, text = json.JSONDecoder(), [], ran.stdout.strip()
     try:
         while text:
@@ -289,22 +272,6 @@ def _judge(reports: Sequence[Mapping[str, Any]], names: Sequence[str], planted: 
 
 def _origin(check: Mapping[str, Any]) -> str:
     return Path(check["file_abs_path"]).parent.name
-
-
-def _uv() -> str:
-    """The program uv: the one that is installed with this Python, else the one on the PATH."""
-    try:
-        from uv import find_uv_bin
-
-        uv: str | None = find_uv_bin()
-    except (ImportError, FileNotFoundError):
-        uv = shutil.which("uv")
-    if uv is None:
-        raise GateError(
-            f"checkov runs in an environment that uv makes, and uv is neither installed with {sys.executable} nor on the "
-            "PATH: pip install 'kinesis-efo[infra]'"
-        )
-    return uv
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,6 +5,7 @@ InfraError
 ├── SettingsError   environment files are wrong; carries every fault found
 ├── LedgerError     a protected environment would lose or replace a resource that has an identity
 ├── MissingError    something that synthesis needs is not installed
+├── GateError       checkov could not scan, or its scan cannot be trusted
 ├── UpError         an environment cannot be declared in local AWS
 ├── AwsError        AWS cannot be asked: no credentials, or no way to it
 └── PipelineError   a step of the pipeline failed, or refuses to go on
@@ -70,6 +71,10 @@ class LedgerError(InfraError):
 
 class MissingError(InfraError, ImportError):
     """Something that synthesis needs is not installed; the message says what to run."""
+
+
+class GateError(InfraError):
+    """A scan could not be made, or cannot be trusted."""
 
 
 class UpError(InfraError):

@@ -141,10 +141,22 @@ def _shared_out(draft: Draft, key: str, application: Application) -> Iterator[Fa
             yield Fault(f"{path}.{setting}", value, rule)
 
 
+def consumers_at_most(*, advantage: bool) -> int:
+    """How many consumers a stream may have.
+
+    Args:
+        advantage: Whether the account uses On-demand Advantage.
+    """
+    return _CONSUMERS_ADVANTAGE if advantage else _CONSUMERS
+
+
 def _consumer_limit(draft: Draft) -> Iterator[Fault]:
     advantage = draft.head is not None and draft.head.on_demand_advantage
-    limit = _CONSUMERS_ADVANTAGE if advantage else _CONSUMERS
+    limit = consumers_at_most(advantage=advantage)
     consumers = Counter(key for application in draft.applications.values() for key in set(application.streams))
+    for key, stream in draft.streams.items():
+        if isinstance(stream, OwnStream):
+            consumers[key] += len(stream.other_consumers)
     for key, count in consumers.items():
         if count > limit and key in draft.streams:
             hint = "" if advantage else f" ({_CONSUMERS_ADVANTAGE} with on_demand_advantage: true)"

@@ -84,6 +84,8 @@ class OwnStream(Settings):
             (free, but unusable from other accounts).
         shard_metrics: Metrics that CloudWatch gets per shard; billed per shard and metric.
         max_record_kib: Largest record in KiB (1024 to 10240).
+        other_consumers: Names of consumers on it that others register and answer for; the pipeline takes any that is
+            neither declared nor named here for drift.
         tags: Tags besides the environment's.
         moved_from: Key that this entry had before. Emits a Terraform `moved` block, so that nothing is replaced.
     """
@@ -95,6 +97,7 @@ class OwnStream(Settings):
     key: Literal["own", "aws-managed"] | KeyArn = "own"
     shard_metrics: list[ShardMetric] = []
     max_record_kib: Annotated[int, Field(ge=1024, le=10_240)] = 1024
+    other_consumers: list[KinesisName] = []
     tags: Tags = {}
     moved_from: Key | None = None
 

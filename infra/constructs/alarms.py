@@ -1,6 +1,7 @@
-"""Alarms on the metrics of Enhanced Fan-Out. GetRecords metrics, which most stacks watch, say nothing about it.
+"""Alarms on the metrics of Enhanced Fan-Out; where an application may poll, on those of GetRecords, too; and on failed runs.
 
-Source of metrics and dimensions: Amazon Kinesis Data Streams developer guide, "Monitor with CloudWatch".
+Source of metrics and dimensions: Amazon Kinesis Data Streams developer guide, "Monitor with CloudWatch"; EMR Serverless
+user guide, "Monitoring EMR Serverless applications and jobs".
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ from infra.settings import Environment, OwnStream
 LAG = "SubscribeToShardEvent.MillisBehindLatest"
 RATE_EXCEEDED = "SubscribeToShard.RateExceeded"
 WRITES_THROTTLED = "WriteProvisionedThroughputExceeded"
+ITERATOR_AGE = "GetRecords.IteratorAgeMilliseconds"
+READS_THROTTLED = "ReadProvisionedThroughputExceeded"
+AT_RISK = 0.5
+"""The part of a stream's retention by which an application may be behind before it is in danger to lose records."""
+_SHORTEST_RETENTION = 24
+"""In hours; assumed of an adopted stream, whose retention its owner knows."""
 TAKEOVERS = 5  # in five minutes; the library gives up after as many
 
 
@@ -82,6 +89,35 @@ class Alarms(Construct):
             self._writes_throttled(names.place(key, settings), key, stream)
         for application in stream.consumers:
             self._consumer(key, stream, application)
+        polling = [each for each in stream.consumers if self._environment.applications[each].polling]
+        for application in polling:
+            self._polled(key, stream, application)
+        if polling:
+            self._reads(key, stream)
+
+    def watch_jobs(self, application_id: str) -> None:
+        """Watch the runs on the environment's application of EMR Serverless."""
+        # Which dimensions beside the id a release gives its metrics differs, and a plain alarm must name all of them.
+        query = f"SELECT SUM(FailedJobs) FROM \"AWS/EMRServerless\" WHERE ApplicationId = '{application_id}'"
+        failed = CloudwatchMetricAlarmMetricQuery(
+            id="failed", expression=query, period=300, label="failed", return_data=True
+        )
+        alarm = CloudwatchMetricAlarm(
+            self,
+            "failed-runs",
+            alarm_name=self._name("jobs", "failed-runs"),
+            alarm_description=_described("A run of a job has failed, and nothing reads for it.", "failed-runs"),
+            comparison_operator="GreaterThanThreshold",
+            threshold=0,
+            evaluation_periods=1,
+            datapoints_to_alarm=1,
+            metric_query=[failed],
+            treat_missing_data="notBreaching",
+            actions_enabled=True,
+            alarm_actions=self._topics,
+            ok_actions=self._topics,
+        )
+        put(alarm, names.JOBS.join("failures"))
 
     def watch_table(self, application: str, table: LeaseTable) -> None:
         """Watch an application's lease table: leases that cannot be renewed expire."""
@@ -153,6 +189,54 @@ class Alarms(Construct):
             description=f"Subscriptions of {reader} on {name} keep being refused: is something else using its consumer?",
             rule=_Rule(
                 RATE_EXCEEDED, "Sum", threshold=TAKEOVERS, dimensions=dimensions, periods=1, datapoints=1, period=300
+            ),
+        )
+        self._retention(place, f"{reader}/{name}", f"{reader} on {name}", key, LAG, dimensions)
+
+    def _polled(self, key: str, stream: FanOutStream, application: str) -> None:
+        """Watch an application that may poll: no consumer has metrics of that, so those of the whole stream must do."""
+        settings = self._environment.applications[application]
+        reader = names.application_name(application, settings)
+        name = names.stream_name(self._environment, key)
+        age = self._alarm(
+            names.consumer_place(self._environment, key, application).join("age"),
+            name=self._name(reader, f"{name}/iterator-age"),
+            description=f"Something that polls {name}, as {reader} may, is more than {settings.lag_threshold_seconds} s "
+            "behind.",
+            rule=_Rule(
+                ITERATOR_AGE,
+                "Maximum",
+                threshold=settings.lag_threshold_seconds * 1000,
+                dimensions={"StreamName": stream.name},
+                periods=5,
+                datapoints=5,
+            ),
+        )
+        self._lag_arns.append(age.arn)
+
+    def _reads(self, key: str, stream: FanOutStream) -> None:
+        """Watch what the applications that poll a stream share."""
+        name = names.stream_name(self._environment, key)
+        place, dimensions = names.place(key, self._environment.streams[key]), {"StreamName": stream.name}
+        self._alarm(
+            place.join("reads"),
+            name=self._name(name, "reads-throttled"),
+            description=f"GetRecords on {name} is throttled all the time: too many applications poll it.",
+            rule=_Rule(READS_THROTTLED, "Sum", threshold=0, dimensions=dimensions, periods=5, datapoints=5),
+        )
+        self._retention(place, name, f"Something that polls {name}", key, ITERATOR_AGE, dimensions)
+
+    def _retention(
+        self, place: names.Place, subject: str, who: str, key: str, metric: str, dimensions: Mapping[str, str]
+    ) -> None:
+        stream = self._environment.streams[key]
+        hours = stream.retention_hours if isinstance(stream, OwnStream) else _SHORTEST_RETENTION
+        self._alarm(
+            place.join("retention"),
+            name=self._name(subject, "retention"),
+            description=f"{who} is behind by half of the {hours} hours after which records are gone.",
+            rule=_Rule(
+                metric, "Maximum", threshold=hours * AT_RISK * 3_600_000, dimensions=dimensions, periods=5, datapoints=5
             ),
         )
 

@@ -20,6 +20,7 @@ from infra.errors import InfraError, PipelineError
 from infra.load import DIRECTORY, load_environments
 from infra.pipeline.bundle import PLAN_TEXT, read_meta
 from infra.pipeline.drift import look_for_drift
+from infra.pipeline.foreign import foreign_consumers
 from infra.pipeline.github import Gh, fetch_plan, fetch_plans, put_comment, put_findings, put_issue
 from infra.pipeline.jobs import Commands, SystemTime, keep_running
 from infra.pipeline.order import deployment_order, job_parameters
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _environments(options: argparse.Namespace) -> int:
-    ordered = deployment_order(load_environments(options.directory))
+    ordered = deployment_order(load_environments(options.directory), options.branch)
     _say(json.dumps([job_parameters(each) for each in ordered]))
     return 0
 
@@ -61,12 +62,14 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _comment(options: argparse.Namespace) -> int:
-    _say(_markdown(options.directory, options.plans, all_planned=False))
+    _say(_markdown(options, all_planned=False))
     return 0
 
 
-def _markdown(directory: Path, plans: Path, *, all_planned: bool) -> str:
-    stacks = [names.stack_name(each) for each in deployment_order(load_environments(directory))]
+def _markdown(options: argparse.Namespace, *, all_planned: bool) -> str:
+    plans: Path = options.plans
+    environments = load_environments(options.directory)
+    stacks = [names.stack_name(each) for each in deployment_order(environments, options.branch)]
     planned = []
     for stack in stacks:
         # `plan` writes <stack>; on GitHub, an artifact is unpacked into plan-<stack>-<commit>.
@@ -87,7 +90,9 @@ def _apply(options: argparse.Namespace) -> int:
 def _drift(options: argparse.Namespace) -> int:
     environment, planner = _one(options)
     links = {"The run that found it": options.link} if options.link else {}
-    body = look_for_drift(planner, environment, _commit(options), options.plans, links)
+    kinesis = boto3.client("kinesis", region_name=environment.region)
+    foreign = foreign_consumers(kinesis, environment, load_environments(options.directory))
+    body = look_for_drift(planner, environment, _commit(options), options.plans, links, foreign)
     if options.report:
         _write(options.report, body)
         return 0
@@ -104,7 +109,7 @@ def _jobs(options: argparse.Namespace) -> int:
 def _github_comment(options: argparse.Namespace) -> int:
     github = _github()
     fetch_plans(github, options.run_id, options.plans)
-    put_comment(github, options.pull_request, _markdown(options.directory, options.plans, all_planned=True))
+    put_comment(github, options.pull_request, _markdown(options, all_planned=True))
     return 0
 
 
@@ -177,8 +182,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", type=Path, default=DIRECTORY, help="environment files (default: %(default)s)")
     steps = parser.add_subparsers(required=True, metavar="STEP")
 
+    branched = argparse.ArgumentParser(add_help=False)
+    branched.add_argument("--branch", help="only environments that are deployed from this branch (default: all)")
     everything = steps.add_parser(
-        "environments", help="list environments in the order of deployment, as JSON for a CI matrix"
+        "environments", parents=[branched], help="list environments in the order of deployment, as JSON for a CI matrix"
     )
     everything.set_defaults(run=_environments)
 
@@ -192,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     plan = steps.add_parser("plan", parents=[shared], help="plan a stack if it is not deployed as it is here")
     plan.set_defaults(run=_plan)
 
-    summary = steps.add_parser("comment", parents=[plans], help="print what the plans do, as Markdown")
+    summary = steps.add_parser("comment", parents=[plans, branched], help="print what the plans do, as Markdown")
     summary.set_defaults(run=_comment)
 
     applied = steps.add_parser("apply", parents=[shared], help="apply the plan that was made for this commit")
@@ -218,7 +225,9 @@ def _parser() -> argparse.ArgumentParser:
     drift.add_argument("--report", type=Path, help="write the report there, if there is drift, and exit with code 0")
     drift.set_defaults(run=_drift)
 
-    posted = steps.add_parser("github-comment", parents=[plans], help="comment on a pull request what its plans do")
+    posted = steps.add_parser(
+        "github-comment", parents=[plans, branched], help="comment on a pull request what its plans do"
+    )
     posted.add_argument("pull_request", type=int)
     posted.add_argument("--run-id", type=int, required=True, help="the workflow run that planned")
     posted.set_defaults(run=_github_comment)

@@ -70,6 +70,7 @@ class Meta:
         any_changes: Whether applying it changes anything, outputs included.
         changes: How many resources it touches.
         notes: What reviewers must know, because it loses records or stops jobs.
+        cost: What changes in the bill for Enhanced Fan-Out, as lines of Markdown.
     """
 
     environment: str
@@ -82,6 +83,7 @@ class Meta:
     any_changes: bool
     changes: Changes
     notes: Sequence[str] = ()
+    cost: Sequence[str] = ()
 
     @property
     def state(self) -> StateVersion:
@@ -126,7 +128,8 @@ def read_meta(bundle: Path) -> Meta:
         )
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        parts = {"changes": Changes(**document["changes"]), "notes": tuple(document.get("notes", ()))}
-        return Meta(**{**document, **parts})
+        parts = {"changes": Changes(**document["changes"])}
+        told = {name: tuple(document.get(name, ())) for name in ("notes", "cost")}
+        return Meta(**{**document, **parts, **told})
     except (ValueError, TypeError, KeyError) as error:
         raise PipelineError(f"{path} was not written by `python -m infra.pipeline plan`: {error}; plan again") from None

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from infra import names
 from infra.errors import PipelineError
 from infra.pipeline.bundle import PLAN_TEXT
+from infra.pipeline.foreign import Foreign
 from infra.pipeline.plans import Planner
-from infra.pipeline.report import drift_body
+from infra.pipeline.report import drift_body, foreign_section
 from infra.settings import Environment
 
 logger = logging.getLogger(__name__)
 
 
 def look_for_drift(
-    planner: Planner, environment: Environment, commit: str, out: Path, links: Mapping[str, str]
+    planner: Planner,
+    environment: Environment,
+    commit: str,
+    out: Path,
+    links: Mapping[str, str],
+    foreign: Sequence[Foreign] = (),
 ) -> str | None:
     """Plan the configuration that is deployed; if the plan would change anything, there is drift.
+
+    No plan shows consumers that nobody declared: they are drift as well.
 
     Args:
         planner: Makes the plan.
@@ -27,6 +35,7 @@ def look_for_drift(
         commit: The commit that is synthesized.
         out: Directory for the plan's bundle.
         links: Links in the report, by name.
+        foreign: Consumers on the environment's streams that nobody declared.
 
     Returns:
         The report, as the body of an issue; None where there is no drift.
@@ -41,8 +50,8 @@ def look_for_drift(
             "find out why that failed"
         )
     meta = planner.plan(environment, commit, out, to_apply=False)
-    if not meta.any_changes:
+    if not meta.any_changes and not foreign:
         logger.info("%s: no drift", stack)
         return None
-    text = (out / stack / PLAN_TEXT).read_text(encoding="utf-8")
-    return drift_body(stack, meta, text.strip(), links)
+    text = (out / stack / PLAN_TEXT).read_text(encoding="utf-8").strip()
+    return drift_body(stack, meta, text, links, foreign_section(foreign, environment))

@@ -10,6 +10,7 @@ import base64
 import gzip
 import json
 import logging
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,21 @@ _COMMENT = "<!-- kinesis-efo: plans -->"
 _DRIFT = "<!-- kinesis-efo: drift of {stack} -->"
 _LABEL = "drift"
 _PLANNED_BY = ".github/workflows/pull-request.yml"
+_NO_CODE_SCANNING = (403, 404)
+"""How GitHub answers where a repository has no code scanning, as private ones without GitHub's paid Code Security."""
+
+
+class RefusedError(PipelineError):
+    """GitHub refused a call.
+
+    Args:
+        message: What was called, and what GitHub said.
+        status: HTTP status; None where there is none.
+    """
+
+    def __init__(self, message: str, status: int | None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Api(Protocol):
@@ -87,7 +103,9 @@ class Gh:
         except OSError as error:
             raise PipelineError(f"the GitHub command line cannot be run: {error}; install gh") from None
         if ran.returncode:
-            raise PipelineError(f"gh {' '.join(arguments[:4])} failed: {(ran.stderr or ran.stdout).strip()}")
+            said = (ran.stderr or ran.stdout).strip()
+            status = re.search(r"\(HTTP (\d{3})\)", said)
+            raise RefusedError(f"gh {' '.join(arguments[:4])} failed: {said}", int(status[1]) if status else None)
         return ran.stdout
 
 
@@ -185,18 +203,29 @@ def put_issue(api: Api, stack: str, report: str | None) -> None:
 
 
 def put_findings(api: Api, sarif: str, commit: str, ref: str) -> None:
-    """Upload findings to GitHub's code scanning.
+    """Upload findings to GitHub's code scanning, where the repository has it: they only show what the gate decided.
 
     Args:
         api: GitHub.
         sarif: A SARIF document.
         commit: The commit that was scanned.
         ref: Its branch or pull request, as `refs/...`.
+
+    Raises:
+        PipelineError: The upload failed for another reason.
     """
     packed = base64.b64encode(gzip.compress(sarif.encode())).decode()
-    api.call(
-        "POST", "code-scanning/sarifs", {"commit_sha": commit, "ref": ref, "sarif": packed, "tool_name": "checkov"}
-    )
+    body = {"commit_sha": commit, "ref": ref, "sarif": packed, "tool_name": "checkov"}
+    try:
+        api.call("POST", "code-scanning/sarifs", body)
+    except RefusedError as error:
+        if error.status not in _NO_CODE_SCANNING:
+            raise
+        logger.warning(
+            "warning: findings are in this log only: code scanning is not enabled in this repository, or the workflow "
+            "lacks `security-events: write`: %s",
+            error,
+        )
 
 
 def _is_bot(written: Mapping[str, Any]) -> bool:

@@ -8,12 +8,18 @@ from infra import names
 from infra.settings import Environment
 
 
-def deployment_order(environments: Iterable[Environment]) -> list[Environment]:
+def deployment_order(environments: Iterable[Environment], branch: str | None = None) -> list[Environment]:
     """The environments that have a pipeline, each after the one that its `after` names; else in the given order.
 
     The settings' rules make sure that `after` names one of them, without cycles.
+
+    Args:
+        environments: The environments.
+        branch: Leave out those that are deployed from another branch; None for all.
     """
-    waiting = {each.environment: each for each in environments if each.pipeline}
+    waiting = {
+        each.environment: each for each in environments if each.pipeline and branch in (None, each.pipeline.branch)
+    }
     ordered: list[Environment] = []
 
     def take(environment: Environment) -> None:

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from infra import names
 from infra.checkov_gate import scan_plans
 from infra.errors import PipelineError, StalePlanError
+from infra.pipeline import cost
 from infra.pipeline.bundle import (
     CONFIGURATION,
     PLAN,
@@ -30,6 +31,7 @@ from infra.pipeline.bundle import (
     write_meta,
 )
 from infra.pipeline.limits import Plan, notes, refusals
+from infra.pipeline.prices import prices_of
 from infra.pipeline.record import Records
 from infra.pipeline.terraform import LOCK_FILE, Terraform
 from infra.settings import Environment
@@ -111,6 +113,7 @@ class Planner:
                 any_changes=any_changes,
                 changes=Changes.of(shown),
                 notes=tuple(notes(shown)),
+                cost=_cost(environment, shown),
             )
         write_meta(bundle, meta)
         self._scan(bundle / PLAN_JSON)
@@ -208,3 +211,9 @@ def _refuse(environment: Environment, plan: Plan) -> None:
     if refused := refusals(plan):
         listing = "\n".join(f"  {each}" for each in refused)
         raise PipelineError(f"AWS would refuse in the middle of {names.stack_name(environment)}:\n{listing}")
+
+
+def _cost(environment: Environment, plan: Plan) -> Sequence[str]:
+    region = environment.region
+    advantage = environment.on_demand_advantage
+    return tuple(cost.table(cost.changes(plan), region, prices_of(region), advantage=advantage))

@@ -6,10 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from infra.pipeline.bundle import Changes, Meta
+from infra.pipeline.foreign import Foreign
+from infra.rules import consumers_at_most
+from infra.settings import Environment
 
 LIMIT = 60_000
 """Most characters in a comment or issue; GitHub refuses more than 65,536."""
 
+_MOST_ROWS = 100
+_WHAT_FOREIGN_COST = "Each is billed for every hour and shard and for every GB, and takes one of the stream's places:"
+_WHOSE_FOREIGN = (
+    "CloudTrail says who registered it (`RegisterStreamConsumer`). If somebody answers for it, name it in the stream's "
+    "`other_consumers:`; else `aws kinesis deregister-stream-consumer --consumer-arn <ARN>`."
+)
 _WHAT_TO_DO = (
     "Somebody changed it by hand, or AWS did: declare the change, or let the next deployment undo it. "
     "The nightly check keeps this issue up to date, and closes it when the drift is gone."
@@ -55,6 +64,9 @@ def comment(plans: Sequence[Planned], others: Sequence[str], *, all_planned: boo
     told = [f"- `{each.stack}`: {note}." for each in plans for note in each.meta.notes]
     if told:
         lines += ["", "**Read this before you merge:**", "", *told]
+    for each in plans:
+        if each.meta.cost:
+            lines += ["", f"**Enhanced Fan-Out in `{each.stack}` is billed otherwise:**", "", *each.meta.cost]
     if plans:
         commit = plans[0].meta.commit
         lines += [
@@ -77,7 +89,7 @@ def _counts(changes: Changes) -> tuple[int, int, int, int]:
     return changes.create, changes.update, changes.replace, changes.destroy
 
 
-def drift_body(stack: str, meta: Meta, text: str, links: Mapping[str, str]) -> str:
+def drift_body(stack: str, meta: Meta, text: str, links: Mapping[str, str], foreign: Sequence[str] = ()) -> str:
     """The body of an issue about drift.
 
     Args:
@@ -85,17 +97,41 @@ def drift_body(stack: str, meta: Meta, text: str, links: Mapping[str, str]) -> s
         meta: What the plan was made of.
         text: The plan that would undo the drift.
         links: Links for further reading, by name.
+        foreign: Lines about consumers that nobody declared.
     """
+    changed = f": {meta.changes}" if meta.any_changes else ""
     lines = [
-        f"AWS is not what `{stack}` declares, although commit `{meta.commit[:12]}` is deployed: {meta.changes}.",
+        f"AWS is not what `{stack}` declares, although commit `{meta.commit[:12]}` is deployed{changed}.",
         "",
         _WHAT_TO_DO,
         "",
+        *foreign,
         *(f"[{name}]({link})" for name, link in links.items()),
-        "",
-        *_details("What would put it right", text, LIMIT - 2_000),
     ]
+    if meta.any_changes:
+        share = LIMIT - len("\n".join(lines)) - 1_000
+        lines += ["", *_details("What would put it right", text, share)]
     return "\n".join(lines) + "\n"
+
+
+def foreign_section(foreign: Sequence[Foreign], environment: Environment) -> list[str]:
+    """Lines about consumers that nobody declared; none if there is none."""
+    if not foreign:
+        return []
+    quota = consumers_at_most(advantage=environment.on_demand_advantage)
+    rows = [f"| `{each.stream}` | `{each.consumer}` | {each.since} | {each.count} of {quota} |" for each in foreign]
+    found = f"{len(foreign)} consumer{'s' if len(foreign) > 1 else ''}"
+    return [
+        f"**{found} that no environment declares**, and no deployment undoes. {_WHAT_FOREIGN_COST}",
+        "",
+        "| stream | consumer | since | consumers of the stream |",
+        "|---|---|---|--:|",
+        *rows[:_MOST_ROWS],
+        *(["", f"and {len(rows) - _MOST_ROWS} more."] if len(rows) > _MOST_ROWS else []),
+        "",
+        _WHOSE_FOREIGN,
+        "",
+    ]
 
 
 def _details(summary: str, text: str, share: int) -> list[str]:

@@ -61,6 +61,8 @@ class StreamingStack(TerraformStack):
             self._alarms.watch_stream(key, stream)
         self._boundary = RolesBoundary(self, environment)
         self._jobs = Jobs(self, environment, key_arn) if environment.emr else None
+        if self._jobs and self._jobs.application_id:
+            self._alarms.watch_jobs(self._jobs.application_id)
         self._manifests: dict[str, str] = {}
         self._policies: dict[str, str] = {}
         self._batch_policies: dict[str, str] = {}

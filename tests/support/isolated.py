@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from infra import checkov_gate
 from kinesis_efo.emr.packing import find_uv
 from tests.support.terraform import schemas
 
@@ -38,7 +37,7 @@ def isolated(*packages: str) -> list[str]:
 def fetch() -> None:
     """Run each environment once. One that cannot be fetched is left to the tests that need it, which say so."""
     for command, engine in (
-        ([*checkov_gate.command(), "--version"], ""),
+        ([sys.executable, "-c", "from infra import locked_checkov; locked_checkov.install()"], ""),
         ([*isolated(*PROVIDER), "-c", ""], ""),
         ([*isolated(*FORK), "-c", "import infra.cdk"], "cdktn"),
         ([sys.executable, "-c", "import infra.cdk"], ""),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,12 @@ import yaml
 
 from infra.pipeline import github
 from infra.pipeline.__main__ import _parser
-from infra.settings import Pipeline
 from infra.stacks.bootstrap import SESSION_SECONDS
 from tests.support.missing import EVERYTHING, make
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PULL_REQUEST = ROOT / ".github" / "workflows" / "pull-request.yml"
 ACTIONS = sorted((ROOT / ".github" / "actions").glob("*/action.yml"))
 
 
@@ -72,6 +75,20 @@ def test_identities_are_given_to_jobs_that_need_them_and_write_access_to_github_
                 assert not is_known, "code of a pull request holds one key at a time"
 
 
+def test_credentials_of_aws_come_after_what_installs_packages_and_scans() -> None:
+    checked = 0
+    for path in WORKFLOWS:
+        for name, job in document(path)["jobs"].items():
+            used = [step.get("uses", step.get("run", "")) for step in job["steps"]]
+            if "./.github/actions/terraform" not in used:
+                continue
+            assumed = used.index("./.github/actions/terraform")
+            assert "make synth" in used[:assumed], name
+            assert not any("synth" in step or "setup" in step for step in used[assumed:]), name
+            checked += 1
+    assert checked == 3
+
+
 def test_their_make_targets_exist() -> None:
     targets = {word for line in re.findall(r"make (?:-s )?([a-z ]+)", scripts()) for word in line.split()}
     assert {"lint", "test", "synth", "plan", "apply", "jobs", "drift", "environments"} <= targets
@@ -89,6 +106,9 @@ def test_terraform_has_one_version_everywhere() -> None:
 def test_before_a_merge_and_before_a_release_every_test_is_run() -> None:
     (testing,) = [step for step in every_step() if "make cdktf test" in step.get("run", "")]
     assert testing["env"][EVERYTHING]
+    action = document(ROOT / ".github" / "actions" / "test" / "action.yml")["runs"]["steps"]
+    assert action[0]["uses"].startswith("hashicorp/setup-terraform@"), "the tests with real Terraform need it"
+    assert action[-1] == testing
     for name in ("pull-request", "release"):
         job = document(ROOT / ".github" / "workflows" / f"{name}.yml")["jobs"]["test"]
         assert job["steps"][-1] == {"uses": "./.github/actions/test"}
@@ -97,7 +117,7 @@ def test_before_a_merge_and_before_a_release_every_test_is_run() -> None:
 def test_their_steps_exist() -> None:
     (steps,) = [action.choices for action in _parser()._actions if hasattr(action, "choices") and action.choices]
     called = set(re.findall(r"infra\.pipeline ([a-z-]+)", scripts()))
-    assert called == {"github-comment", "github-fetch", "github-findings", "github-issue"}
+    assert called == {"environments", "github-comment", "github-fetch", "github-findings", "github-issue"}
     assert called <= set(steps)
 
 
@@ -107,12 +127,69 @@ def test_only_plans_of_the_workflow_that_is_there_are_taken() -> None:
     assert "name: plan-${{ matrix.stack }}-${{ env.COMMIT }}" in upload, "as fetch_plan looks for it"
 
 
-def test_what_is_deployed_is_the_branch_that_the_roles_trust_unless_told_otherwise() -> None:
+def test_what_is_deployed_is_what_names_the_branch_that_was_pushed() -> None:
+    for name in ("deploy", "drift"):
+        workflow = document(ROOT / ".github" / "workflows" / f"{name}.yml")
+        steps = workflow["jobs"]["environments"]["steps"]
+        assert '--branch "$GITHUB_REF_NAME"' in steps[-1]["run"], name
+        assert "if" not in workflow["jobs"]["environments"], name
     deploy = document(ROOT / ".github" / "workflows" / "deploy.yml")
     # YAML 1.1 reads the key `on` as true.
-    assert deploy[True]["push"]["branches"] == [Pipeline.model_fields["branch"].default]  # type: ignore[index]
+    assert deploy[True]["push"] == {"branches": ["**"]}, "never tags"  # type: ignore[index]
     assert deploy["jobs"]["deploy"]["environment"] == "${{ matrix.environment }}"
     assert deploy["jobs"]["deploy"]["strategy"]["max-parallel"] == 1
+
+
+def test_what_is_planned_is_deployed_from_the_branch_that_is_merged_into() -> None:
+    workflow = document(PULL_REQUEST)
+    assert workflow["env"]["BRANCH"] == "${{ github.base_ref || github.ref_name }}"
+    asked = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "$BRANCH" in str(step)]
+    assert len(asked) == 2
+    assert all('--branch "$BRANCH"' in each for each in asked)
+
+
+def test_an_approval_that_waits_holds_up_its_own_environment_only() -> None:
+    deploy = document(ROOT / ".github" / "workflows" / "deploy.yml")
+    assert "concurrency" not in deploy
+    group = {"group": "deploy-${{ matrix.environment }}", "cancel-in-progress": False}
+    assert deploy["jobs"]["deploy"]["concurrency"] == group
+
+
+def summary(results: Mapping[str, str], *, any_plan: bool = True, event: str = "pull_request") -> str:
+    """What the job that sums up the others says; empty if it succeeds."""
+    (step,) = document(PULL_REQUEST)["jobs"]["checks"]["steps"]
+    assert step["shell"] == "python"
+    needs = {name: {"result": result, "outputs": {}} for name, result in results.items()}
+    environment = {"NEEDS": json.dumps(needs), "ANY_PLAN": str(any_plan).lower(), "GITHUB_EVENT_NAME": event}
+    ran = subprocess.run(
+        [sys.executable, "-c", step["run"]], env=environment, capture_output=True, text=True, check=False
+    )
+    assert bool(ran.returncode) == bool(ran.stderr), ran.stderr
+    return ran.stderr.strip()
+
+
+def test_one_check_stands_for_all_whatever_the_environments_are_called() -> None:
+    jobs = document(PULL_REQUEST)["jobs"]
+    check = jobs["checks"]
+    assert set(check["needs"]) == set(jobs) - {"checks"}
+    assert check["if"] == "${{ always() }}"
+    assert "matrix" not in check["name"]
+    assert f"*{check['name']}*" in (ROOT / "docs" / "gitops.md").read_text(encoding="utf-8")
+    # It must not take a plan for needless that the job itself makes.
+    assert jobs["plan"]["if"] == check["steps"][0]["env"]["ANY_PLAN"]
+
+
+def test_the_one_check_fails_where_a_job_did_not_succeed_or_was_left_out() -> None:
+    done = dict.fromkeys(("lint", "test", "synth", "plan", "comment"), "success")
+    unplanned = {**done, "plan": "skipped", "comment": "skipped"}
+    assert summary(done) == ""
+    assert summary({**done, "test": "failure"}) == "test: failure"
+    assert summary({**done, "lint": "cancelled", "comment": "failure"}) == "lint: cancelled, comment: failure"
+    assert summary(unplanned) == "plan: skipped, comment: skipped"
+    assert summary(unplanned, any_plan=False) == ""
+    assert summary({**unplanned, "test": "skipped"}, any_plan=False) == "test: skipped"
+    assert summary({**done, "comment": "skipped"}, event="workflow_dispatch") == ""
+    assert summary({**unplanned, "plan": "failure"}, any_plan=False) == "plan: failure"
 
 
 def test_credentials_last_as_long_as_a_deployment_may_take_and_no_longer_than_the_role_allows() -> None:

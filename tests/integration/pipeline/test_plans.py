@@ -13,6 +13,7 @@ import pytest
 from infra.errors import PipelineError, StalePlanError
 from infra.pipeline.bundle import PLAN, Meta, read_meta
 from infra.pipeline.drift import look_for_drift
+from infra.pipeline.foreign import foreign_consumers
 from infra.pipeline.record import Deployed, Records
 from infra.pipeline.terraform import LOCK_FILE, Terraform
 from kinesis_efo.local import LocalAws
@@ -35,6 +36,7 @@ def test_a_reviewed_plan_is_applied_once_and_then_counts_as_deployed(
     assert created > 10
     assert f"| `kinesis-efo-dev` | {created} | 0 | 0 | 0 | `sha256:" in told
     assert 'resource "aws_kinesis_stream_consumer" "orders_lake"' in told
+    assert "| `aws_kinesis_stream.orders` | 0 → 1 | 0 → 1,460 | 0 → 1 |\n" in told, "one consumer on two shards"
     assert "dev-orders" not in aws.client("kinesis").list_streams()["StreamNames"], "planning created something"
     assert repository.step("apply", "--commit", "merge") == 1, "a plan of another commit was applied"
     assert repository.step("apply", "--commit", "merge", "--reviewed", "head") == 0
@@ -134,15 +136,23 @@ def test_what_aws_would_refuse_half_way_is_refused_before_there_is_a_plan(aws: L
 
 
 @pytest.mark.slow
-def test_a_change_by_hand_is_drift(aws: LocalAws, checkout: Checkout) -> None:
+def test_a_change_by_hand_is_drift_and_so_is_a_consumer_that_no_plan_shows(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("hand")
-    repository.commit()
+    repository.commit(account_id="123456789012")
     assert repository.step("drift", "--commit", "one") == 1, "nothing is deployed"
     environment = repository.environment
     quick = repository.planner(aws)
     quick.plan(environment, "one", repository.plans)
     quick.apply(environment, ["one"], repository.plans)
     assert look_for_drift(quick, environment, "one", repository.directory / "drift", {}) is None
+    kinesis = aws.client("kinesis")
+    stream = kinesis.describe_stream_summary(StreamName="hand-orders")["StreamDescriptionSummary"]["StreamARN"]
+    kinesis.register_stream_consumer(StreamARN=stream, ConsumerName="flink")
+    foreign = foreign_consumers(kinesis, environment, [environment])
+    alone = look_for_drift(quick, environment, "one", repository.directory / "drift", {}, foreign)
+    assert alone is not None
+    assert "although commit `one` is deployed." in alone
+    assert "What would put it right" not in alone
     aws.client("ssm").put_parameter(Name="/kinesis-efo/hand/lake", Value="{}", Type="String", Overwrite=True)
     report = repository.directory / "drift.md"
     assert repository.step("drift", "--commit", "one", "--link", "https://ci", "--report", str(report)) == 0
@@ -150,6 +160,9 @@ def test_a_change_by_hand_is_drift(aws: LocalAws, checkout: Checkout) -> None:
     assert "although commit `one` is deployed: 0 to create, 1 to update" in body
     assert "[The run that found it](https://ci)" in body
     assert "aws_ssm_parameter.lake" in body
+    assert "**1 consumer that no environment declares**" in body
+    assert f"| `hand-orders` | `{stream}/consumer/flink:" in body
+    assert "| 2 of 20 |" in body
 
 
 def test_the_bundle_holds_what_the_plan_was_made_of(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra import checkov_gate
-from infra.checkov_gate import FLOOR, PLANTED, GateError, scan_plans, scan_stacks
+from infra.checkov_gate import FLOOR, PLANTED, scan_plans, scan_stacks
+from infra.errors import GateError
 from infra.sarif import Failure
 
 
@@ -115,13 +115,3 @@ def test_a_failure_is_excused_on_one_resource_only() -> None:
     result = checkov_gate._judge([faulty], ["dev"], PLANTED)
     assert [each.resource for each in result.excused] == ["aws_s3_bucket.state"]
     assert [each.resource for each in result.failed] == ["aws_s3_bucket.other"]
-
-
-def test_without_uv_it_says_what_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uv", None)  # as if it were not installed
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(GateError, match=r"pip install 'kinesis-efo\[infra\]'"):
-        checkov_gate._uv()
-    (tmp_path / "uv").write_text("#!/bin/sh\n")
-    (tmp_path / "uv").chmod(0o755)
-    assert checkov_gate._uv() == str(tmp_path / "uv")

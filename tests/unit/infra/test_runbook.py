@@ -23,7 +23,7 @@ def sections(prefix: str) -> set[str]:
 
 
 def test_every_alarm_has_a_section(synth: Synth) -> None:
-    stack = synth(streams={"orders": {}}, applications={"lake": {"streams": ["orders"]}})
+    stack = synth(streams={"orders": {}}, applications={"lake": {"streams": ["orders"], "polling": True}}, emr={})
     alarms = stack["resource"]["aws_cloudwatch_metric_alarm"].values()
     assert {alarm["alarm_name"].rpartition("/")[2] for alarm in alarms} == sections("Alarm "), (
         "docs/runbook.md needs a section for each alarm, and no other"
@@ -31,7 +31,8 @@ def test_every_alarm_has_a_section(synth: Synth) -> None:
 
 
 def test_every_alarm_points_to_its_section(synth: Synth) -> None:
-    for alarm in synth()["resource"]["aws_cloudwatch_metric_alarm"].values():
+    everything = synth(applications={"lake": {"streams": ["orders"], "polling": True}}, emr={})
+    for alarm in everything["resource"]["aws_cloudwatch_metric_alarm"].values():
         what = alarm["alarm_name"].rpartition("/")[2]
         assert alarm["alarm_description"].endswith(f" Runbook: docs/runbook.md, alarm {what}.")
 

@@ -249,6 +249,10 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
         r"streams.orders: a stream has at most 20 consumers \(50 with on_demand_advantage: true\); got '21 consumers'",
     ),
     (
+        {"streams": {"orders": {"other_consumers": [f"other{n}" for n in range(20)]}}},
+        r"streams.orders: a stream has at most 20 consumers .*; got '21 consumers'",
+    ),
+    (
         {"on_demand_advantage": True, "applications": {f"app{n}": {"streams": ["orders"]} for n in range(51)}},
         "streams.orders: a stream has at most 50 consumers; got '51 consumers'",
     ),

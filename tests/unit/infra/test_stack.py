@@ -561,7 +561,8 @@ def test_alarms_watch_enhanced_fan_out(synth: Synth) -> None:
     topic = "arn:aws:sns:eu-west-1:111122223333:oncall"
     stack = synth(alarms={"sns_topic": topic}, applications=apps(lag_threshold_seconds=90))
     alarms = stack["resource"]["aws_cloudwatch_metric_alarm"]
-    assert set(alarms) == {"orders_lake_lag", "orders_lake_rate", "orders_writes", "lake_leases"}
+    watched = {"orders_lake_lag", "orders_lake_rate", "orders_lake_retention", "orders_writes", "lake_leases"}
+    assert set(alarms) == watched
     lag = alarms["orders_lake_lag"]
     assert lag["metric_name"] == "SubscribeToShardEvent.MillisBehindLatest"
     assert lag["dimensions"] == {"StreamName": "${aws_kinesis_stream.orders.name}", "ConsumerName": "lake"}
@@ -594,7 +595,52 @@ def test_no_two_alarms_have_one_name(synth: Synth) -> None:
         applications={"x": {"streams": ["a-b"]}, "x-a": {"streams": ["b"]}, "lake": {"streams": ["lake"]}},
     )
     alarms = stack["resource"]["aws_cloudwatch_metric_alarm"].values()
-    assert len({alarm["alarm_name"] for alarm in alarms}) == len(alarms) == 3 * 4
+    assert len({alarm["alarm_name"] for alarm in alarms}) == len(alarms) == 3 * 5
+
+
+def test_an_application_that_may_poll_is_watched_by_the_metrics_of_its_streams(synth: Synth) -> None:
+    alarms = synth(
+        streams={"orders": {}, "clicks": {}},
+        applications=apps(polling=True, lag_threshold_seconds=90)
+        | {"pond": {"streams": ["orders", "clicks"]}, "well": {"streams": ["orders"], "polling": True}},
+    )["resource"]["aws_cloudwatch_metric_alarm"]
+    age = alarms["orders_lake_age"]
+    assert (age["metric_name"], age["threshold"]) == ("GetRecords.IteratorAgeMilliseconds", 90_000)
+    assert age["dimensions"] == {"StreamName": "${aws_kinesis_stream.orders.name}"}, "no consumer has that metric"
+    assert age["treat_missing_data"] == "notBreaching", "it may read through its consumer instead"
+    assert alarms["orders_reads"]["metric_name"] == "ReadProvisionedThroughputExceeded"
+    assert alarms["orders_retention"]["metric_name"] == "GetRecords.IteratorAgeMilliseconds"
+    assert "orders_well_age" in alarms
+    assert not {"orders_pond_age", "clicks_pond_age", "clicks_reads", "clicks_retention"} & set(alarms)
+    assert len({each["alarm_name"] for each in alarms.values()}) == len(alarms)
+
+
+def test_half_of_the_retention_is_the_last_call(synth: Synth) -> None:
+    def threshold(stream: dict[str, Any]) -> float:
+        alarms = synth(streams={"orders": stream})["resource"]["aws_cloudwatch_metric_alarm"]
+        alarm = alarms["orders_lake_retention"]
+        assert alarm["metric_name"] == "SubscribeToShardEvent.MillisBehindLatest"
+        assert alarm["dimensions"]["ConsumerName"] == "lake"
+        return float(alarm["threshold"])
+
+    hour = 3_600_000
+    assert threshold({"retention_hours": 168}) == 84 * hour
+    assert threshold({}) == 12 * hour
+    assert threshold({"existing_arn": ADOPTED}) == 12 * hour, "it may be the shortest that there is"
+
+
+def test_failed_runs_are_watched_where_the_environment_has_an_application_for_them(synth: Synth) -> None:
+    topic = "arn:aws:sns:eu-west-1:111122223333:oncall"
+    alarm = synth(emr={}, alarms={"sns_topic": topic})["resource"]["aws_cloudwatch_metric_alarm"]["jobs_failures"]
+    (query,) = alarm["metric_query"]
+    assert query["expression"] == (
+        'SELECT SUM(FailedJobs) FROM "AWS/EMRServerless" '
+        "WHERE ApplicationId = '${aws_emrserverless_application.jobs.id}'"
+    )
+    assert (query["return_data"], query["period"], alarm["threshold"]) == (True, 300, 0)
+    assert alarm["alarm_actions"] == [topic]
+    without = synth(emr={"serverless": None})["resource"]["aws_cloudwatch_metric_alarm"]
+    assert "jobs_failures" not in without
 
 
 def test_the_dashboard_shows_each_application_against_its_threshold(synth: Synth) -> None:

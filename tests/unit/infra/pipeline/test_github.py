@@ -191,6 +191,8 @@ import json, sys
 arguments = sys.argv[1:]
 if "issues/404" in " ".join(arguments):
     sys.exit("gh: Not Found (HTTP 404)")
+if arguments[3].startswith("repos/acme/refuses-"):
+    sys.exit("gh: Code Security must be enabled (HTTP " + arguments[3][19:22] + ")")
 if "--slurp" in arguments:
     print(json.dumps([[{{"page": 1}}], [{{"page": 2}}]]))
 elif "--input" in arguments:
@@ -230,3 +232,18 @@ def test_a_refusal_by_github_is_an_error(gh: Gh, tmp_path: Path) -> None:
 def test_json_is_passed_on_unchanged(gh: Gh) -> None:
     body = {"body": "``` $(x) \u20ac\n" * 1000}
     assert gh.call("POST", "issues", body)["sent"] == body
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_repository_without_code_scanning_is_a_warning(
+    status: int, gh: Gh, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_findings(Gh(f"acme/refuses-{status}", str(tmp_path / "gh")), "{}", "c0ffee", "refs/heads/main")
+    assert "warning: findings are in this log only: code scanning is not enabled in this repository" in caplog.text
+    assert f"Code Security must be enabled (HTTP {status})" in caplog.text
+
+
+@pytest.mark.parametrize("status", [400, 422, 503])
+def test_findings_that_github_cannot_take_are_an_error(status: int, gh: Gh, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=f"HTTP {status}"):
+        put_findings(Gh(f"acme/refuses-{status}", str(tmp_path / "gh")), "{}", "c0ffee", "refs/heads/main")

@@ -51,6 +51,8 @@ def test_environments_are_one_line_for_a_matrix(
     assert main(["--directory", str(tmp_path), "environments"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert [each["environment"] for each in json.loads(line)] == ["test"]
+    assert main(["--directory", str(tmp_path), "environments", "--branch", "feature"]) == 0
+    assert capsys.readouterr().out == "[]\n"
 
 
 def test_a_pull_request_without_plans_gets_a_comment_that_says_so(
@@ -63,6 +65,16 @@ def test_a_pull_request_without_plans_gets_a_comment_that_says_so(
     assert asked[0][-1] == "repos/acme/lake/actions/runs/5/artifacts?per_page=100"
     assert posted[:4] == ["api", "--method", "POST", "repos/acme/lake/issues/7/comments"]
     assert "Deployed as it is here: `kinesis-efo-test`." in sent["body"]
+
+
+def test_a_pull_request_tells_nothing_of_environments_of_other_branches(
+    write: Write, tmp_path: Path, gh: Callable[[], list[Any]]
+) -> None:
+    write(pipeline={**PIPELINE, "branch": "release"})
+    where = ["--directory", str(tmp_path)]
+    comment = [*where, "github-comment", "7", "--run-id", "5", "--plans", str(tmp_path / "plans"), "--branch", "main"]
+    assert main(comment) == 0
+    assert "kinesis-efo-test" not in gh()[-1][1]["body"]
 
 
 def test_the_commit_that_was_reviewed_is_a_step_s_output(

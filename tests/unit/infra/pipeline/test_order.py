@@ -38,6 +38,17 @@ def test_environments_without_a_pipeline_are_left_out(write: Write, tmp_path) ->
     assert [each.environment for each in deployment_order(load_environments(tmp_path))] == ["dev"]
 
 
+def test_environments_of_another_branch_are_left_out(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    write(environment="dev", account_id="000000000001", **pipeline(branch="develop"))
+    write(environment="stable", account_id="000000000002", **pipeline(after="dev"))
+    loaded = load_environments(tmp_path)
+    by_branch = {
+        branch: [each.environment for each in deployment_order(loaded, branch)]
+        for branch in ("develop", "main", "feature", None)
+    }
+    assert by_branch == {"develop": ["dev"], "main": ["stable"], "feature": [], None: ["dev", "stable"]}
+
+
 def test_a_job_knows_its_roles(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
     write(environment="dev", **pipeline())
     (environment,) = load_environments(tmp_path)

@@ -38,6 +38,14 @@ def test_the_comment_begins_with_what_loses_records_or_stops_jobs() -> None:
     assert "Read this" not in comment([planned("prod", update=1)], [], all_planned=True)
 
 
+def test_the_comment_has_what_is_billed_otherwise() -> None:
+    of_stack = planned("dev", update=1)
+    billed = replace(of_stack, meta=replace(of_stack.meta, cost=("| stream |", "|---|", "| x |")))
+    told = comment([billed, planned("prod", update=1)], [], all_planned=True)
+    assert "**Enhanced Fan-Out in `dev` is billed otherwise:**\n\n| stream |\n|---|\n| x |\n\nMerging" in told
+    assert "in `prod` is billed" not in told
+
+
 def test_the_comment_says_that_there_is_nothing_to_do() -> None:
     told = comment([], ["dev", "prod"], all_planned=True)
     assert "Deployed as it is here: `dev`, `prod`." in told

@@ -1,0 +1,65 @@
+"""Consumers that nobody declared are drift, against local AWS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from infra.errors import PipelineError
+from infra.pipeline.foreign import foreign_consumers
+from infra.settings import Environment
+from kinesis_efo.local import LocalAws, Settings
+from tests.unit.infra.conftest import load, write
+
+__all__ = ["load", "write"]  # fixtures
+
+ACCOUNT = "123456789012"  # of the local AWS
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/test-orders"
+Load = Callable[..., Environment]
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[LocalAws]:
+    with LocalAws(settings=Settings(region="eu-west-1", consumer_creating_seconds=0)) as local:
+        local.client("kinesis").create_stream(StreamName="test-orders", ShardCount=1)
+        local.client("kinesis").get_waiter("stream_exists").wait(StreamName="test-orders")
+        for name in ("lake", "flink", "expected", "other"):
+            local.client("kinesis").register_stream_consumer(StreamARN=ARN, ConsumerName=name)
+        yield local
+
+
+def names(found: Any) -> list[str]:
+    return [each.consumer.split("/")[3].partition(":")[0] for each in found]
+
+
+def test_what_nobody_declared_is_found_on_own_streams(aws: LocalAws, load: Load) -> None:
+    environment = load(account_id=ACCOUNT, streams={"orders": {"other_consumers": ["expected"]}, "gone": {}})
+    (flink, other) = foreign_consumers(aws.client("kinesis"), environment, [environment])
+    assert names([flink, other]) == ["flink", "other"]
+    assert (flink.stream, flink.count) == ("test-orders", 4)
+    assert flink.consumer.startswith(f"{ARN}/consumer/flink:")
+
+
+def test_what_another_environment_declares_is_not_foreign(aws: LocalAws, load: Load) -> None:
+    environment = load(account_id=ACCOUNT)
+    neighbour = load(
+        environment="other",
+        account_id=ACCOUNT,
+        streams={"orders": {"existing_arn": ARN}},
+        applications={"flink": {"streams": ["orders"]}, "other": {"streams": ["orders"]}},
+    )
+    assert names(foreign_consumers(aws.client("kinesis"), environment, [environment, neighbour])) == ["expected"]
+    assert foreign_consumers(aws.client("kinesis"), neighbour, [neighbour]) == [], "the stream of somebody else"
+
+
+def test_what_cannot_be_seen_is_an_error_and_no_all_clear(load: Load) -> None:
+    nowhere = {"endpoint_url": "http://127.0.0.1:9", "aws_access_key_id": "a", "aws_secret_access_key": "b"}
+    once = Config(retries={"total_max_attempts": 1})
+    kinesis = boto3.client("kinesis", region_name="eu-west-1", config=once, **nowhere)
+    environment = load(account_id=ACCOUNT)
+    with pytest.raises(PipelineError, match=f"the consumers of {ARN} cannot be listed: "):
+        foreign_consumers(kinesis, environment, [environment])

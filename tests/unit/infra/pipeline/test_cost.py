@@ -1,0 +1,108 @@
+"""What a plan changes in the bill for Enhanced Fan-Out."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from typing import Any
+
+from infra.pipeline.cost import HOURS, Change, Reading, changes, table
+from infra.pipeline.prices import FILE, Prices, prices_of
+
+ARN = "arn:aws:kinesis:us-east-1:111122223333:stream/dev-orders"
+ORDERS = "aws_kinesis_stream.orders"
+PRICES = Prices("us-east-1", "2026-11-23", "https://prices", 0.015, 0.013, 0.05, 0.016)
+
+
+def stream(shards: int | None, *, known: bool = True) -> dict[str, Any]:
+    mode = "ON_DEMAND" if shards is None else "PROVISIONED"
+    return {"arn": ARN if known else None, "shard_count": shards, "stream_mode_details": [{"stream_mode": mode}]}
+
+
+def consumer(arn: str | None = ARN) -> dict[str, Any]:
+    return {"stream_arn": arn}
+
+
+def plan(*resources: tuple[str, Any, Any]) -> dict[str, Any]:
+    """A plan: address, values before and values after of each resource."""
+    return {
+        "resource_changes": [
+            {"address": address, "type": address.partition(".")[0], "change": {"before": before, "after": after}}
+            for address, before, after in resources
+        ],
+        "configuration": {
+            "root_module": {
+                "resources": [
+                    {
+                        "address": address,
+                        "type": address.partition(".")[0],
+                        "expressions": {"stream_arn": {"references": [f"{ORDERS}.arn", ORDERS]}},
+                    }
+                    for address, _, after in resources
+                    if after and "stream_arn" in after
+                ]
+            }
+        },
+    }
+
+
+def test_a_new_stream_is_counted_although_it_has_no_arn_yet() -> None:
+    new = plan((ORDERS, None, stream(4, known=False)), ("aws_kinesis_stream_consumer.a", None, {"stream_arn": None}))
+    assert changes(new) == [Change(ORDERS, Reading(), Reading(1, 4, on_demand=False))]
+
+
+def test_consumers_that_come_and_go_are_counted_on_their_stream() -> None:
+    gone, kept, new = (f"aws_kinesis_stream_consumer.{name}" for name in ("gone", "kept", "new"))
+    moved = plan(
+        (ORDERS, stream(4), stream(4)),
+        (gone, consumer(), None),
+        (kept, consumer(), consumer()),
+        (new, None, consumer()),
+    )
+    assert changes(moved) == [], "as many as before"
+    (change,) = changes(plan((ORDERS, stream(4), stream(8)), (kept, consumer(), consumer()), (new, None, consumer())))
+    assert (change.before.hours, change.after.hours) == (4 * HOURS, 2 * 8 * HOURS)
+    (change,) = changes(plan((ORDERS, stream(4), None), (gone, consumer(), None)))
+    assert (change.before.hours, change.after.hours) == (4 * HOURS, 0)
+
+
+def test_an_on_demand_stream_has_no_consumer_shard_hours() -> None:
+    (change,) = changes(
+        plan((ORDERS, stream(4), stream(None)), ("aws_kinesis_stream_consumer.a", consumer(), consumer()))
+    )
+    assert (change.before.hours, change.after.hours) == (4 * HOURS, 0)
+    row = table([change], "us-east-1", PRICES, advantage=False)[2]
+    assert row == f"| `{ORDERS}` | 1 | 2,920 → 0 | 1 | 43.80 → 0.00 | 0.013 → 0.050 |"
+    assert "| 0.013 → 0.016 |" in table([change], "us-east-1", PRICES, advantage=True)[2]
+
+
+def test_the_shards_of_an_adopted_stream_are_not_known() -> None:
+    (change,) = changes(plan(("aws_kinesis_stream_consumer.a", None, consumer())))
+    assert change == Change(ARN, Reading(), Reading(1))
+    row = table([change], "us-east-1", PRICES, advantage=False)[2]
+    assert row.endswith(
+        "| 0 → 1 | 0 → 730 for each shard | 0 → 1 | 0.00 → 10.95 for each shard | 0.000 → depends on its mode |"
+    )
+
+
+def test_the_prices_have_their_date_and_source_and_a_region_without_has_hours_and_gb() -> None:
+    change = Change(ORDERS, Reading(), Reading(2, 4, on_demand=False))
+    assert table([change], "us-east-1", PRICES, advantage=False)[-1] == (
+        "A month has 730 hours. Prices of us-east-1 as known on 2026-11-23; today's: https://prices"
+    )
+    head, _, row, _, told = table([change], "eu-west-9", None, advantage=False)
+    assert "USD" not in head
+    assert row == f"| `{ORDERS}` | 0 → 2 | 0 → 5,840 | 0 → 2 |"
+    assert "Prices of eu-west-9 are not known here" in told
+    assert table([], "us-east-1", PRICES, advantage=False) == []
+
+
+def test_every_region_has_prices_of_a_day_from_aws() -> None:
+    regions = [each["region"] for each in json.loads(FILE.read_text(encoding="utf-8"))]
+    assert len(regions) == len(set(regions)) > 0
+    for region in regions:
+        known = prices_of(region)
+        assert known is not None
+        assert date.fromisoformat(known.date) >= date(2026, 1, 1)
+        assert known.source.startswith("https://aws.amazon.com/")
+    assert prices_of("eu-west-9") is None

@@ -1,0 +1,85 @@
+"""checkov is what its lock says, and sees no credentials."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra import locked_checkov
+from infra.errors import GateError
+
+CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
+    "GITHUB_TOKEN",
+    "GH_TOKEN",
+)
+CHECK_THAT_TELLS = """
+import os
+from pathlib import Path
+
+Path({told!r}).write_text("\\n".join(f"{{name}}={{value}}" for name, value in os.environ.items()))
+"""
+
+
+@pytest.mark.slow
+def test_the_code_that_scans_sees_no_credentials_and_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in CREDENTIALS:
+        monkeypatch.setenv(name, "secret")
+    checks, scratch, told = tmp_path / "checks", tmp_path / "scratch", tmp_path / "told"
+    checks.mkdir()
+    scratch.mkdir()
+    (checks / "__init__.py").touch()
+    (checks / "tells.py").write_text(CHECK_THAT_TELLS.format(told=str(told)), encoding="utf-8")
+    (scratch / "cdk.tf.json").write_text('{"resource": {}}', encoding="utf-8")
+    locked_checkov.run(["--directory", str(scratch), "--external-checks-dir", str(checks)], str(scratch))
+    seen = dict(line.split("=", 1) for line in told.read_text(encoding="utf-8").splitlines() if "=" in line)
+    assert not set(CREDENTIALS) & set(seen)
+    assert "secret" not in seen.values()
+    assert seen["HOME"] == str(scratch), "there are credentials in files of the home"
+
+
+def test_a_package_that_is_not_the_locked_one_is_not_installed(tmp_path: Path) -> None:
+    project = tmp_path / "checkov"
+    shutil.copytree(locked_checkov.LOCKED, project)
+    lock = (project / "uv.lock").read_text(encoding="utf-8")
+    start = lock.index('name = "aiodns"')
+    end = lock.index("[[package]]", start)
+    changed = re.sub(r"sha256:[0-9a-f]{64}", f"sha256:{'0' * 64}", lock[start:end])
+    (project / "uv.lock").write_text(lock[:start] + changed + lock[end:], encoding="utf-8")
+    with pytest.raises(GateError, match=r"as .*uv\.lock says; it was not run: (.|\n)*aiodns"):
+        locked_checkov.install(project, tmp_path / "environment")
+    assert not list(tmp_path.glob("environment/lib/*/site-packages/checkov"))
+
+
+def test_a_lock_of_another_version_is_refused(tmp_path: Path) -> None:
+    project = tmp_path / "checkov"
+    shutil.copytree(locked_checkov.LOCKED, project)
+    asked = project / "pyproject.toml"
+    asked.write_text(asked.read_text(encoding="utf-8").replace("checkov==3", "checkov>=3"), encoding="utf-8")
+    with pytest.raises(GateError, match=r"as .*uv\.lock says; it was not run: "):
+        locked_checkov.install(project, tmp_path / "environment")
+
+
+def test_what_a_scan_needs_is_locked_with_hashes_and_never_built() -> None:
+    assert "no-build = true" in (locked_checkov.LOCKED / "pyproject.toml").read_text(encoding="utf-8")
+    packages = (locked_checkov.LOCKED / "uv.lock").read_text(encoding="utf-8").split("[[package]]")[1:]
+    fetched = [each for each in packages if "registry = " in each]
+    assert len(fetched) > 90
+    assert all('hash = "sha256:' in each and ".whl" in each for each in fetched)
+
+
+def test_without_uv_it_says_what_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uv", None)  # as if it were not installed
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GateError, match=r"pip install 'kinesis-efo\[infra\]'"):
+        locked_checkov.find_uv()
+    (tmp_path / "uv").write_text("#!/bin/sh\n")
+    (tmp_path / "uv").chmod(0o755)
+    assert locked_checkov.find_uv() == str(tmp_path / "uv")

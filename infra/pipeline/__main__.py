@@ -90,7 +90,7 @@ def _apply(options: argparse.Namespace) -> int:
 def _drift(options: argparse.Namespace) -> int:
     environment, planner = _one(options)
     links = {"The run that found it": options.link} if options.link else {}
-    kinesis = boto3.client("kinesis", region_name=environment.region)
+    kinesis = client("kinesis", environment.region, environment.account_id)
     foreign = foreign_consumers(kinesis, environment, load_environments(options.directory))
     body = look_for_drift(planner, environment, _commit(options), options.plans, links, foreign)
     if options.report:

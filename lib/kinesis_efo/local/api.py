@@ -91,6 +91,7 @@ def describe_stream(kinesis: Kinesis, params: Params) -> Params:
 
 
 def _describe(stream: Stream) -> Params:
+    key = {} if stream.traits.key_id is None else {"KeyId": stream.traits.key_id}
     return {
         "StreamName": stream.name,
         "StreamARN": stream.arn,
@@ -98,8 +99,9 @@ def _describe(stream: Stream) -> Params:
         "StreamModeDetails": {"StreamMode": stream.traits.mode},
         "RetentionPeriodHours": _hours(stream.traits.retention_seconds),
         "StreamCreationTimestamp": stream.created_at,
-        "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
-        "EncryptionType": "NONE",
+        "EnhancedMonitoring": [{"ShardLevelMetrics": stream.traits.shard_metrics}],
+        "EncryptionType": stream.traits.encryption,
+        **key,
     }
 
 
@@ -184,7 +186,7 @@ def split_shard(kinesis: Kinesis, params: Params) -> Params:
     shard_id, at = params["ShardToSplit"], _hash_key(params["NewStartingHashKey"])
     stream.check_split(shard_id, at)
     kinesis.check_shard_limit(1)
-    kinesis.reshard(stream, lambda now: stream.split(shard_id, at, now))
+    kinesis.update(stream, lambda now: stream.split(shard_id, at, now))
     return {}
 
 
@@ -193,7 +195,7 @@ def merge_shards(kinesis: Kinesis, params: Params) -> Params:
     stream = _reshardable(kinesis, params)
     first, second = params["ShardToMerge"], params["AdjacentShardToMerge"]
     stream.check_merge(first, second)
-    kinesis.reshard(stream, lambda now: stream.merge(first, second, now))
+    kinesis.update(stream, lambda now: stream.merge(first, second, now))
     return {}
 
 
@@ -207,7 +209,7 @@ def update_shard_count(kinesis: Kinesis, params: Params) -> Params:
             f"and {2 * current} (double) shards."
         )
     kinesis.check_shard_limit(target - current)
-    kinesis.reshard(stream, lambda now: stream.scale(target, now))
+    kinesis.update(stream, lambda now: stream.scale(target, now))
     return {
         "StreamName": stream.name,
         "StreamARN": stream.arn,

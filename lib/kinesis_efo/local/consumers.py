@@ -52,6 +52,7 @@ class KeptConsumer(msgspec.Struct):
     arn: str
     created_at: float
     tags: dict[str, str]
+    policy: str | None = None
 
 
 class Consumer:
@@ -64,6 +65,7 @@ class Consumer:
         self.created_at = created_at
         self.status = "CREATING"
         self.tags: dict[str, str] = {}
+        self.policy: str | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self._succeeded: dict[str, float] = {}
         self._called: dict[str, float] = {}
@@ -71,7 +73,7 @@ class Consumer:
 
     def keep(self) -> KeptConsumer:
         """What there is to keep of the consumer."""
-        return KeptConsumer(self.stream.name, self.name, self.arn, self.created_at, self.tags)
+        return KeptConsumer(self.stream.name, self.name, self.arn, self.created_at, self.tags, self.policy)
 
     def admit(self, shard: Shard, now: float, resubscribe_seconds: float, interval_seconds: float) -> None:
         """Check whether SubscribeToShard for a shard is allowed at `now` (monotonic seconds).

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from . import api, traits
+from . import api, protecting, traits
 from .data_directory import KeptAccount
 from .errors import AwsError
 from .fault_injection import FaultInjection, Request
@@ -26,7 +26,7 @@ from .writing import PutRecord, PutRecords, put_record, put_records
 
 T = TypeVar("T")
 TARGET = "Kinesis_20131202."
-OPERATIONS = {**api.OPERATIONS, **traits.OPERATIONS}
+OPERATIONS = {**api.OPERATIONS, **traits.OPERATIONS, **protecting.OPERATIONS}
 KNOWN = {*OPERATIONS, "PutRecord", "PutRecords", "SubscribeToShard"}
 JSON = "application/x-amz-json-1.1"
 _SCOPE = re.compile(r"Credential=[^/,]+/\d{8}/([^/]+)/([^/]+)/aws4_request")

@@ -18,7 +18,7 @@ class Settings:
         subscribe_interval_seconds: Least time between two SubscribeToShard calls per consumer and shard, refused ones included.
         stream_creating_seconds: How long a stream is CREATING (and DELETING). With 0, botocore's waiters, which check only
             every 10 s, return at once.
-        reshard_seconds: How long a stream is UPDATING before a reshard takes effect.
+        reshard_seconds: How long a stream is UPDATING before a reshard, or a change of its encryption, takes effect.
         consumer_creating_seconds: How long a consumer is CREATING.
         consumer_deleting_seconds: How long a consumer is DELETING.
         retention_seconds: Retention of new streams; None for 24 hours. A short one lets records expire in tests.

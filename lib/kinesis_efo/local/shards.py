@@ -125,7 +125,9 @@ class Shard:
 
     # -- writing
 
-    def append(self, tick: int, arrival: float, key_json: bytes, size: int, data: bytes) -> str:
+    def append(
+        self, tick: int, arrival: float, key_json: bytes, size: int, data: bytes, encryption: bytes = b"NONE"
+    ) -> str:
         """Store a record and return its sequence number, without waking listeners.
 
         Args:
@@ -134,16 +136,18 @@ class Shard:
             key_json: The partition key as a JSON string.
             size: Bytes of data and key.
             data: The data in base64.
+            encryption: The stream's encryption, NONE or KMS.
         """
         number = str(self._base + counted(tick))
         if self._records and self._records[-1].arrival > arrival:
             # Arrival times must stay sorted for binary search, even if the clock jumps back.
             arrival = self._records[-1].arrival
         json = (
-            b'{"ApproximateArrivalTimestamp":%.3f,"Data":"%b","EncryptionType":"NONE","PartitionKey":%b,"SequenceNumber":"%b"}'
+            b'{"ApproximateArrivalTimestamp":%.3f,"Data":"%b","EncryptionType":"%b","PartitionKey":%b,"SequenceNumber":"%b"}'
             % (
                 arrival,
                 data,
+                encryption,
                 key_json,
                 number.encode(),
             )

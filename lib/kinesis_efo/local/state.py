@@ -160,7 +160,7 @@ class Kinesis:
             self._streams[each.name] = Stream.restored(each, arn, self._ticks, self.now())
         for one in kept.consumers:
             consumer = Consumer(one.name, one.arn, self._streams[one.stream], one.created_at)
-            consumer.status, consumer.tags = "ACTIVE", one.tags
+            consumer.status, consumer.tags, consumer.policy = "ACTIVE", one.tags, one.policy
             consumer.stream.consumers[one.name] = consumer
 
     # -- streams
@@ -229,8 +229,8 @@ class Kinesis:
 
         self.later(self.settings.stream_creating_seconds, forget)
 
-    def reshard(self, stream: Stream, change: Callable[[Moment], None]) -> None:
-        """Change the shards of an ACTIVE stream after `reshard_seconds`, in which it is UPDATING."""
+    def update(self, stream: Stream, change: Callable[[Moment], None]) -> None:
+        """Change the shards or the encryption of an ACTIVE stream after `reshard_seconds`, in which it is UPDATING."""
 
         def apply(now: Moment) -> None:
             change(now)

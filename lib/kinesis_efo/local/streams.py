@@ -39,8 +39,10 @@ class Traits:
         retention_seconds: For how long records are kept.
         mode: PROVISIONED or ON_DEMAND.
         max_record_bytes: Most bytes of a record, with its partition key.
-        key_id: The key that encrypts it, if any.
+        key_id: The key that encrypts it, as it was given; None where it is not encrypted.
         tags: Its tags.
+        shard_metrics: The metrics of its shards that are reported.
+        policy: Its resource policy, if it has one.
         backdated_seconds: By how much records are said to have arrived earlier than they do.
     """
 
@@ -50,6 +52,13 @@ class Traits:
     key_id: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     backdated_seconds: float = 0.0
+    shard_metrics: list[str] = field(default_factory=list)
+    policy: str | None = None
+
+    @property
+    def encryption(self) -> str:
+        """How it is encrypted, as in API responses."""
+        return "NONE" if self.key_id is None else "KMS"
 
 
 class KeptStream(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""The operations on a stream's retention, record size, mode and tags, and DescribeLimits."""
+"""The operations on a stream's retention, record size, mode, metrics and tags, and DescribeLimits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ from .streams import Stream
 Params = dict[str, Any]
 MAX_RETENTION_HOURS = 8760
 MAX_TAGS = 50
+SHARD_METRICS = (
+    "IncomingBytes",
+    "IncomingRecords",
+    "IteratorAgeMilliseconds",
+    "OutgoingBytes",
+    "OutgoingRecords",
+    "ReadProvisionedThroughputExceeded",
+    "WriteProvisionedThroughputExceeded",
+)
+"""What the metric ALL stands for."""
 
 
 def increase_retention(kinesis: Kinesis, params: Params) -> Params:
@@ -60,6 +70,29 @@ def update_stream_mode(kinesis: Kinesis, params: Params) -> Params:
     stream.check_active()
     stream.traits.mode = params["StreamModeDetails"]["StreamMode"]
     return {}
+
+
+def enable_enhanced_monitoring(kinesis: Kinesis, params: Params) -> Params:
+    """EnableEnhancedMonitoring."""
+    return _monitor(kinesis, params, lambda reported, named: reported | named)
+
+
+def disable_enhanced_monitoring(kinesis: Kinesis, params: Params) -> Params:
+    """DisableEnhancedMonitoring."""
+    return _monitor(kinesis, params, lambda reported, named: reported - named)
+
+
+def _monitor(kinesis: Kinesis, params: Params, change: Callable[[set[str], set[str]], set[str]]) -> Params:
+    stream = kinesis.stream(params)
+    stream.check_active()
+    before, named = stream.traits.shard_metrics, set(params["ShardLevelMetrics"])
+    stream.traits.shard_metrics = sorted(change(set(before), set(SHARD_METRICS) if "ALL" in named else named))
+    return {
+        "StreamName": stream.name,
+        "StreamARN": stream.arn,
+        "CurrentShardLevelMetrics": before,
+        "DesiredShardLevelMetrics": stream.traits.shard_metrics,
+    }
 
 
 def describe_limits(kinesis: Kinesis, params: Params) -> Params:  # noqa: ARG001
@@ -138,6 +171,8 @@ OPERATIONS: dict[str, Callable[[Kinesis, Params], Params]] = {
     "AddTagsToStream": add_tags_to_stream,
     "DecreaseStreamRetentionPeriod": decrease_retention,
     "DescribeLimits": describe_limits,
+    "DisableEnhancedMonitoring": disable_enhanced_monitoring,
+    "EnableEnhancedMonitoring": enable_enhanced_monitoring,
     "IncreaseStreamRetentionPeriod": increase_retention,
     "ListTagsForResource": list_tags_for_resource,
     "ListTagsForStream": list_tags_for_stream,

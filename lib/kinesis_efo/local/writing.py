@@ -46,7 +46,7 @@ def put_record(kinesis: Kinesis, request: PutRecord) -> dict[str, Any]:
     now = kinesis.now()
     shard, number = _put(kinesis, stream, request, size, now)
     shard.wake()
-    return {"ShardId": shard.id, "SequenceNumber": number, "EncryptionType": "NONE"}
+    return {"ShardId": shard.id, "SequenceNumber": number, "EncryptionType": stream.traits.encryption}
 
 
 def put_records(kinesis: Kinesis, request: PutRecords) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def put_records(kinesis: Kinesis, request: PutRecords) -> dict[str, Any]:
     # Once per request, not per record, so that a reader finds all records together.
     for shard in written:
         shard.wake()
-    return {"EncryptionType": "NONE", "FailedRecordCount": failed, "Records": results}
+    return {"EncryptionType": stream.traits.encryption, "FailedRecordCount": failed, "Records": results}
 
 
 def _writable(kinesis: Kinesis, name: str | None, arn: str | None) -> Stream:
@@ -132,5 +132,10 @@ def _put(kinesis: Kinesis, stream: Stream, entry: Entry, size: int, now: Moment)
         shard.write_bytes.take(size)
     arrival = int((now.wall - stream.traits.backdated_seconds) * 1000) / 1000
     return shard, shard.append(
-        stream.next_tick(now.wall), arrival, msgspec.json.encode(entry.key), size, entry.data.encode()
+        stream.next_tick(now.wall),
+        arrival,
+        msgspec.json.encode(entry.key),
+        size,
+        entry.data.encode(),
+        stream.traits.encryption.encode(),
     )

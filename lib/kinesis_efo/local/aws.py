@@ -22,7 +22,7 @@ from .certificate import make_tls
 from .data_directory import DataDirectory, DataError, Table, read_tables, write_tables
 from .fault_injection import FaultInjection, NoFaults
 from .listening import Listener
-from .moto_proxy import MotoProxy
+from .moto_proxy import ACCOUNT, MotoProxy
 from .server import Server
 from .settings import Settings
 from .state import Clock, Kinesis
@@ -267,7 +267,11 @@ class LocalAws:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         data = self._data
-        moto = MotoProxy() if data is None else MotoProxy(self._restore_tables, self._keep_tables)
+        moto = (
+            MotoProxy(self.settings.account_id)
+            if data is None
+            else MotoProxy(self.settings.account_id, self._restore_tables, self._keep_tables)
+        )
         self._server = Server(self.settings, self._faults, self._clock, moto)
         listener = Listener(self._server.answer, self.settings.max_concurrent_streams, self.settings.max_request_bytes)
         with ExitStack() as files:
@@ -318,7 +322,12 @@ class LocalAws:
 
     def _dynamodb(self, url: str) -> Any:
         with _making:
-            return _session().client("dynamodb", region_name=self.settings.region, endpoint_url=url)
+            client = _session().client("dynamodb", region_name=self.settings.region, endpoint_url=url)
+        client.meta.events.register("before-call", self._for_this_account)
+        return client
+
+    def _for_this_account(self, params: dict[str, Any], **_: Any) -> None:
+        params["headers"][ACCOUNT] = self.settings.account_id
 
     async def _listen(self, listener: Listener, port: int, tls: ssl.SSLContext | None) -> int:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET

@@ -24,9 +24,9 @@ def invalid(message: str) -> AwsError:
     return AwsError("InvalidArgumentException", message)
 
 
-def not_found(message: str) -> AwsError:
-    """The error for a stream, shard or consumer that does not exist (any more)."""
-    return AwsError("ResourceNotFoundException", message)
+def not_found(message: str, status: int = 400) -> AwsError:
+    """The error for a stream, shard, consumer or the like that does not exist (any more)."""
+    return AwsError("ResourceNotFoundException", message, status)
 
 
 def in_use(message: str) -> AwsError:

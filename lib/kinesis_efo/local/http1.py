@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -63,7 +64,7 @@ class Http1:
                 transport.abort()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        incoming = Incoming(request.method, request.raw_path, request.headers, await request.read())
+        incoming = Incoming(request.method, _origin_form(request.raw_path), request.headers, await request.read())
         if _wants_http2(request):
             return await self._upgrade(request, incoming)
         answer = await self._answer(incoming)
@@ -128,3 +129,14 @@ class _Response(Wire):
     def cut(self, *, reset: bool) -> None:
         if self._request.transport is not None:
             cut(self._request.transport, reset=reset)
+
+
+def _origin_form(target: str) -> str:
+    """Path and query of a request, also of one that was sent as to a proxy: `GET http://bucket.host/path`.
+
+    S3 Control puts the account before the host. Where such a name cannot be resolved, a client names this server as its proxy.
+    """
+    if target.startswith("/"):
+        return target
+    url = urlsplit(target)
+    return (url.path or "/") + (f"?{url.query}" if url.query else "")

@@ -1,6 +1,6 @@
 """Forwards requests for services other than Kinesis to a moto server in this process, started at the first such request.
 
-moto keeps one state per process; the proxy resets it when it starts and closes.
+moto keeps one state per process; the proxy resets it when it starts and closes. What moto does not know is an error in AWS' form.
 """
 
 from __future__ import annotations
@@ -16,12 +16,35 @@ import yarl
 
 from .errors import AwsError
 from .http import Answer, Incoming
+from .protocols import operation_of, unknown
 
 if TYPE_CHECKING:
     from moto.server import ThreadedMotoServer
 
+logger = logging.getLogger(__name__)
+ACCOUNT = "x-moto-account-id"
+"""The header by which moto is told for which account a request is."""
 # Headers that concern one connection and must not be forwarded; lengths are computed anew.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "upgrade", "te", "trailer"}
+
+
+_WERKZEUG = "werkzeug"
+# moto's server shows a page where AWS has an error.
+_PAGE = b"<!doctype html"
+
+
+def _is_no_traceback(record: logging.LogRecord) -> bool:
+    return "Traceback" not in record.getMessage()
+
+
+def _refusal(request: Incoming, service: str, raised: Exception | None) -> AwsError:
+    """The error for a request that moto answers with a page."""
+    operation = operation_of(request)
+    if raised is None or isinstance(raised, NotImplementedError):
+        logger.warning("the local AWS does not know the operation %r of %s", operation, service or "a service")
+        return unknown(request, service)
+    logger.warning("moto failed in the operation %r of %s: %r", operation, service or "a service", raised)
+    return AwsError("InternalFailure", f"moto failed in the operation {operation!r}: {raised!r}", 500)
 
 
 def _nothing(_url: str) -> None:
@@ -32,11 +55,18 @@ class MotoProxy:
     """Forwards requests to moto.
 
     Args:
+        account_id: The account of what is declared with credentials that moto has not issued.
         began: Called with moto's URL before its first request, in a thread.
         ending: Called with it after its last request, in a thread.
     """
 
-    def __init__(self, began: Callable[[str], None] = _nothing, ending: Callable[[str], None] = _nothing) -> None:
+    def __init__(
+        self,
+        account_id: str = "123456789012",
+        began: Callable[[str], None] = _nothing,
+        ending: Callable[[str], None] = _nothing,
+    ) -> None:
+        self._account_id = account_id
         self._began = began
         self._ending = ending
         self._server: ThreadedMotoServer | None = None
@@ -47,14 +77,19 @@ class MotoProxy:
         self._one_at_a_time = asyncio.Lock()
         self._under_way: set[asyncio.Task[Answer]] = set()
         self._closing = False
+        self._raised: Exception | None = None
 
-    async def forward(self, request: Incoming) -> Answer:
+    async def forward(self, request: Incoming, service: str = "") -> Answer:
         """Forward a request, and return moto's response. It is carried out even if its client disconnects.
 
+        Args:
+            request: The request.
+            service: The service that it was signed for.
+
         Raises:
-            AwsError: `ServiceUnavailable`, as the proxy is being closed.
+            AwsError: `ServiceUnavailable`, as the proxy is being closed; or moto does not know the operation, or fails in it.
         """
-        task = asyncio.create_task(self._forward(request))
+        task = asyncio.create_task(self._forward(request, service))
         self._under_way.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
@@ -65,13 +100,16 @@ class MotoProxy:
             # Where the client has disconnected, nobody else looks at it.
             task.exception()
 
-    async def _forward(self, request: Incoming) -> Answer:
+    async def _forward(self, request: Incoming, service: str) -> Answer:
         session = await self._ready()
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
+        if self._own_account(request):
+            headers.append((ACCOUNT, self._account_id))
         url = yarl.URL(self._url + request.path, encoded=True)
         skip = ("User-Agent", "Content-Type", "Accept", "Accept-Encoding")
         async with self._one_at_a_time:
             self._check_open()
+            self._raised = None
             async with session.request(
                 request.method,
                 url,
@@ -81,10 +119,27 @@ class MotoProxy:
                 skip_auto_headers=skip,
             ) as answer:
                 content = await answer.read()
+                if content.startswith(_PAGE):
+                    raise _refusal(request, service, self._raised)
                 kept = [(name, value) for name, value in answer.headers.items() if name.lower() not in _HOP]
                 if request.method == "HEAD" and "Content-Length" in answer.headers:
                     kept.append(("Content-Length", answer.headers["Content-Length"]))
                 return Answer(answer.status, kept, content)
+
+    def _watch(self) -> None:
+        """Note what moto raises, which its answers do not say; it is one line in the log, not a traceback."""
+        from flask import got_request_exception
+
+        got_request_exception.connect(self._note)
+        # The same function again is no second filter.
+        logging.getLogger(_WERKZEUG).addFilter(_is_no_traceback)
+
+    def _note(self, _app: object, exception: Exception) -> None:
+        self._raised = exception
+
+    def _own_account(self, request: Incoming) -> bool:
+        """Whether a request is for this account: credentials of a role that was assumed are for the role's."""
+        return ACCOUNT not in request.headers and "X-Amz-Security-Token" not in request.headers
 
     def _check_open(self) -> None:
         if self._closing:
@@ -108,6 +163,7 @@ class MotoProxy:
             self._check_open()
             if self._session is None:
                 self._server = await asyncio.to_thread(_start)
+                self._watch()
                 host, port = self._server.get_host_and_port()
                 self._url = f"http://{host}:{port}"
                 await asyncio.to_thread(self._began, self._url)
@@ -127,7 +183,7 @@ def _start() -> ThreadedMotoServer:
         what = f"the local AWS needs {missing.name} for services other than Kinesis: pip install 'kinesis-efo[local]'"
         raise AwsError("InternalFailure", what, 500) from None
 
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    logging.getLogger(_WERKZEUG).setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     _reset()

@@ -1,8 +1,9 @@
-"""The endpoint: answers Kinesis requests from the state in memory, and forwards everything else to moto."""
+"""The endpoint: answers for Kinesis and for applications of EMR Serverless from memory, and forwards everything else to moto."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import uuid
 from collections.abc import Mapping
@@ -11,11 +12,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from . import api, protecting, traits
+from .bucket_tags import tagging
 from .data_directory import KeptAccount
+from .emr_applications import Applications
 from .errors import AwsError
 from .fault_injection import FaultInjection, Request
 from .http import Answer, Incoming
 from .moto_proxy import MotoProxy
+from .protocols import error_answer
 from .sequence import Ticks
 from .settings import Settings
 from .state import Clock, Kinesis
@@ -24,6 +28,7 @@ from .validation import check
 from .wire import EVENT_STREAM
 from .writing import PutRecord, PutRecords, put_record, put_records
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 TARGET = "Kinesis_20131202."
 OPERATIONS = {**api.OPERATIONS, **traits.OPERATIONS, **protecting.OPERATIONS}
@@ -48,6 +53,7 @@ class Server:
         self._clock = clock
         self._ticks = Ticks()
         self._regions: dict[str, Kinesis] = {}
+        self._emr: dict[str, Applications] = {}
         self._moto = moto
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.kinesis(settings.region)
@@ -87,9 +93,22 @@ class Server:
             await self._faults.before(
                 Request(service, target.rpartition(".")[2], _json_or_empty(request.body) if target else {})
             )
-            return await self._moto.forward(request)
+            if service == "emr-serverless":
+                return await self._emr_serverless(request, region)
+            answer = await self._moto.forward(request, service)
+            if service == "s3" and answer.status == 200 and (tags := tagging(request)) is not None:
+                await self._moto.forward(tags, service)
+            return answer
         except AwsError as error:
-            return _error_answer(error, str(uuid.uuid4()))
+            return error_answer(request, service, error)
+
+    async def _emr_serverless(self, request: Incoming, region: str) -> Answer:
+        if region not in self._emr:
+            self._emr[region] = Applications(self._settings.account_id, region, self._clock.time)
+        found = self._emr[region].answer(request.method, request.path, request.body)
+        if found is None:
+            return await self._moto.forward(request, "emr-serverless")
+        return Answer(200, _headers("application/json", str(uuid.uuid4())), msgspec.json.encode(found))
 
     async def _kinesis(self, request: Incoming, operation: str, kinesis: Kinesis) -> Answer:
         request_id = str(uuid.uuid4())
@@ -127,6 +146,7 @@ class Server:
             elif operation in OPERATIONS:
                 answer = OPERATIONS[operation](kinesis, call)
             else:
+                logger.warning("the local Kinesis does not know the operation %r", operation)
                 raise AwsError(
                     "UnknownOperationException",
                     f"The local Kinesis does not know the operation {operation!r}; it knows {', '.join(sorted(KNOWN))}.",

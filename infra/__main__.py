@@ -8,11 +8,13 @@ import os
 import sys
 from pathlib import Path
 
-from infra.errors import InfraError
+from infra.errors import InfraError, NotRunError
 from infra.load import DIRECTORY, load_environment, load_environments, shown
 
 logger = logging.getLogger(__name__)
 BOOTSTRAP = Path("cdktf.bootstrap")
+NOT_RUN = 75
+"""Exit code of a check that was not run: EX_TEMPFAIL of sysexits.h."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,10 +36,17 @@ def main(arguments: list[str] | None = None) -> int:
                 from infra.up import up
 
                 up(options.directory, options.environment, options.endpoint, through=options.through)
+            case "apply-local":
+                from infra.apply_local import apply_local
+
+                apply_local(options.directory, options.environment)
             case "bootstrap":
                 _bootstrap(options)
             case _:
                 _synth(options)
+    except NotRunError as error:
+        logger.error("not run: %s", error)
+        return NOT_RUN
     except InfraError as error:
         logger.error("error: %s", error)
         return 1
@@ -99,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("environment")
     up.add_argument("--endpoint", default="http://127.0.0.1:4566", help="URL of local AWS (default: %(default)s)")
     up.add_argument("--through", choices=["boto3", "terraform"], default="boto3", help="default: %(default)s")
+    rehearsal = commands.add_parser(
+        "apply-local",
+        help="apply an environment's stacks to local AWS with Terraform and the AWS provider, change and destroy them; "
+        f"exit code {NOT_RUN} where these are out of reach",
+    )
+    rehearsal.add_argument("environment")
     return parser
 
 

@@ -8,6 +8,8 @@ InfraError
 ├── GateError       checkov could not scan, or its scan cannot be trusted
 ├── UpError         an environment cannot be declared in local AWS
 ├── AwsError        AWS cannot be asked: no credentials, or no way to it
+├── RehearsalError  a deployment to local AWS did not do what one to AWS must do
+├── NotRunError     what a check needs is missing or out of reach, so that nothing was checked
 └── PipelineError   a step of the pipeline failed, or refuses to go on
     ├── StalePlanError  a plan does not match the state, the configuration or the review: plan again
     └── UnhealthyError  a job that was started does not run, or does not catch up
@@ -83,6 +85,14 @@ class UpError(InfraError):
 
 class AwsError(InfraError):
     """AWS cannot be asked: there are no credentials, or it cannot be reached."""
+
+
+class RehearsalError(InfraError):
+    """A deployment to local AWS did not do what one to AWS must do."""
+
+
+class NotRunError(InfraError):
+    """What a check needs is missing or out of reach, so that nothing was checked."""
 
 
 class PipelineError(InfraError):

@@ -39,16 +39,17 @@ class Terraform:
 
     Args:
         directory: Holds the stack's `cdk.tf.json`.
+        variables: Environment variables besides this process'.
 
     Raises:
-        PipelineError: There is no terraform on the PATH.
+        PipelineError: The binary is missing.
     """
 
-    def __init__(self, directory: Path) -> None:
-        found = shutil.which("terraform")
+    def __init__(self, directory: Path, variables: Mapping[str, str] | None = None) -> None:
+        found = find_binary()
         if found is None:
-            raise PipelineError("there is no terraform on the PATH: install Terraform 1.10 or later")
-        self._binary, self._directory = found, directory
+            raise PipelineError(f"there is no {binary_name()} on the PATH: install Terraform 1.10 or later")
+        self._binary, self._directory, self._variables = found, directory, variables or {}
 
     @property
     def version(self) -> str:
@@ -67,6 +68,22 @@ class Terraform:
         options += ["-reconfigure"] if reconfigure else []
         options += ["-migrate-state", "-force-copy"] if migrate else []
         self._run("init", "-input=false", *options)
+
+    def validate(self) -> None:
+        """Check the configuration.
+
+        Raises:
+            PipelineError: It is wrong.
+        """
+        self._run("validate")
+
+    def destroy(self) -> None:
+        """Destroy everything that is in the state, without asking.
+
+        Raises:
+            PipelineError: Something is protected, or could not be destroyed.
+        """
+        self._run("destroy", "-input=false", "-auto-approve")
 
     def state_version(self) -> StateVersion:
         """The present version of the state."""
@@ -102,7 +119,7 @@ class Terraform:
         # Waiting for the lock costs nothing; after a failure, somebody would have to start again.
         command = self._command("apply", "-input=false", "-no-color", "-lock-timeout=5m", str(plan.resolve()))
         ran = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=_environment()
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=self._environment()
         )
         if "Saved plan is stale" in ran.stderr:
             raise StalePlanError(f"the state moved after the plan was made: {' '.join(_readable(ran.stderr).split())}")
@@ -119,7 +136,7 @@ class Terraform:
             PipelineError: Applying failed, or was declined.
         """
         ran = subprocess.run(
-            self._command("apply", *(["-auto-approve"] if approve else [])), check=False, env=_environment()
+            self._command("apply", *(["-auto-approve"] if approve else [])), check=False, env=self._environment()
         )
         if ran.returncode:
             raise PipelineError("terraform apply failed, or was declined; its message is above")
@@ -134,7 +151,7 @@ class Terraform:
             capture_output=True,
             text=True,
             check=False,
-            env=_environment(),
+            env=self._environment(),
         )
         if ran.returncode not in ok:
             raise PipelineError(f"terraform {arguments[0]} failed in {self._directory}:\n{_readable(ran.stderr)}")
@@ -143,10 +160,19 @@ class Terraform:
     def _command(self, *arguments: str) -> list[str]:
         return [self._binary, f"-chdir={self._directory}", *arguments]
 
+    def _environment(self) -> Mapping[str, str]:
+        # Terraform must not look for newer versions, nor print hints for a person at a terminal.
+        return {**os.environ, "CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", **self._variables}
 
-def _environment() -> Mapping[str, str]:
-    # Terraform must not look for newer versions, nor print hints for a person at a terminal.
-    return {**os.environ, "CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1"}
+
+def binary_name() -> str:
+    """The name or path of Terraform, or of OpenTofu: `$TERRAFORM_BINARY_NAME`, as for CDKTF's command line."""
+    return os.environ.get("TERRAFORM_BINARY_NAME") or "terraform"
+
+
+def find_binary() -> str | None:
+    """The path of Terraform, or of OpenTofu; None if it is missing."""
+    return shutil.which(binary_name())
 
 
 def _readable(text: str) -> str:

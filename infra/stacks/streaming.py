@@ -25,9 +25,8 @@ from infra.constructs import (
     RolesBoundary,
 )
 from infra.settings import Environment, OtherAccount
+from infra.stacks import local
 from infra.stacks.base import default_tags, deploy_to_aws
-
-_LOCAL_SERVICES = ("cloudwatch", "dynamodb", "emrserverless", "iam", "kinesis", "kms", "s3", "ssm", "sts")
 
 
 class StreamingStack(TerraformStack):
@@ -126,15 +125,11 @@ class StreamingStack(TerraformStack):
 
     def _on_local_aws(self, endpoint: str) -> None:
         LocalBackend(self, path="terraform.tfstate")
+        settings = local.provider(endpoint)
         AwsProvider(
             self,
             "aws",
             region=self._environment.region,
-            access_key="local",
-            secret_key="local",
-            skip_credentials_validation=True,
-            skip_requesting_account_id=True,
-            skip_metadata_api_check="true",
-            endpoints=[AwsProviderEndpoints(**dict.fromkeys(_LOCAL_SERVICES, endpoint))],
+            **{**settings, "endpoints": [AwsProviderEndpoints(**settings["endpoints"])]},
             default_tags=[AwsProviderDefaultTags(tags=default_tags(self._environment))],
         )

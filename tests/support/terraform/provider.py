@@ -2,8 +2,8 @@
 
 Runs as a script in a separate environment (`tf`, `grpcio`, `msgpack`, `boto3`), with schemas and socket as arguments. It answers
 as the provider does for everything that Terraform itself checks: types, references, cycles, replacements, policy documents, ARNs.
-It does not know what AWS would refuse. If the configuration or AWS_ENDPOINT_URL names an endpoint for Kinesis, it creates streams,
-consumers, tables, parameters and buckets there, and reads parameters.
+It does not know what AWS would refuse. If the configuration or AWS_ENDPOINT_URL names an endpoint for Kinesis, it creates, changes and
+deletes streams, consumers, resource policies, tables, parameters and buckets there, and reads streams and parameters.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def create(kind: str, planned: Json) -> Json:
             shards = {"ShardCount": int(planned["shard_count"])} if planned.get("shard_count") else {}
             mode = {"StreamMode": planned["stream_mode_details"][0]["stream_mode"]}
             client("kinesis").create_stream(StreamName=planned["name"], StreamModeDetails=mode, **shards)
-            summary = client("kinesis").describe_stream_summary(StreamName=planned["name"])
-            return {"arn": summary["StreamDescriptionSummary"]["StreamARN"]}
+            change_stream(planned)
+            return {"arn": summary(planned["name"])["StreamARN"]}
         case "aws_kinesis_stream_consumer":
             answer = client("kinesis").register_stream_consumer(
                 StreamARN=planned["stream_arn"], ConsumerName=planned["name"]
@@ -216,12 +216,80 @@ def create(kind: str, planned: Json) -> Json:
                 BillingMode=planned["billing_mode"],
             )
             return {"arn": answer["TableDescription"]["TableArn"]}
+        case "aws_kinesis_resource_policy":
+            client("kinesis").put_resource_policy(ResourceARN=planned["resource_arn"], Policy=planned["policy"])
         case "aws_ssm_parameter":
             put_parameter(planned)
         case "aws_s3_bucket":
             place = {"LocationConstraint": CONFIG["region"]}
             client("s3").create_bucket(Bucket=planned["bucket"], CreateBucketConfiguration=place)
     return {}
+
+
+def summary(stream: str) -> Json:
+    return client("kinesis").describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]
+
+
+def change_stream(planned: Json) -> None:
+    """Make a stream of local AWS what is planned, where it differs."""
+    kinesis, found, name = client("kinesis"), summary(planned["name"]), planned["name"]
+    hours, before = int(planned["retention_period"] or 24), found["RetentionPeriodHours"]
+    if hours > before:
+        kinesis.increase_stream_retention_period(StreamName=name, RetentionPeriodHours=hours)
+    elif hours < before:
+        kinesis.decrease_stream_retention_period(StreamName=name, RetentionPeriodHours=hours)
+    wanted, reported = (
+        set(planned.get("shard_level_metrics") or []),
+        set(found["EnhancedMonitoring"][0]["ShardLevelMetrics"]),
+    )
+    if more := wanted - reported:
+        kinesis.enable_enhanced_monitoring(StreamName=name, ShardLevelMetrics=sorted(more))
+    if less := reported - wanted:
+        kinesis.disable_enhanced_monitoring(StreamName=name, ShardLevelMetrics=sorted(less))
+    if planned.get("encryption_type") == "KMS" and found.get("KeyId") != planned["kms_key_id"]:
+        kinesis.start_stream_encryption(StreamName=name, EncryptionType="KMS", KeyId=planned["kms_key_id"])
+
+
+def read_stream(current: Json) -> Json | None:
+    """Read a stream from local AWS; None if it is not there any more."""
+    kinesis = client("kinesis")
+    try:
+        found = summary(current["name"])
+    except kinesis.exceptions.ResourceNotFoundException:
+        return None
+    metrics = found["EnhancedMonitoring"][0]["ShardLevelMetrics"]
+    return {
+        **current,
+        "retention_period": found["RetentionPeriodHours"],
+        "encryption_type": found["EncryptionType"],
+        "kms_key_id": found.get("KeyId"),
+        "shard_level_metrics": metrics or None,
+    }
+
+
+def delete(kind: str, prior: Json) -> None:
+    """Delete a resource from local AWS."""
+    if endpoint() is None:
+        return
+    match kind:
+        case "aws_kinesis_stream":
+            client("kinesis").delete_stream(StreamName=prior["name"])
+        case "aws_kinesis_stream_consumer":
+            kinesis, stream = client("kinesis"), prior["stream_arn"]
+            kinesis.deregister_stream_consumer(ConsumerARN=prior["arn"])
+            while any(
+                each["ConsumerARN"] == prior["arn"]
+                for each in kinesis.list_stream_consumers(StreamARN=stream)["Consumers"]
+            ):
+                time.sleep(0.05)
+        case "aws_kinesis_resource_policy":
+            client("kinesis").delete_resource_policy(ResourceARN=prior["resource_arn"])
+        case "aws_dynamodb_table":
+            client("dynamodb").delete_table(TableName=prior["name"])
+        case "aws_ssm_parameter":
+            client("ssm").delete_parameter(Name=prior["name"])
+        case "aws_s3_bucket":
+            client("s3").delete_bucket(Bucket=prior["bucket"])
 
 
 def put_parameter(planned: Json) -> None:
@@ -277,6 +345,8 @@ class Provider(rpc.ProviderServicer):
     def ReadResource(self, request, context):
         if request.type_name == "aws_ssm_parameter" and endpoint():
             return pb.ReadResource.Response(new_state=encode(read_parameter(decode(request.current_state))))
+        if request.type_name == "aws_kinesis_stream" and endpoint():
+            return pb.ReadResource.Response(new_state=encode(read_stream(decode(request.current_state))))
         return pb.ReadResource.Response(new_state=request.current_state)
 
     def ImportResourceState(self, request, context):
@@ -308,11 +378,14 @@ class Provider(rpc.ProviderServicer):
     def ApplyResourceChange(self, request, context):
         planned = decode(request.planned_state)
         if planned is None:
+            delete(request.type_name, decode(request.prior_state))
             return pb.ApplyResourceChange.Response(new_state=request.planned_state)
         kind = request.type_name
         known = identity(kind, planned) if isinstance(planned.get("id"), msgpack.ExtType) else {}
         if kind == "aws_ssm_parameter" and not known and endpoint():
             put_parameter(planned)
+        if kind == "aws_kinesis_stream" and not known and endpoint():
+            change_stream(planned)
 
         def apply(attribute: Json, value: Any) -> Any:
             return made_up(attribute, known, kind) if isinstance(value, msgpack.ExtType) else value

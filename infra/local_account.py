@@ -1,0 +1,147 @@
+"""An account in local AWS, before and after a deployment: what the stacks only refer to is made first, and what is there is listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+from botocore.exceptions import ClientError
+
+from infra import names
+from infra.constructs.table import LEASE_KEY
+from infra.settings import AdoptedStream, Environment, RoleAccess
+
+_ALIASES = "alias/kinesis-efo/"
+
+
+class LocalAccount:
+    """The account of an environment, in local AWS.
+
+    Args:
+        environment: The environment.
+        endpoint: URL of a local AWS with the environment's account id.
+    """
+
+    def __init__(self, environment: Environment, endpoint: str) -> None:
+        self._environment, self._endpoint = environment, endpoint
+        self._session = boto3.session.Session(
+            aws_access_key_id="local", aws_secret_access_key="local", region_name=environment.region
+        )
+
+    def client(self, service: str, region: str | None = None) -> Any:
+        """A client of the account."""
+        return self._session.client(service, region_name=region, endpoint_url=self._endpoint)
+
+    def prepare(self) -> Environment:
+        """Make what is not declared but must exist. Returns the environment, with subnets that exist in its place."""
+        environment = self._environment
+        for stream in environment.streams.values():
+            if isinstance(stream, AdoptedStream) and _account(stream.existing_arn) == environment.account_id:
+                name = stream.existing_arn.rpartition("/")[2]
+                with _already_there():
+                    self.client("kinesis").create_stream(StreamName=name, ShardCount=1)
+        for key, application in environment.applications.items():
+            if application.adopt_lease_table:
+                self._lease_table(names.lease_table_name(environment, key))
+        for arn in self._given_policies():
+            self._policy(arn)
+        return self._with_subnets()
+
+    def holds(self) -> set[str]:
+        """Everything that a deployment may have left, each with its kind."""
+        return set(self._listed())
+
+    def retention_hours(self, stream: str) -> int:
+        """For how long a stream keeps its records."""
+        return int(self._stream(stream)["RetentionPeriodHours"])
+
+    def consumers(self, stream: str) -> set[str]:
+        """Names of the consumers of a stream."""
+        arn = self._stream(stream)["StreamARN"]
+        return {
+            each["ConsumerName"] for each in self.client("kinesis").list_stream_consumers(StreamARN=arn)["Consumers"]
+        }
+
+    def _stream(self, name: str) -> dict[str, Any]:
+        answer = self.client("kinesis").describe_stream_summary(StreamName=name)
+        found: dict[str, Any] = answer["StreamDescriptionSummary"]
+        return found
+
+    def _given_policies(self) -> set[str]:
+        environment = self._environment
+        accesses = [application.access for application in environment.applications.values()]
+        given = {arn for access in accesses if isinstance(access, RoleAccess) for arn in access.policies}
+        if environment.pipeline is not None:
+            given |= set(environment.pipeline.extra_policies)
+        # Those of AWS itself are there.
+        return {arn for arn in given if _account(arn) == environment.account_id}
+
+    def _policy(self, arn: str) -> None:
+        path, _, name = arn.partition(":policy")[2].rpartition("/")
+        document = '{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"*","Resource":"*"}]}'
+        with _already_there():
+            self.client("iam").create_policy(PolicyName=name, Path=f"{path}/", PolicyDocument=document)
+
+    def _lease_table(self, name: str) -> None:
+        with _already_there():
+            self.client("dynamodb").create_table(
+                TableName=name,
+                KeySchema=[{"AttributeName": LEASE_KEY, "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": LEASE_KEY, "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
+            )
+
+    def _with_subnets(self) -> Environment:
+        emr = self._environment.emr
+        if emr is None or emr.serverless is None or not emr.serverless.subnets:
+            return self._environment
+        # Ids of subnets are AWS' to give; local AWS has a VPC with some.
+        there = self.client("ec2").describe_subnets()["Subnets"]
+        subnets = [each["SubnetId"] for each in there[: len(emr.serverless.subnets)]]
+        serverless = emr.serverless.model_copy(update={"subnets": subnets})
+        return self._environment.model_copy(update={"emr": emr.model_copy(update={"serverless": serverless})})
+
+    def _listed(self) -> Iterator[str]:
+        for service, operation, field, attribute in (
+            ("kinesis", "list_streams", "StreamNames", None),
+            ("dynamodb", "list_tables", "TableNames", None),
+            ("ssm", "describe_parameters", "Parameters", "Name"),
+            ("iam", "list_roles", "Roles", "Arn"),
+            ("iam", "list_instance_profiles", "InstanceProfiles", "Arn"),
+            ("iam", "list_open_id_connect_providers", "OpenIDConnectProviderList", "Arn"),
+            ("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName"),
+            ("cloudwatch", "list_dashboards", "DashboardEntries", "DashboardName"),
+            ("ec2", "describe_security_groups", "SecurityGroups", "GroupId"),
+        ):
+            yield from self._each(service, operation, field, attribute)
+        yield from self._each("iam", "list_policies", "Policies", "Arn", Scope="Local")
+        yield from self._each("s3", "list_buckets", "Buckets", "Name")
+        yield from (each for each in self._each("kms", "list_aliases", "Aliases", "AliasName") if _ALIASES in each)
+        states = ["CREATING", "CREATED", "STARTING", "STARTED", "STOPPING", "STOPPED"]
+        yield from self._each("emr-serverless", "list_applications", "applications", "name", states=states)
+
+    def _each(self, service: str, operation: str, field: str, attribute: str | None, **options: Any) -> Iterator[str]:
+        client = self.client(service)
+        pages = (
+            client.get_paginator(operation).paginate(**options)
+            if client.can_paginate(operation)
+            else [getattr(client, operation)(**options)]
+        )
+        for page in pages:
+            for each in page.get(field, []):
+                yield f"{service} {each if attribute is None else each[attribute]}"
+
+
+def _account(arn: str) -> str:
+    return arn.split(":")[4]
+
+
+@contextmanager
+def _already_there() -> Iterator[None]:
+    try:
+        yield
+    except ClientError as error:
+        if error.response["Error"]["Code"] not in ("ResourceInUseException", "EntityAlreadyExists"):
+            raise

@@ -126,10 +126,12 @@ class StreamingStack(TerraformStack):
     def _on_local_aws(self, endpoint: str) -> None:
         LocalBackend(self, path="terraform.tfstate")
         settings = local.provider(endpoint)
+        # CDKTF's name of the argument; in the JSON it is Terraform's again.
+        endpoints = {name.replace("s3control", "s3_control"): url for name, url in settings["endpoints"].items()}
         AwsProvider(
             self,
             "aws",
             region=self._environment.region,
-            **{**settings, "endpoints": [AwsProviderEndpoints(**settings["endpoints"])]},
+            **{**settings, "endpoints": [AwsProviderEndpoints(**endpoints)]},
             default_tags=[AwsProviderDefaultTags(tags=default_tags(self._environment))],
         )

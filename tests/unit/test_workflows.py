@@ -99,8 +99,8 @@ def test_their_make_targets_exist() -> None:
 
 def test_terraform_has_one_version_everywhere() -> None:
     asked = [step["with"] for step in every_step() if step.get("uses", "").startswith("hashicorp/setup-terraform@")]
-    assert len(asked) == 2
-    assert asked[0] == asked[1]
+    assert len(asked) == 3
+    assert asked[0] == asked[1] == asked[2]
 
 
 def test_before_a_merge_and_before_a_release_every_test_is_run() -> None:

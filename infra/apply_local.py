@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -167,6 +168,14 @@ def _check_left(account: LocalAccount, before: set[str], stack: _Stack) -> None:
         raise RehearsalError(f"{stack}: left in local AWS after its destruction: {', '.join(sorted(left))}")
 
 
+def _variables(endpoint: str, plugins: Path) -> dict[str, str]:
+    """Environment variables by which nothing reaches AWS itself, and the provider is downloaded once for both stacks."""
+    nothing = {"AWS_PROFILE": "", "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
+    cache = {"TF_PLUGIN_CACHE_DIR": str(plugins), "TF_PLUGIN_CACHE_MAY_BREAK_DEPENDENCY_LOCK_FILE": "1"}
+    # For services that the provider's settings do not name.
+    return {**nothing, **cache, "AWS_ENDPOINT_URL": endpoint}
+
+
 class _Stack:
     """A stack that is applied to local AWS.
 
@@ -179,8 +188,9 @@ class _Stack:
         from infra.stacks.local import override
 
         self._directory = directory
-        # A service that the provider's settings do not name must not be AWS itself.
-        self._terraform = Terraform(directory, {"AWS_ENDPOINT_URL": endpoint})
+        plugins = directory.parents[2] / "plugins"
+        plugins.mkdir(exist_ok=True)
+        self._terraform = Terraform(directory, _variables(endpoint, plugins))
         self._write("local_override.tf.json", override(endpoint, "local.tfstate"))
 
     def __str__(self) -> str:

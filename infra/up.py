@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra import manifest, names
 from infra.errors import UpError
 from infra.load import load_environments
+from infra.pipeline.terraform import binary_name, find_binary
 from infra.settings import AdoptedStream, Application, Environment, OtherAccount, OwnStream
 
 logger = logging.getLogger(__name__)
@@ -293,9 +293,10 @@ def _apply(environment: Environment, directory: Path, endpoint: str) -> None:
     Raises:
         UpError: Terraform is missing, or fails.
     """
-    terraform = shutil.which("terraform")
+    terraform = find_binary()
     if terraform is None:
-        raise UpError("there is no terraform on the PATH; install it, or leave out `--through terraform` (THROUGH=)")
+        name = binary_name()
+        raise UpError(f"there is no {name} on the PATH; install it, or leave out `--through terraform` (THROUGH=)")
     from infra.app import synthesize
 
     with TemporaryDirectory(prefix="kinesis-efo-up-") as scratch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,7 @@ ACCOUNT = "x-moto-account-id"
 """The header by which moto is told for which account a request is."""
 # Headers that concern one connection and must not be forwarded; lengths are computed anew.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "upgrade", "te", "trailer"}
-
-
+_KEY = re.compile(r"Credential=([^/,\s]+)/")
 _WERKZEUG = "werkzeug"
 # moto's server shows a page where AWS has an error.
 _PAGE = b"<!doctype html"
@@ -103,8 +103,8 @@ class MotoProxy:
     async def _forward(self, request: Incoming, service: str) -> Answer:
         session = await self._ready()
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
-        if self._own_account(request):
-            headers.append((ACCOUNT, self._account_id))
+        if ACCOUNT not in request.headers:
+            headers.append((ACCOUNT, self._account(request)))
         url = yarl.URL(self._url + request.path, encoded=True)
         skip = ("User-Agent", "Content-Type", "Accept", "Accept-Encoding")
         async with self._one_at_a_time:
@@ -137,9 +137,14 @@ class MotoProxy:
     def _note(self, _app: object, exception: Exception) -> None:
         self._raised = exception
 
-    def _own_account(self, request: Incoming) -> bool:
-        """Whether a request is for this account: credentials of a role that was assumed are for the role's."""
-        return ACCOUNT not in request.headers and "X-Amz-Security-Token" not in request.headers
+    def _account(self, request: Incoming) -> str:
+        """The account that a request is for: that of the key's owner, such as a role that was assumed, or this one."""
+        from moto.core.models import DEFAULT_ACCOUNT_ID
+        from moto.iam.models import get_account_id_from
+
+        key = _KEY.search(request.headers.get("Authorization", ""))
+        owner = get_account_id_from(key[1]) if key else DEFAULT_ACCOUNT_ID
+        return self._account_id if owner == DEFAULT_ACCOUNT_ID else owner
 
     def _check_open(self) -> None:
         if self._closing:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import up as module
 from infra.__main__ import main
 from infra.errors import UpError
 from infra.load import load_environment
@@ -192,8 +191,8 @@ def test_terraform_that_is_asked_for_and_missing_is_an_error(
     declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare()
-    monkeypatch.setattr(module.shutil, "which", lambda _: None)
-    with pytest.raises(UpError, match="there is no terraform on the PATH"):
+    monkeypatch.setenv("TERRAFORM_BINARY_NAME", "no-such-terraform")
+    with pytest.raises(UpError, match="there is no no-such-terraform on the PATH"):
         up(tmp_path, "test", aws.endpoint_url, through="terraform")
     assert aws.client("kinesis").list_streams()["StreamNames"] == []
 

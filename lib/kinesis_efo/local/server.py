@@ -24,6 +24,7 @@ from .sequence import Ticks
 from .settings import Settings
 from .state import Clock, Kinesis
 from .subscribe import Push, open_subscription
+from .table_encryption import encrypt
 from .validation import check
 from .wire import EVENT_STREAM
 from .writing import PutRecord, PutRecords, put_record, put_records
@@ -31,6 +32,7 @@ from .writing import PutRecord, PutRecords, put_record, put_records
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 TARGET = "Kinesis_20131202."
+UPDATE_TABLE = "DynamoDB_20120810.UpdateTable"
 OPERATIONS = {**api.OPERATIONS, **traits.OPERATIONS, **protecting.OPERATIONS}
 KNOWN = {*OPERATIONS, "PutRecord", "PutRecords", "SubscribeToShard"}
 JSON = "application/x-amz-json-1.1"
@@ -89,10 +91,11 @@ class Server:
         region, service = scope.groups() if scope else (self._settings.region, "")
         if target.startswith(TARGET):
             return await self._kinesis(request, target.removeprefix(TARGET), self.kinesis(region))
+        params = _json_or_empty(request.body) if target else {}
         try:
-            await self._faults.before(
-                Request(service, target.rpartition(".")[2], _json_or_empty(request.body) if target else {})
-            )
+            await self._faults.before(Request(service, target.rpartition(".")[2], params))
+            if target == UPDATE_TABLE:
+                encrypt(self._settings.account_id, region, params)
             if service == "emr-serverless":
                 return await self._emr_serverless(request, region)
             answer = await self._moto.forward(request, service)

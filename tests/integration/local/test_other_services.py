@@ -83,6 +83,9 @@ def test_what_the_provider_sets_is_read_back(aws: LocalAws) -> None:
     backups = dynamodb.describe_continuous_backups(TableName="leases")["ContinuousBackupsDescription"]
     assert backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] == "ENABLED"
     assert refusal(lambda: dynamodb.delete_table(TableName="leases"))["Error"]["Code"] == "ValidationException"
+    other = aws.client("kms").create_key()["KeyMetadata"]["Arn"]
+    dynamodb.update_table(TableName="leases", SSESpecification={"Enabled": True, "KMSMasterKeyId": other})
+    assert dynamodb.describe_table(TableName="leases")["Table"]["SSEDescription"]["KMSMasterKeyArn"] == other
 
     s3 = aws.client("s3")
     s3.create_bucket(Bucket="acme", CreateBucketConfiguration={"LocationConstraint": REGION})

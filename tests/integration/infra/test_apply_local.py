@@ -24,7 +24,7 @@ Declare = Callable[..., Environment]
 PIPELINE = {"repository": "acme@1/data@2", "extra_policies": ["arn:aws:iam::111122223333:policy/extra"]}
 FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
 WHOLE: dict[str, Any] = {
-    "protect": True,
+    "protected": True,
     "pipeline": PIPELINE,
     "streams": {
         "orders": {"mode": "provisioned", "shards": 2, "retention_hours": 48, "shard_metrics": ["IncomingBytes"]},

@@ -58,7 +58,7 @@ def test_a_program_ends_with_whoever_runs_it(tmp_path: Path, scratch: Path) -> N
         "import os, sys, time\nfrom pathlib import Path\nfrom kinesis_efo.cli.quickstart.program import Program\n"
         f"with Program(Path({str(path)!r}), Path({str(scratch)!r})) as running:\n"
         "    while not running.printed.strip(): time.sleep(0.02)\n"
-        "    print(running.printed)\n"
+        "    print(running.printed, flush=True)\n"
         "    os._exit(9)\n"
     )
     done = subprocess.run([sys.executable, "-c", runs_it], capture_output=True, text=True, timeout=60, check=False)

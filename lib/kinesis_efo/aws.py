@@ -72,6 +72,8 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
     if status >= 500:
         response_dict["body"] = b""  # the SDK tries again, and then names the status without the page
         return
+    if hasattr(body, "close"):
+        body.close()  # a stream, which nobody else gets to close
     raise ResponseParserError(
         f"{operation_model.name} was answered with an HTML page (HTTP status {status}), which AWS does not send: "
         "a captive portal or a proxy is in between. Sign in to the network, or correct the proxy or the endpoint"

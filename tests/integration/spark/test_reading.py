@@ -42,7 +42,7 @@ def test_a_new_query_reads_what_is_there_and_what_comes(
     wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 10)
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 def test_an_idle_source_does_not_hold_up_another_one(
     queries: Queries, world: Callable[..., World], spark: SparkSession
 ) -> None:

@@ -17,7 +17,7 @@ from kinesis_efo.operate.live import Asked, ask
 from kinesis_efo.operate.pulse import Pulse, View
 
 READ_AGAIN_SECONDS: Final = 10.0
-"""The table has a row for each shard, and is read again so seldom while the runs that it names answer."""
+"""The table has a row for each shard, and reading it costs money: it is read so seldom, whether the runs that it names answer or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,7 @@ class Following:
         self._view: View | None = None
         self._said: float | None = None
         self._trouble = ""
+        self._unowned = ""
         self._read_at: float | None = None
 
     async def look(self) -> Look:
@@ -89,18 +90,19 @@ class Following:
 
     async def _read(self) -> str:
         now = self._clock.monotonic()
-        if not self._trouble and self._read_at is not None and now - self._read_at < READ_AGAIN_SECONDS:
-            return ""
+        if self._read_at is not None and now - self._read_at < READ_AGAIN_SECONDS:
+            return self._unowned
         try:
             self._runs = await self._find()
         except (KinesisEfoError, ClientError, BotoCoreError, OSError) as error:
-            if not self._runs:
+            if self._read_at is None:
                 raise
             return f"the lease table cannot be read: {error}"
         self._read_at = now
         owners = frozenset(row.owner for row in self._runs.values() if row.owner is not None)
+        self._unowned = "" if owners else "no run holds the lease"
         if not owners:
-            return "no run holds the lease"
+            return self._unowned
         if owners != self._owners:
             names = ", ".join(sorted(map(readable, owners)))
             self._pulse.begin(self._clock.time(), f"{names} {'reads' if len(owners) == 1 else 'read'} now")

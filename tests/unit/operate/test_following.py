@@ -44,7 +44,7 @@ class Runs:
         self.reads += 1
         if not self.table:
             raise TableUnavailableError("the network is down")
-        return {"orders": Lease(run_key("orders"), owner=self.owner)}
+        return {"orders": Lease(run_key("orders"), owner=self.owner)} if self.owner else {}
 
     async def ask(self, runs: Mapping[str, Lease]) -> Asked:
         owner = runs["orders"].owner or ""
@@ -66,8 +66,10 @@ def test_a_run_that_answers() -> None:
     assert [text for _, text in look.events] == ["host-1 reads now"]
 
 
-def test_the_table_is_read_seldom_while_its_runs_answer() -> None:
+@pytest.mark.parametrize("answers", [True, False])
+def test_the_table_is_read_seldom_whether_its_runs_answer_or_not(answers: bool) -> None:
     runs = Runs()
+    runs.answers = answers
     for _ in range(10):
         runs.look(READ_AGAIN_SECONDS / 5)
     assert runs.reads == 2
@@ -94,7 +96,8 @@ def test_a_run_that_ends_and_another_that_begins() -> None:
     runs.owner = None
     assert runs.look(READ_AGAIN_SECONDS).trouble == "no run holds the lease"
     runs.owner = "host-2"
-    look = runs.look()
+    assert runs.look().trouble == "no run holds the lease"
+    look = runs.look(READ_AGAIN_SECONDS)
     assert (look.trouble, look.owners) == ("", ["host-2"])
     assert [text for _, text in look.events][1:] == [
         "no run holds the lease",
@@ -103,12 +106,13 @@ def test_a_run_that_ends_and_another_that_begins() -> None:
     ]
 
 
-def test_a_table_that_is_out_of_reach_fails_the_first_look_alone() -> None:
+@pytest.mark.parametrize("owner", ["host-1", None])
+def test_a_table_that_is_out_of_reach_fails_the_first_look_alone(owner: str | None) -> None:
     runs = Runs()
     runs.table = False
     with pytest.raises(TableUnavailableError):
         runs.look()
-    runs.table = True
+    runs.table, runs.owner = True, owner
     runs.look()
     runs.table = False
     assert runs.look(READ_AGAIN_SECONDS).trouble == "the lease table cannot be read: the network is down"

@@ -32,7 +32,10 @@ logger = logging.getLogger(__name__)
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _CHECK_EVERY: Final = 0.05
-_KILLED_BY_SIGNAL: Final = re.compile(r"ExitCodeException exitCode=(?:130|143)\b")
+_KILLED_BY_SIGNAL: Final = re.compile(
+    # The second is the JDK's, of a program that the signal met before it had begun.
+    r"ExitCodeException exitCode=(?:130|143)\b|Failed to exec spawn helper: pid: \d+, signal: (?:2|15)\b"
+)
 """Hadoop's message when SIGINT or SIGTERM ended a program that it ran (`chmod`, `ls`, on file systems of the host)."""
 _SIGNAL_SECONDS: Final = 2.0
 """How long to wait for the signal: one to the process group may fail the query before it reaches this process."""

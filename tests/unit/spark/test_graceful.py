@@ -119,6 +119,7 @@ TRACE = "ExitCodeException exitCode=143: \n\tat org.apache.hadoop.util.Shell.run
     "failure",
     [
         RuntimeError("Query terminated with exception: ExitCodeException exitCode=143: "),
+        RuntimeError('Cannot run program "chmod": error=0, Failed to exec spawn helper: pid: 21146, signal: 15'),
         Captured("terminated with exception:  SQLSTATE: XXKST", f"StreamingQueryException\nCaused by: {TRACE}"),
         Captured("terminated with exception:  SQLSTATE: XXKST", "at StreamExecution", Captured("", TRACE)),
     ],

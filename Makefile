@@ -11,8 +11,8 @@ VENV := .venv
 VENV40 := .venv-spark40
 LOCK := pyproject.toml uv.lock scripts/setup
 PYTHON := $(VENV)/bin/python
-# One more than two cores: while a test waits, two others run. With more, tests that wait for leases and servers starve each other.
-TEST_PROCESSES := 3
+# Two more than two cores: half of the time a process waits, for a lease, a server or a JVM. With three, a run takes a quarter longer.
+TEST_PROCESSES := 4
 TEST = -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 # The theme warns of its end of life, in May 2027.
 SITE = NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build

@@ -37,7 +37,8 @@ def report(as_json: bool, findings: Sequence[Finding], details: Details | None =
         details: What is printed below them.
 
     Raises:
-        typer.Exit: A check failed; with `ExitCode.FAILED`. Unknown is not a failure.
+        typer.Exit: A check failed, or none could find out anything; with `ExitCode.FAILED`. A check that could not is no
+            failure beside others that could.
     """
     counts = {status.value: sum(each.status is status for each in findings) for status in Status}
     data = {
@@ -60,5 +61,5 @@ def report(as_json: bool, findings: Sequence[Finding], details: Details | None =
     output.answer(as_json, data, lambda: table if details is None else Group(table, Text(), details.view))
     if not as_json:
         output.remark(", ".join(f"{count} {status}" for status, count in counts.items()))
-    if counts["failed"]:
+    if counts["failed"] or not counts["passed"]:
         raise output.stop(output.ExitCode.FAILED)

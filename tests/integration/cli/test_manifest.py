@@ -13,6 +13,7 @@ from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.manifest import parse_manifest
 from kinesis_efo.manifest_schema import SCHEMA
 from tests.integration.cli.conftest import Result, Switch
+from tests.support.ports import free_ports
 from tests.support.world import World
 
 Run = Callable[..., Result]
@@ -127,6 +128,12 @@ def test_check_tells_refusals_from_absence(run: Run, world: Callable[..., World]
     assert found.code == 1
     assert wrong["consumer of orders"]["fix"].startswith("allow kinesis:DescribeStreamConsumer to the role")
     assert "dynamodb:Scan" in wrong["lease table"]["detail"]
+
+
+def test_check_has_not_passed_where_nothing_answers(run: Run, world: Callable[..., World]) -> None:
+    url = f"http://127.0.0.1:{free_ports()[0]}"
+    found = run("manifest", "check", "--manifest", world().manifest, "--endpoint-url", url, "--json")
+    assert (found.code, found.data["passed"], found.data["failed"], found.data["unknown"]) == (1, 0, 0, 3)
 
 
 class Refusing(NoFaults):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from scripts.engines import PYTHONS, Engine, Stack, synthesized, verdict
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.missing import make, needed
 from tests.support.terraform import schemas
+from tests.support.terraform.harness import Terraform
+
+Stacks = Mapping[str, Stack]
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -23,19 +27,21 @@ def fork() -> Path:
     return Path(needed(str(PYTHONS["cdktn"]), "make .venv-cdktn/.full"))
 
 
-@pytest.fixture
-def environments(tmp_path: Path) -> Path:
-    """The tests' environments, and one with every setting."""
-    shutil.copytree(DIRECTORY, directory := tmp_path / "environments", ignore=shutil.ignore_patterns("*.py"))
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Stacks, Stacks]:
+    """What both engines synthesize of the tests' environments and of one with every setting, and where it is."""
+    fork()
+    out = tmp_path_factory.mktemp("engines")
+    shutil.copytree(DIRECTORY, directory := out / "environments", ignore=shutil.ignore_patterns("*.py"))
     example = directory / EXAMPLE.name
     example.write_text(EXAMPLE.read_text(encoding="utf-8").replace("after: staging", "after: dev"), encoding="utf-8")
     ledger.accept(directory, load_environment(example))
-    return directory
+    return out, synthesized("cdktf", directory, out / "cdktf"), synthesized("cdktn", directory, out / "cdktn")
 
 
-def test_both_engines_synthesize_the_same(environments: Path, tmp_path: Path) -> None:
-    fork()
-    ours, forks = (synthesized(name, environments, tmp_path / name) for name in ("cdktf", "cdktn"))
+@pytest.mark.xdist_group("engines")
+def test_both_engines_synthesize_the_same(both: tuple[Path, Stacks, Stacks]) -> None:
+    _, ours, forks = both
     assert {name.partition("/")[0] for name in ours} == {"streaming", "bootstrap"}
     assert len(ours) == 6, "three environments, each with a pipeline"
     # The versions are those that docs/declare-your-streams.md tells.
@@ -46,6 +52,25 @@ def test_both_engines_synthesize_the_same(environments: Path, tmp_path: Path) ->
         "cdktf 0.21.0: AWS provider 6.25.0 from aws",
         "cdktn 0.24.0: AWS provider 6.69.1 from hashicorp/aws",
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("engines")
+def test_what_one_engine_deployed_is_up_to_date_for_the_other_and_back(
+    both: tuple[Path, Stacks, Stacks], provider: Mapping[str, str], tmp_path: Path
+) -> None:
+    out, _, _ = both
+
+    def with_engine(name: str) -> Terraform:
+        shutil.copy(out / name / "streaming" / "stacks" / "kinesis-efo-dev" / "cdk.tf.json", tmp_path)
+        return Terraform(tmp_path, provider)
+
+    with_engine("cdktf").apply()
+    for name in ("cdktn", "cdktf"):
+        moved = with_engine(name)
+        assert len(moved.state()) > 10
+        assert moved.changes() == {}, name
+        moved.apply()
 
 
 def test_a_difference_is_a_failure_and_is_shown() -> None:

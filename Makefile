@@ -18,7 +18,7 @@ TEST = -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(
 # The theme warns of its end of life, in May 2027.
 SITE = NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 # Java is looked for when a recipe runs: it may have been installed just before.
-RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
+RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u KINESIS_EFO_CDK -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
 .PHONY: help demo test cluster lint synth bench soak docs site fuzz dist java ip clean
 
@@ -38,7 +38,7 @@ $(VENV40)/.full: $(LOCK)
 	@scripts/setup venv $(VENV40) --all-extras --no-default-groups --group test --group spark40
 	@touch $@
 
-# CDK Terrain in place of CDKTF: both do not fit into one environment. Its bindings are compiled where they are used.
+# CDK Terrain in place of CDKTF: an environment has one engine. Its bindings are compiled when they are first used.
 $(VENV_CDKTN)/.full: $(LOCK)
 	@scripts/setup venv $(VENV_CDKTN) --no-compile-bytecode --no-default-groups --group cdktn --extra local
 	@touch $@

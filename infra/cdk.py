@@ -1,8 +1,8 @@
 """The one place that imports CDKTF, so that its fork CDK Terrain (`cdktn`) can take its place.
 
-Each has an environment of its own, since both do not fit into one. Where both are installed all the same, `KINESIS_EFO_CDK`
-chooses, and without it `cdktf` is used. Everything else in `infra` imports from here, and is typed by `cdktf`'s own
-annotations: the fork has the same classes.
+The one that is installed is used: each has an environment of its own. Where both are, `KINESIS_EFO_CDK` chooses, and without
+it `cdktf` is used. Everything else in `infra` imports from here, and is typed by `cdktf`'s own annotations: the fork has the
+same classes.
 """
 
 from __future__ import annotations

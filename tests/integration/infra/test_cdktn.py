@@ -39,7 +39,6 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Stacks, Stacks
     return out, synthesized("cdktf", directory, out / "cdktf"), synthesized("cdktn", directory, out / "cdktn")
 
 
-@pytest.mark.xdist_group("engines")
 def test_both_engines_synthesize_the_same(both: tuple[Path, Stacks, Stacks]) -> None:
     _, ours, forks = both
     assert {name.partition("/")[0] for name in ours} == {"streaming", "bootstrap"}
@@ -55,7 +54,6 @@ def test_both_engines_synthesize_the_same(both: tuple[Path, Stacks, Stacks]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("engines")
 def test_what_one_engine_deployed_is_up_to_date_for_the_other_and_back(
     both: tuple[Path, Stacks, Stacks], provider: Mapping[str, str], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ SHELL := /bin/sh
 
 VENV := .venv
 VENV40 := .venv-spark40
+VENV_CDKTN := .venv-cdktn
 LOCK := pyproject.toml uv.lock scripts/setup
 PYTHON := $(VENV)/bin/python
 # Two more than two cores: half of the time a process waits, for a lease, a server or a JVM. With three, a run takes a quarter longer.
@@ -17,7 +18,7 @@ TEST = -m pytest -n $(TEST_PROCESSES) --dist loadgroup --no-loadscope-reorder $(
 # The theme warns of its end of life, in May 2027.
 SITE = NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 # Java is looked for when a recipe runs: it may have been installed just before.
-RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
+RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u KINESIS_EFO_CDK -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
 .PHONY: help demo test cluster lint synth bench soak docs site fuzz dist java ip clean
 
@@ -37,6 +38,11 @@ $(VENV40)/.full: $(LOCK)
 	@scripts/setup venv $(VENV40) --all-extras --no-default-groups --group test --group spark40
 	@touch $@
 
+# CDK Terrain in place of CDKTF: an environment has one engine. Its bindings are compiled when they are first used.
+$(VENV_CDKTN)/.full: $(LOCK)
+	@scripts/setup venv $(VENV_CDKTN) --no-compile-bytecode --no-default-groups --group cdktn --extra local
+	@touch $@
+
 # Spark's JVMs start three times as fast from an archive of its classes, and its Python processes twice as fast with bytecode.
 %/.classes: %/.full tests/support/bytecode.py | java
 	@echo "setup: bytecode and archive of Spark's classes for $*" >&2
@@ -45,8 +51,8 @@ $(VENV40)/.full: $(LOCK)
 	@touch $@
 
 # What tests run in environments of their own is fetched before the tests are timed.
-$(VENV)/.isolated: $(VENV)/.full tests/support/isolated.py infra/checkov/uv.lock tests/support/node/package-lock.json
-	@echo "setup: environments for checkov, CDK Terrain, the tests' provider of Terraform and the AWS SDK for JavaScript" >&2
+$(VENV)/.isolated: $(VENV)/.full $(VENV_CDKTN)/.full tests/support/isolated.py infra/checkov/uv.lock tests/support/node/package-lock.json
+	@echo "setup: environments for checkov, the tests' provider of Terraform and the AWS SDK for JavaScript" >&2
 	@$(PYTHON) -m tests.support.isolated
 	@touch $@
 

@@ -23,7 +23,7 @@ from infra.errors import NotRunError, PipelineError, RehearsalError
 from infra.load import load_environments
 from infra.local_account import LocalAccount
 from infra.pipeline.bundle import Changes
-from infra.pipeline.terraform import Terraform, binary_name, find_binary
+from infra.pipeline.terraform import Terraform, find_binary, missing_binary
 from infra.settings import Environment, OtherAccount, OwnStream
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def apply_local(directory: Path, name: str, serve: Serve = local_aws) -> None:
         PipelineError: Terraform failed.
     """
     if find_binary() is None:
-        raise NotRunError(f"there is no {binary_name()} on the PATH: install Terraform or OpenTofu 1.10 or later")
+        raise NotRunError(missing_binary())
     (environment,) = load_environments(directory, [name])
     with TemporaryDirectory(prefix="kinesis-efo-rehearsal-") as scratch:
         with serve(environment) as endpoint:
@@ -211,7 +211,7 @@ class _Stack:
                 raise NotRunError(f"the registry of the AWS provider is out of reach: {said[:300]}") from None
             raise
         self._terraform.validate()
-        logger.info("%s: initialized and valid, with %s %s", self, binary_name(), self._terraform.version)
+        logger.info("%s: initialized and valid, with %s", self, self._terraform.version)
 
     def apply(self) -> Changes:
         """Plan and apply; returns what changed.

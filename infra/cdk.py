@@ -1,7 +1,8 @@
 """The one place that imports CDKTF, so that its fork CDK Terrain (`cdktn`) can take its place.
 
-`KINESIS_EFO_CDK=cdktn` chooses the fork; without it, `cdktf` is used where it is installed. Everything else in `infra`
-imports from here, and is typed by `cdktf`'s own annotations: the fork has the same classes.
+The one that is installed is used: each has an environment of its own. Where both are, `KINESIS_EFO_CDK` chooses, and without
+it `cdktf` is used. Everything else in `infra` imports from here, and is typed by `cdktf`'s own annotations: the fork has the
+same classes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def _engine() -> str:
             return engine
     remedy = "run `make synth`, which sets .venv up and uses it, or pip install '.[infra]'"
     if chosen == "cdktn":
-        remedy = "docs/declare-your-streams.md says how to move to it; or unset KINESIS_EFO_CDK"
+        remedy = (
+            "run `make synth KINESIS_EFO_CDK=cdktn`, which sets .venv-cdktn up and uses it, or unset KINESIS_EFO_CDK"
+        )
     raise MissingError(f"{' or '.join(wanted)} is not installed for {sys.executable}: {remedy}")
 
 

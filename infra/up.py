@@ -24,7 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from infra import manifest, names
 from infra.errors import UpError
 from infra.load import load_environments
-from infra.pipeline.terraform import binary_name, find_binary
+from infra.pipeline.terraform import find_binary, missing_binary
 from infra.settings import AdoptedStream, Application, Environment, OtherAccount, OwnStream
 
 logger = logging.getLogger(__name__)
@@ -295,8 +295,7 @@ def _apply(environment: Environment, directory: Path, endpoint: str) -> None:
     """
     terraform = find_binary()
     if terraform is None:
-        name = binary_name()
-        raise UpError(f"there is no {name} on the PATH; install it, or leave out `--through terraform` (THROUGH=)")
+        raise UpError(f"{missing_binary()}; or leave out `--through terraform` (THROUGH=)")
     from infra.app import synthesize
 
     with TemporaryDirectory(prefix="kinesis-efo-up-") as scratch:
@@ -307,12 +306,12 @@ def _apply(environment: Environment, directory: Path, endpoint: str) -> None:
             # Warnings come first; what matters is the error.
             reason = " ".join(init.stderr.rpartition("Error: ")[2].split())
             raise UpError(
-                f"terraform init failed (is the AWS provider installed, or its registry reachable?): {reason[:300]}; "
+                f"{Path(terraform).name} init failed (is the AWS provider installed, or its registry reachable?): {reason[:300]}; "
                 "mend that, or leave out `--through terraform` (THROUGH=)"
             )
         applied = _terraform(terraform, stack, "apply", "-input=false", "-auto-approve")
         if applied.returncode:
-            raise UpError(f"terraform apply against {endpoint} failed:\n{applied.stderr.strip()}")
+            raise UpError(f"{Path(terraform).name} apply against {endpoint} failed:\n{applied.stderr.strip()}")
 
 
 def _terraform(terraform: str, stack: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -66,7 +66,7 @@ class Meta:
         plan: SHA-256 of the plan file.
         lineage: Lineage of the state that it was made on.
         serial: Serial of that state.
-        terraform: Version of Terraform; only the same version can apply the plan.
+        terraform: Terraform or OpenTofu, and its version; only the same program can apply the plan.
         any_changes: Whether applying it changes anything, outputs included.
         changes: How many resources it touches.
         notes: What reviewers must know, because it loses records or stops jobs.

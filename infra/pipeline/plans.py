@@ -147,7 +147,7 @@ class Planner:
             terraform = self._prepared(bundle / CONFIGURATION, bundle / LOCK_FILE, Path(scratch))
             if terraform.version != meta.terraform:
                 raise StalePlanError(
-                    f"{stack} was planned with Terraform {meta.terraform}; this is {terraform.version}, which "
+                    f"{stack} was planned with {meta.terraform}; this is {terraform.version}, which "
                     "cannot apply it: use the same version, or plan again"
                 )
             if (state := terraform.state_version()) != meta.state:

@@ -1,4 +1,4 @@
-"""Runs Terraform in the directory of a stack, with the credentials in the environment."""
+"""Runs Terraform, or OpenTofu, in the directory of a stack, with the credentials in the environment."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 from infra.errors import PipelineError, StalePlanError
 
 _DECORATION = re.compile(r"\x1b\[[0-9;]*m|[\u2502\u2575\u2577] ?")
+_VERSION = re.compile(r"(Terraform|OpenTofu) v(\S+)")
 LOCK_FILE = ".terraform.lock.hcl"
 
 
@@ -35,7 +36,7 @@ class StateVersion:
 
 
 class Terraform:
-    """Terraform in one directory.
+    """Terraform in one directory; or OpenTofu, where `$TERRAFORM_BINARY_NAME` names it.
 
     Args:
         directory: Holds the stack's `cdk.tf.json`.
@@ -48,14 +49,24 @@ class Terraform:
     def __init__(self, directory: Path, variables: Mapping[str, str] | None = None) -> None:
         found = find_binary()
         if found is None:
-            raise PipelineError(f"there is no {binary_name()} on the PATH: install Terraform 1.10 or later")
+            raise PipelineError(missing_binary())
         self._binary, self._directory, self._variables = found, directory, variables or {}
 
     @property
     def version(self) -> str:
-        """Version of the binary."""
-        answer: dict[str, Any] = json.loads(self._run("version", "-json"))
-        return str(answer["terraform_version"])
+        """Name and version of the binary: `Terraform 1.11.4`, or `OpenTofu 1.10.6`.
+
+        Raises:
+            PipelineError: The binary is neither.
+        """
+        # As JSON, OpenTofu calls itself Terraform: versions of the two that have one number would be taken for one.
+        said = self._run("version")
+        if (found := _VERSION.match(said)) is None:
+            raise PipelineError(
+                f"{self._binary} is neither Terraform nor OpenTofu: `version` prints {said[:80]!r}; "
+                "TERRAFORM_BINARY_NAME says which program is run"
+            )
+        return " ".join(found.groups())
 
     def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
         """Connect to the state, and install the provider; with a lock file, exactly the one that it names.
@@ -125,7 +136,7 @@ class Terraform:
             raise StalePlanError(f"the state moved after the plan was made: {' '.join(_readable(ran.stderr).split())}")
         if ran.returncode:
             raise PipelineError(
-                "terraform apply failed; part of the plan may have been applied, so that a new one is needed:\n"
+                f"{self._name} apply failed; part of the plan may have been applied, so that a new one is needed:\n"
                 + _readable(ran.stderr)
             )
 
@@ -139,7 +150,7 @@ class Terraform:
             self._command("apply", *(["-auto-approve"] if approve else [])), check=False, env=self._environment()
         )
         if ran.returncode:
-            raise PipelineError("terraform apply failed, or was declined; its message is above")
+            raise PipelineError(f"{self._name} apply failed, or was declined; its message is above")
 
     def _run(self, *arguments: str) -> str:
         return self._execute(arguments, ok=(0,)).stdout
@@ -154,8 +165,12 @@ class Terraform:
             env=self._environment(),
         )
         if ran.returncode not in ok:
-            raise PipelineError(f"terraform {arguments[0]} failed in {self._directory}:\n{_readable(ran.stderr)}")
+            raise PipelineError(f"{self._name} {arguments[0]} failed in {self._directory}:\n{_readable(ran.stderr)}")
         return ran
+
+    @property
+    def _name(self) -> str:
+        return Path(self._binary).name
 
     def _command(self, *arguments: str) -> list[str]:
         return [self._binary, f"-chdir={self._directory}", *arguments]
@@ -166,13 +181,21 @@ class Terraform:
 
 
 def binary_name() -> str:
-    """The name or path of Terraform, or of OpenTofu: `$TERRAFORM_BINARY_NAME`, as for CDKTF's command line."""
+    """The name or path of Terraform, or of OpenTofu: `$TERRAFORM_BINARY_NAME`, as for the command lines of CDKTF and CDK Terrain."""
     return os.environ.get("TERRAFORM_BINARY_NAME") or "terraform"
 
 
 def find_binary() -> str | None:
     """The path of Terraform, or of OpenTofu; None if it is missing."""
     return shutil.which(binary_name())
+
+
+def missing_binary() -> str:
+    """What to say where `find_binary` finds nothing."""
+    return (
+        f"there is no {binary_name()} on the PATH: install Terraform or OpenTofu, 1.10 or later; "
+        "TERRAFORM_BINARY_NAME says which of them is run (default: terraform)"
+    )
 
 
 def _readable(text: str) -> str:

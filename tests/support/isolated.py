@@ -12,15 +12,14 @@ import sys
 from pathlib import Path
 
 from kinesis_efo.emr.packing import find_uv
-from tests.support.terraform import schemas
 
 ROOT = Path(__file__).parents[2]
 
 PROVIDER = ("tf==1.2.0", "grpcio==1.85.1", "msgpack==1.2.4", "boto3>=1.43,<1.44")
 """What the stand-in for Terraform's AWS provider needs."""
 
-# Both engines resolve in one environment only with older constructs: the fork gets one of its own.
-FORK = ("cdktn==0.24.0", schemas.WHEEL, "constructs>=10.6,<10.8", "pydantic>=2.12", "pyyaml>=6", "boto3>=1.43,<1.44")
+FORK = ROOT / ".venv-cdktn"
+"""The environment with CDK Terrain in place of CDKTF, from `uv.lock`, which make sets up for users as well."""
 
 NODE = Path(__file__).parent / "node"
 """A package of Node: a program that reads with the AWS SDK for JavaScript, and the lock of what it needs."""
@@ -36,14 +35,15 @@ def isolated(*packages: str) -> list[str]:
 
 def fetch() -> None:
     """Run each environment once. One that cannot be fetched is left to the tests that need it, which say so."""
-    for command, engine in (
-        ([sys.executable, "-c", "from infra import locked_checkov; locked_checkov.install()"], ""),
-        ([*isolated(*PROVIDER), "-c", ""], ""),
-        ([*isolated(*FORK), "-c", "import infra.cdk"], "cdktn"),
-        ([sys.executable, "-c", "import infra.cdk"], ""),
-        ([sys.executable, "-c", _NPM, "ci", "--prefix", str(NODE), "--ignore-scripts", "--no-audit", "--no-fund"], ""),
+    for command in (
+        [sys.executable, "-c", "from infra import locked_checkov; locked_checkov.install()"],
+        [*isolated(*PROVIDER), "-c", ""],
+        [str(FORK / "bin" / "python"), "-c", "import infra.cdk"],
+        [sys.executable, "-c", "import infra.cdk"],
+        [sys.executable, "-c", _NPM, "ci", "--prefix", str(NODE), "--ignore-scripts", "--no-audit", "--no-fund"],
     ):
-        environment = {**os.environ, "KINESIS_EFO_CDK": engine}
+        # Each environment has its own engine.
+        environment = {**os.environ, "KINESIS_EFO_CDK": ""}
         subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL)
 
 

@@ -91,7 +91,7 @@ def test_credentials_of_aws_come_after_what_installs_packages_and_scans() -> Non
 
 def test_their_make_targets_exist() -> None:
     targets = {word for line in re.findall(r"make (?:-s )?([a-z ]+)", scripts()) for word in line.split()}
-    assert {"lint", "test", "synth", "plan", "apply", "jobs", "drift", "environments"} <= targets
+    assert {"lint", "test", "synth", "engines", "plan", "apply", "jobs", "drift", "environments"} <= targets
     for target in targets:
         asked = subprocess.run([make(), "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
         assert "No rule to make target" not in asked.stderr, asked.stderr
@@ -112,6 +112,14 @@ def test_before_a_merge_and_before_a_release_every_test_is_run() -> None:
     for name in ("pull-request", "release"):
         job = document(ROOT / ".github" / "workflows" / f"{name}.yml")["jobs"]["test"]
         assert job["steps"][-1] == {"uses": "./.github/actions/test"}
+
+
+def test_both_engines_are_compared_and_scanned_before_a_merge() -> None:
+    job = document(PULL_REQUEST)["jobs"]["engines"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == [
+        "make engines ENVIRONMENTS=examples/environments",
+        "make synth KINESIS_EFO_CDK=cdktn ENVIRONMENTS=examples/environments",
+    ]
 
 
 def test_their_steps_exist() -> None:
@@ -180,7 +188,7 @@ def test_one_check_stands_for_all_whatever_the_environments_are_called() -> None
 
 
 def test_the_one_check_fails_where_a_job_did_not_succeed_or_was_left_out() -> None:
-    done = dict.fromkeys(("lint", "test", "synth", "plan", "comment"), "success")
+    done = dict.fromkeys(("lint", "test", "synth", "engines", "plan", "comment"), "success")
     unplanned = {**done, "plan": "skipped", "comment": "skipped"}
     assert summary(done) == ""
     assert summary({**done, "test": "failure"}) == "test: failure"

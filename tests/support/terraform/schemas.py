@@ -2,7 +2,8 @@
 
 No package holds the provider's own schema, and the registry is not reachable everywhere. The wheel's generated code has all of
 it: comments name the computed, optional and required attributes, and HCL writers name the blocks. Run with the wheel's
-`.jsii.tgz` to write `schemas.json` beside this file. Needs nothing but Python.
+`.jsii.tgz` (in `.venv-cdktn/lib/python*/site-packages/cdktn_provider_aws/_jsii`) to write `schemas.json` beside this file. Needs
+nothing but Python.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-WHEEL = "cdktn-provider-aws==25.8.1"
 SCHEMAS = Path(__file__).with_name("schemas.json")
 TYPES = (
     "provider",

@@ -25,6 +25,9 @@ def test_a_missing_engine_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch
         MissingError, match=r"cdktf is not installed for .*/python.*: run `make synth`, .* '.\[infra\]'"
     ):
         cdk._engine()
+    monkeypatch.setenv("KINESIS_EFO_CDK", "cdktn")
+    with pytest.raises(MissingError, match=r"cdktn is not installed for .*: run `make synth KINESIS_EFO_CDK=cdktn`"):
+        cdk._engine()
     monkeypatch.delenv("KINESIS_EFO_CDK")
     with pytest.raises(MissingError, match=r"cdktf or cdktn is not installed for"):
         cdk._engine()

@@ -1,0 +1,76 @@
+"""`TERRAFORM_BINARY_NAME` says what plans and applies, and plans do not pass from one program to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.__main__ import main
+from infra.errors import PipelineError, StalePlanError
+from infra.pipeline.bundle import read_meta
+from infra.pipeline.terraform import Terraform
+from kinesis_efo.local import LocalAws
+from tests.integration.pipeline.conftest import Repository
+from tests.support.terraform.tofu import stand_in_tofu
+
+Checkout = Callable[[str], Repository]
+
+
+@pytest.mark.slow
+def test_opentofu_applies_its_own_plans_and_none_of_terraform(
+    aws: LocalAws, checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = checkout("tofu")
+    repository.commit()
+    planner, environment = repository.planner(aws), repository.environment
+    planner.plan(environment, "one", repository.plans)
+    program, calls = stand_in_tofu(tmp_path / "bin")
+    monkeypatch.setenv("TERRAFORM_BINARY_NAME", str(program))
+    with pytest.raises(
+        StalePlanError,
+        match=r"was planned with Terraform 1\.\d+\.\d+; this is OpenTofu 1\.10\.6, which cannot apply it",
+    ):
+        planner.apply(environment, ["one"], repository.plans)
+    planner.plan(environment, "two", repository.plans)
+    assert read_meta(repository.plans / repository.stack).terraform == "OpenTofu 1.10.6"
+    calls.unlink()
+    planner.apply(environment, ["two"], repository.plans)
+    assert "tofu-orders" in aws.client("kinesis").list_streams()["StreamNames"]
+    ran = [line.split()[1] for line in calls.read_text().splitlines()]
+    assert ran == ["init", "version", "state", "show", "apply"]
+
+
+def test_a_plan_without_the_binary_names_it(
+    aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    repository = checkout("tofu-gone")
+    repository.commit()
+    monkeypatch.setenv("TERRAFORM_BINARY_NAME", "no-such-tofu")
+    assert repository.step("plan") == 1
+    assert "there is no no-such-tofu on the PATH: install Terraform or OpenTofu, 1.10 or later" in caplog.text
+
+
+def test_a_bootstrap_without_the_binary_names_it(
+    aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    repository = checkout("no-tofu")
+    repository.commit()
+    monkeypatch.setenv("TERRAFORM_BINARY_NAME", "no-such-tofu")
+    out = str(repository.directory / "bootstrap")
+    assert main(["--directory", str(repository.environments), "bootstrap", "no-tofu", "--yes", "--out", out]) == 1
+    assert "there is no no-such-tofu on the PATH" in caplog.text
+    assert "TERRAFORM_BINARY_NAME" in caplog.text
+
+
+def test_a_program_that_is_neither_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERRAFORM_BINARY_NAME", "echo")
+    with pytest.raises(PipelineError, match=r"/echo is neither Terraform nor OpenTofu: `version` prints '-chdir="):
+        _ = Terraform(tmp_path).version
+
+
+def test_a_failure_names_the_program_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERRAFORM_BINARY_NAME", "false")
+    with pytest.raises(PipelineError, match=r"^false validate failed in "):
+        Terraform(tmp_path).validate()

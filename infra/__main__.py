@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _new(options: argparse.Namespace) -> None:
     from infra.first import write_first
 
-    path = write_first(options.directory, options.environment)
+    path = write_first(options.directory, options.environment, options.project)
     logger.info("wrote %s: give it your account, region and state bucket, and your streams", shown(path))
     if load_environment(path).protected:
         logger.info("%s is protected: then list what it declares with `make accept ENV=%s`", *[options.environment] * 2)
@@ -93,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command")
     new = commands.add_parser("new", help="write the first file of an environment, to be changed; overwrites nothing")
     new.add_argument("environment")
+    new.add_argument("--project", help="what names begin with, where several projects share an account")
     synth = commands.add_parser("synth", help="write Terraform JSON (the default)")
     synth.add_argument("environments", nargs="*", help="default: all")
     synth.add_argument(

@@ -121,7 +121,7 @@ def keep_running(environment: Environment, project: Path, run: Runner, clock: Ti
 
 
 def _submit(environment: Environment, name: str, project: Path, run: Runner) -> None:
-    where = ("--environment", environment.environment, "--application", name, "--region", environment.region)
+    where = ("--environment", names.qualified(environment), "--application", name, "--region", environment.region)
     answer = run("emr", "submit", *where, "--project", str(project), "--if-changed")
     if answer.code != _OK:
         raise PipelineError(
@@ -141,7 +141,7 @@ def _until_healthy(environment: Environment, job: Job, name: str, run: Runner, c
     if not settings.continuous:
         return
     threshold = settings.lag_threshold_seconds
-    where = ("--environment", environment.environment, "--application", name, "--region", environment.region)
+    where = ("--environment", names.qualified(environment), "--application", name, "--region", environment.region)
     look = ["--manifest", f"ssm://{names.parameter_name(environment, job.application)}", "--region", environment.region]
     # A job with a longer lease timeout renews its leases less often, and must be watched for longer.
     look += [part for timeout in _lease_timeout(job.arguments) for part in ("--lease-timeout", timeout)]

@@ -93,7 +93,7 @@ class Pause:
 
 
 def _where(environment: Environment, name: str) -> tuple[str, ...]:
-    return "--environment", environment.environment, "--application", name, "--region", environment.region
+    return "--environment", names.qualified(environment), "--application", name, "--region", environment.region
 
 
 def _all_runs(emr: Any, application: str) -> Iterator[Any]:

@@ -83,8 +83,9 @@ def _bootstrap(options: argparse.Namespace) -> None:
     from infra.aws import client
 
     (environment,) = load_environments(options.directory, [options.environment])
-    s3 = client("s3", environment.state_region or environment.region, environment.account_id)
-    apply_bootstrap(environment, synthesize_bootstrap([environment], options.out), s3, approve=options.yes)
+    region = environment.state_region or environment.region
+    s3, iam = (client(service, region, environment.account_id) for service in ("s3", "iam"))
+    apply_bootstrap(environment, synthesize_bootstrap([environment], options.out), s3, iam, approve=options.yes)
 
 
 def _parser() -> argparse.ArgumentParser:

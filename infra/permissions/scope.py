@@ -22,7 +22,8 @@ class Scope:
         applications = list(environment.applications)
         own = [key for key, stream in environment.streams.items() if isinstance(stream, OwnStream)]
         self.streams = _covered(
-            [self._arn("kinesis", f"stream/{names.qualified(environment)}-*")], (names.stream_arn(environment, key) for key in own)
+            [self._arn("kinesis", f"stream/{names.qualified(environment)}-*")],
+            (names.stream_arn(environment, key) for key in own),
         )
         # Streams of other accounts come with their consumers: nothing is declared on them.
         self.adopted = tuple(

@@ -9,6 +9,7 @@ import msgspec
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.aws_errors import code_of
+from kinesis_efo.emr.projects import split
 from kinesis_efo.errors import ConfigurationError
 
 SCHEMA_VERSION: Final = 1
@@ -62,8 +63,8 @@ def parameter_name(environment: str, application: str) -> str:
     >>> parameter_name("lake.dev", "flights")
     '/lake/dev/flights/job'
     """
-    project, _, name = environment.rpartition(".")
-    return f"/{project or 'kinesis-efo'}/{name}/{application}/job"
+    project, name = split(environment)
+    return f"/{project}/{name}/{application}/job"
 
 
 def load_deployment(environment: str, application: str, ssm: Any) -> Deployment:

@@ -20,10 +20,13 @@ from infra.app import synthesize, synthesize_bootstrap
 from infra.errors import SettingsError
 from infra.first import write_first
 from infra.ledger import accept
+from infra.literals import literal_manifest, literal_policy
 from infra.load import load_environment, load_environments
 from infra.permissions.scope import Scope
 from infra.settings import Application, EmrServerless, Environment, OwnStream, Pipeline, ProjectName
+from kinesis_efo.emr.job import job_name
 from tests.support.environments import EXAMPLE
+from tests.support.iam import allowed
 
 Load = Callable[..., Environment]
 HEAD = {"region": "eu-west-1", "account_id": "111122223333", "state_bucket": "states"}
@@ -60,7 +63,10 @@ def names_in(stack: Path) -> Iterator[str]:
 def declared(environments: list[Environment], out: Path) -> set[str]:
     """The names of all stacks of environments, and the stacks' own."""
     out.mkdir()
-    written = [synthesize(environments, out, outdir=out / "streaming"), synthesize_bootstrap(environments, out / "boot")]
+    written = [
+        synthesize(environments, out, outdir=out / "streaming"),
+        synthesize_bootstrap(environments, out / "boot"),
+    ]
     stacks = [path for each in written for path in (each / "stacks").glob("*/cdk.tf.json")]
     assert len(stacks) == 2 * len([each for each in environments if each.pipeline])
     return {path.parent.name for path in stacks} | {name for path in stacks for name in names_in(path)}
@@ -92,7 +98,9 @@ def test_the_default_project_may_be_named_and_changes_nothing(load: Load, tmp_pa
 
 # Names that are easily taken for each other: parts of the default project, few letters, hyphens everywhere.
 PROJECTS = st.sampled_from(["kinesis-efo", "a", "b", "ab", "efo", "kinesisefo", "pipeline", "dev"])
-WORDS = st.lists(st.sampled_from(["a", "b", "ab", "kinesis", "efo", "dev", "pipeline"]), min_size=1, max_size=4).map("-".join)
+WORDS = st.lists(st.sampled_from(["a", "b", "ab", "kinesis", "efo", "dev", "pipeline"]), min_size=1, max_size=4).map(
+    "-".join
+)
 KEYS = st.lists(WORDS, min_size=1, max_size=2, unique=True)
 
 
@@ -120,7 +128,10 @@ def arns(environment: Environment) -> set[str]:
     keys = (names.state_key(environment), names.bootstrap_state_key(environment), names.record_key(environment))
     found = {f"{bucket}/{key}" for key in keys}
     found |= {names.pipeline_role_arn(environment, kind) for kind in ("plan", "apply")}
-    found |= {names.boundary_arn(environment), names.iam_arn(environment, f"policy/{names.roles_boundary_name(environment)}")}
+    found |= {
+        names.boundary_arn(environment),
+        names.iam_arn(environment, f"policy/{names.roles_boundary_name(environment)}"),
+    }
     found |= {names.stream_arn(environment, key) for key in environment.streams}
     found |= {names.arn(environment, "kms", f"alias/{path}{each}") for each in ("", "/orders")}
     found |= {names.arn(environment, "cloudwatch", f"alarm:{path}/orders/throttled")}
@@ -165,7 +176,10 @@ def test_the_environment_of_a_stack_is_found_by_its_name(environment: Environmen
 @pytest.mark.parametrize(
     ("project", "rule"),
     [
-        *((each, r"must match \^\(kinesis-efo") for each in ("a-b", "Lake", "2lake", "", "l" * 17, "lake.x", "kinesis-efo-x")),
+        *(
+            (each, r"must match \^\(kinesis-efo")
+            for each in ("a-b", "Lake", "2lake", "", "l" * 17, "lake.x", "kinesis-efo-x")
+        ),
         ("kinesis", "must be another name: those of kinesis-efo begin with kinesis- as well"),
         *((each, "must be another name: AWS keeps it") for each in ("aws", "awslake", "ssm", "sg", "amzn", "sthree")),
     ],
@@ -195,6 +209,17 @@ def test_the_longest_names_are_within_the_limits_of_aws(load: Load) -> None:
     assert max(len(names.pipeline_policy_name(environment, kind)) for kind in ("change-access", "boundary")) <= 128
     assert len(names.artifacts_bucket(environment)) <= 63
     assert len(names.stack_name(environment)) <= 64, "an application of EMR Serverless"
+
+
+@pytest.mark.parametrize("project", ["kinesis-efo", "lake", "p" * 16])
+def test_a_job_may_look_for_the_marker_that_stops_it(project: str, load: Load) -> None:
+    environment = load(environment="e" * 32, project=project, **EVERYTHING)
+    document = json.loads(literal_policy(environment, "lake").json())
+    name = job_name(json.loads(literal_manifest(environment, "lake"))["environment"], "lake" * 20)
+    bucket = names.bucket_arn(environment, names.artifacts_bucket(environment))
+    assert allowed(document["Statement"], "s3:GetObject", f"{bucket}/stops/{name}/token", {})
+    other = job_name("pond.dev", "lake")
+    assert not allowed(document["Statement"], "s3:GetObject", f"{bucket}/stops/{other}/token", {})
 
 
 def test_a_name_that_its_project_makes_too_long_is_a_fault(load: Load) -> None:
@@ -227,7 +252,9 @@ def test_what_two_projects_declare_under_one_given_name_is_a_fault(write: Callab
 
 def test_another_project_is_another_ledger(load: Load, tmp_path: Path) -> None:
     lists = [
-        accept(tmp_path, load(environment="dev", project=each, protected=True, **EVERYTHING)).read_text(encoding="utf-8")
+        accept(tmp_path, load(environment="dev", project=each, protected=True, **EVERYTHING)).read_text(
+            encoding="utf-8"
+        )
         for each in ("kinesis-efo", "lake")
     ]
     before, after = ({line for line in each.splitlines() if "_hours" not in line} for each in lists)

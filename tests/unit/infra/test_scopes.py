@@ -98,7 +98,9 @@ def changed_by_the_pipeline(environment: Environment) -> dict[str, tuple[str, ..
         names.stream_arn(environment, "orders"): ("kinesis:DeleteStream", "kinesis:PutResourcePolicy"),
         names.lease_table_arn(environment, "lake"): ("dynamodb:DeleteTable", "dynamodb:Scan"),
         names.parameter_arn(environment, "lake"): ("ssm:PutParameter",),
-        names.arn(environment, "ssm", f"parameter{names.deployment_parameter_name(environment, 'lake')}"): ("ssm:PutParameter",),
+        names.arn(environment, "ssm", f"parameter{names.deployment_parameter_name(environment, 'lake')}"): (
+            "ssm:PutParameter",
+        ),
         names.arn(environment, "kms", "key/own"): ("kms:PutKeyPolicy", "kms:ScheduleKeyDeletion"),
         names.arn(environment, "kms", f"alias/{path}/orders"): ("kms:UpdateAlias", "kms:DeleteAlias"),
         names.arn(environment, "cloudwatch", f"alarm:{path}/lake/x"): ("cloudwatch:DeleteAlarms",),
@@ -122,12 +124,16 @@ def everything(things: Mapping[str, tuple[str, ...]]) -> set[str]:
 
 
 # A project beside the default one and beside another, and where names begin alike.
-PROJECTS = [("dev", "lake.dev"), ("lake.dev", "pond.dev"), ("lake", "lake.dev"), ("lake-dev", "lake.dev"), ("a.b-c", "ab.c")]
+PROJECTS = [
+    ("dev", "lake.dev"),
+    ("lake.dev", "pond.dev"),
+    ("lake", "lake.dev"),
+    ("lake-dev", "lake.dev"),
+    ("a.b-c", "ab.c"),
+]
 PAIRS = [pair for each in [("dev", "prod"), ("dev", "dev-2"), *PROJECTS] for pair in permutations(each)]
 PLACES = [
-    (one, other, *regions)
-    for one, other in PAIRS
-    for regions in [(REGIONS[0], REGIONS[0]), REGIONS, REGIONS[::-1]]
+    (one, other, *regions) for one, other in PAIRS for regions in [(REGIONS[0], REGIONS[0]), REGIONS, REGIONS[::-1]]
 ]
 
 

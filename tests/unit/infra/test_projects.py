@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from itertools import permutations
@@ -32,7 +31,7 @@ Load = Callable[..., Environment]
 HEAD = {"region": "eu-west-1", "account_id": "111122223333", "state_bucket": "states"}
 PROVIDER = "arn:aws:iam::111122223333:oidc-provider/token.actions.githubusercontent.com"
 # The state bucket and GitHub's provider are the account's.
-SHARED = {"repository": "acme/lake", "adopt_state_bucket": True, "oidc_provider_arn": PROVIDER}
+SHARED = {"repository": "acme/data", "adopt_state_bucket": True, "oidc_provider_arn": PROVIDER}
 EVERYTHING: dict[str, Any] = {
     **HEAD,
     "emr": {"serverless": {"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"]}},
@@ -49,9 +48,12 @@ NOT_THE_ACCOUNTS = ("aws_kinesis_stream_consumer",)
 
 
 def names_in(stack: Path) -> Iterator[str]:
-    """Every name that a stack gives to something in the account, and to its state."""
+    """Every name that a stack gives to something in the account, to its state, and to where GitHub deploys from."""
     document = json.loads(stack.read_text(encoding="utf-8"))
     yield f"state {document['terraform']['backend']['s3']['key']}"
+    trust = document["data"]["aws_iam_policy_document"].get("apply_trust", {"statement": []})
+    for statement in trust["statement"]:
+        yield from (each for condition in statement["condition"] for each in condition["values"] if "acme/" in each)
     for kind, resources in document["resource"].items():
         for resource in resources.values() if kind not in NOT_THE_ACCOUNTS else ():
             for attribute in NAMES:
@@ -81,10 +83,11 @@ def test_two_projects_with_an_environment_of_one_name_have_no_name_in_common(
         for each in (one, other)
     )
     assert not ours & theirs
-    # It is all of one scheme: each name has its counterpart, and all hold the project, or are the default one's streams.
-    assert {re.sub(rf"{one}[-./]", "", each).removeprefix(f"{one}.") for each in ours if one not in each} <= {
+    # All hold the project, but for these of the default one.
+    assert {each for each in ours if one not in each} <= {
         "aws_kinesis_stream dev-orders",
         "aws_kinesis_stream dev-clicks",
+        "repo:acme/data:environment:dev",
     }
     assert all(other in each for each in theirs)
     assert len(ours) == len(theirs) > 30

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from infra.errors import InfraError, NotRunError
 from infra.load import DIRECTORY, load_environment, load_environments, shown
+from infra.settings import DEFAULT_PROJECT
 
 logger = logging.getLogger(__name__)
 BOOTSTRAP = Path("cdktf.bootstrap")
@@ -94,7 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command")
     new = commands.add_parser("new", help="write the first file of an environment, to be changed; overwrites nothing")
     new.add_argument("environment")
-    new.add_argument("--project", help="what names begin with, where several projects share an account")
+    new.add_argument(
+        "--project",
+        default=DEFAULT_PROJECT,
+        help="what names begin with, where several projects share an account (default: %(default)s)",
+    )
     synth = commands.add_parser("synth", help="write Terraform JSON (the default)")
     synth.add_argument("environments", nargs="*", help="default: all")
     synth.add_argument(

@@ -11,37 +11,36 @@ from pydantic import TypeAdapter, ValidationError
 from infra.errors import Fault, SettingsError
 from infra.load import shown
 from infra.rules import looks_like_production
-from infra.settings import EnvironmentName, ProjectName
+from infra.settings import DEFAULT_PROJECT, EnvironmentName, ProjectName
 
 _TEMPLATE = Path(__file__).with_suffix(".yaml")
 _PROTECTED = "protected: true         # nothing with an identity can be destroyed\n"
 
 
-def write_first(directory: Path, name: str, project: str | None = None) -> Path:
+def write_first(directory: Path, name: str, project: str = DEFAULT_PROJECT) -> Path:
     """Write `<name>.yaml`, a small valid environment, and return its path.
 
     Args:
         directory: Directory of the environment files; made where it is missing.
         name: Name of the environment.
-        project: Its project; None for the default one.
+        project: Its project; the default one is not written down.
 
     Raises:
         SettingsError: There is such a file already, or no environment or project can have that name.
     """
     _check("environment", EnvironmentName, name)
-    if project is not None:
-        _check("project", ProjectName, project)
+    _check("project", ProjectName, project)
     path = directory / f"{name}.yaml"
     directory.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("x", encoding="utf-8") as file:
             protected = _PROTECTED if looks_like_production(name) else ""
             template = Template(_TEMPLATE.read_text(encoding="utf-8"))
-            names = {"environment": name, "qualified": name, "bucket": name}
-            if project is not None:
+            names = {"environment": name, "qualified": name, "bucket": name, "project": ""}
+            if project != DEFAULT_PROJECT:
                 names |= {"qualified": f"{project}.{name}", "bucket": f"{project}-{name}"}
-            head = f"project: {project}             # what names begin with\n" if project is not None else ""
-            file.write(template.substitute(names, project=head, protected=protected))
+                names["project"] = f"project: {project}             # what names begin with\n"
+            file.write(template.substitute(names, protected=protected))
     except FileExistsError:
         raise SettingsError(
             [Fault("", None, "is there already; change it, or choose another name", shown(path))]

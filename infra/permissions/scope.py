@@ -98,8 +98,7 @@ def _covered(patterns: list[str], arns: Iterable[str]) -> tuple[str, ...]:
 
 
 def never_others(environment: Environment) -> Statement:
-    """Deny whatever has the tags of another environment of any project: names may begin alike, and those of IAM are the same in
-    all regions.
+    """Deny whatever has the tags of another environment: names may begin alike, and those of IAM are the same in all regions.
 
     Streams and keys that the file adopts may be another environment's.
     """

@@ -75,6 +75,13 @@ def test_a_new_file_may_be_of_a_project() -> None:
     assert synthesized("cdktf.out") == {"lake-dev"}
 
 
+def test_the_default_project_is_not_written_down() -> None:
+    infra("new", "dev")
+    text = Path("environments", "dev.yaml").read_text(encoding="utf-8")
+    infra("new", "again", "--project", "kinesis-efo")
+    assert Path("environments", "again.yaml").read_text(encoding="utf-8") == text.replace("dev", "again")
+
+
 def test_a_project_that_no_environment_can_have_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     assert infra("new", "dev", "--project", "my-lake") == 1
     assert "project: no project can have this name: it must match" in caplog.text

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from infra.errors import InfraError, NotRunError
 from infra.load import DIRECTORY, load_environment, load_environments, shown
+from infra.settings import DEFAULT_PROJECT
 
 logger = logging.getLogger(__name__)
 BOOTSTRAP = Path("cdktf.bootstrap")
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _new(options: argparse.Namespace) -> None:
     from infra.first import write_first
 
-    path = write_first(options.directory, options.environment)
+    path = write_first(options.directory, options.environment, options.project)
     logger.info("wrote %s: give it your account, region and state bucket, and your streams", shown(path))
     if load_environment(path).protected:
         logger.info("%s is protected: then list what it declares with `make accept ENV=%s`", *[options.environment] * 2)
@@ -83,8 +84,9 @@ def _bootstrap(options: argparse.Namespace) -> None:
     from infra.aws import client
 
     (environment,) = load_environments(options.directory, [options.environment])
-    s3 = client("s3", environment.state_region or environment.region, environment.account_id)
-    apply_bootstrap(environment, synthesize_bootstrap([environment], options.out), s3, approve=options.yes)
+    region = environment.state_region or environment.region
+    s3, iam = (client(service, region, environment.account_id) for service in ("s3", "iam"))
+    apply_bootstrap(environment, synthesize_bootstrap([environment], options.out), s3, iam, approve=options.yes)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,6 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command")
     new = commands.add_parser("new", help="write the first file of an environment, to be changed; overwrites nothing")
     new.add_argument("environment")
+    new.add_argument(
+        "--project",
+        default=DEFAULT_PROJECT,
+        help="what names begin with, where several projects share an account (default: %(default)s)",
+    )
     synth = commands.add_parser("synth", help="write Terraform JSON (the default)")
     synth.add_argument("environments", nargs="*", help="default: all")
     synth.add_argument(

@@ -18,7 +18,7 @@ from infra import names
 from infra.aws import asking
 from infra.errors import PipelineError
 from infra.pipeline.terraform import Terraform
-from infra.settings import Environment
+from infra.settings import OWNER_TAGS, Environment, Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,7 @@ def apply_bootstrap(
     environment: Environment,
     synthesized: Path,
     s3: Any,
+    iam: Any,
     *,
     approve: bool = False,
     terraform: Callable[[Path], Terraform] = Terraform,
@@ -40,12 +41,13 @@ def apply_bootstrap(
         environment: An environment with a pipeline.
         synthesized: Where `synthesize_bootstrap` wrote it; the state is kept there until it is in the bucket.
         s3: A boto3 client.
+        iam: A boto3 client.
         approve: Apply without asking.
         terraform: Makes a `Terraform` for a directory.
 
     Raises:
         AwsError: There are no credentials, or AWS cannot be reached.
-        PipelineError: There is no pipeline, the bucket belongs to somebody else, or Terraform fails.
+        PipelineError: There is no pipeline, the bucket or GitHub's OIDC provider belongs to somebody else, or Terraform fails.
     """
     if environment.pipeline is None:
         raise PipelineError(f"{environment.environment}.yaml has no `pipeline:`; add one to prepare it")
@@ -53,6 +55,7 @@ def apply_bootstrap(
     runner, state = terraform(directory), directory / _STATE
     with asking(environment.account_id):
         there = _exists(s3, environment.state_bucket)
+        _provider_is_ours(iam, environment, environment.pipeline)
     if there and not state.exists():
         runner.init(reconfigure=True)
         runner.apply_now(approve=approve)
@@ -74,6 +77,26 @@ def apply_bootstrap(
     runner.init(migrate=True)
     for leftover in (state, state.with_suffix(".tfstate.backup")):
         leftover.unlink(missing_ok=True)
+
+
+def _provider_is_ours(iam: Any, environment: Environment, pipeline: Pipeline) -> None:
+    """An account has one provider for GitHub, whose tags say which bootstrap stack declares it."""
+    if pipeline.oidc_provider_arn is not None:
+        return
+    arn = names.iam_arn(environment, f"oidc-provider/{names.GITHUB_ISSUER}")
+    try:
+        tags = iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn).get("Tags", [])
+    except ClientError:
+        # There is none, or these credentials may not see it; then Terraform finds out.
+        return
+    owner = {tag["Key"]: tag["Value"] for tag in tags}
+    ours = {"environment": names.qualified(environment), "managed-by": names.PIPELINE_MANAGED_BY}
+    if {name: owner.get(name) for name in OWNER_TAGS} != ours:
+        whose = owner.get("environment", "somebody else")
+        raise PipelineError(
+            f"account {environment.account_id} has an OIDC provider for GitHub already, that of {whose}, and can have no second "
+            f"one; say `oidc_provider_arn: {arn}` under pipeline in {environment.environment}.yaml"
+        )
 
 
 def _exists(s3: Any, bucket: str) -> bool:

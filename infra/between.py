@@ -42,10 +42,12 @@ def between_environments(environments: Mapping[str, Environment]) -> list[Fault]
 def _prefixes(environments: Mapping[str, Environment]) -> Iterator[Fault]:
     """Faults of names that begin like another environment's: a pipeline's roles reach what begins with its name.
 
-    In whatever regions: names of IAM are the same in all of them.
+    In whatever regions: names of IAM are the same in all of them. Those of two projects never begin alike.
     """
     for (short, one), (long, other) in permutations(environments.items(), 2):
-        if one.pipeline and one.account_id == other.account_id and long.startswith(f"{short}-"):
+        if not one.pipeline or (one.account_id, one.project) != (other.account_id, other.project):
+            continue
+        if long.startswith(f"{short}-"):
             rule = (
                 f"begins like {short}, whose role for applying could change what belongs to {long}: "
                 "use another name or account"

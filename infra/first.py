@@ -4,42 +4,55 @@ from __future__ import annotations
 
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from infra.errors import Fault, SettingsError
 from infra.load import shown
 from infra.rules import looks_like_production
-from infra.settings import EnvironmentName
+from infra.settings import DEFAULT_PROJECT, EnvironmentName, ProjectName
 
 _TEMPLATE = Path(__file__).with_suffix(".yaml")
 _PROTECTED = "protected: true         # nothing with an identity can be destroyed\n"
 
 
-def write_first(directory: Path, name: str) -> Path:
+def write_first(directory: Path, name: str, project: str = DEFAULT_PROJECT) -> Path:
     """Write `<name>.yaml`, a small valid environment, and return its path.
 
     Args:
         directory: Directory of the environment files; made where it is missing.
         name: Name of the environment.
+        project: Its project; the default one is not written down.
 
     Raises:
-        SettingsError: There is such a file already, or no environment can have that name.
+        SettingsError: There is such a file already, or no environment or project can have that name.
     """
-    try:
-        TypeAdapter(EnvironmentName).validate_python(name)
-    except ValidationError as error:
-        rule = f"no environment can have this name: it must match {error.errors()[0]['ctx']['pattern']}"
-        raise SettingsError([Fault("environment", name, rule)]) from None
+    _check("environment", EnvironmentName, name)
+    _check("project", ProjectName, project)
     path = directory / f"{name}.yaml"
     directory.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("x", encoding="utf-8") as file:
             protected = _PROTECTED if looks_like_production(name) else ""
             template = Template(_TEMPLATE.read_text(encoding="utf-8"))
-            file.write(template.substitute(environment=name, protected=protected))
+            names = {"environment": name, "qualified": name, "bucket": name, "project": ""}
+            if project != DEFAULT_PROJECT:
+                names |= {"qualified": f"{project}.{name}", "bucket": f"{project}-{name}"}
+                names["project"] = f"project: {project}             # what names begin with\n"
+            file.write(template.substitute(names, protected=protected))
     except FileExistsError:
         raise SettingsError(
             [Fault("", None, "is there already; change it, or choose another name", shown(path))]
         ) from None
     return path
+
+
+def _check(what: str, kind: Any, name: str) -> None:
+    try:
+        TypeAdapter(kind).validate_python(name)
+    except ValidationError as error:
+        (detail,) = error.errors()
+        pattern = detail["ctx"].get("pattern")
+        why = f"it must match {pattern}" if pattern else f"it {detail['ctx']['error']}"
+        raise SettingsError([Fault(what, name, f"no {what} can have this name: {why}")]) from None

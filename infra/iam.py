@@ -161,9 +161,9 @@ class Policy:
         self.add(Statement("LoadManifest", ("ssm:GetParameter",), (parameter_arn,)))
         self._decrypt_state(key_arn)
 
-    def use_artifacts(self, bucket_arn: str, environment: str, application: str, key_arn: str) -> None:
+    def use_artifacts(self, bucket_arn: str, prefix: str, application: str, key_arn: str) -> None:
         """Allow loading archives and programs, finding the marker that stops a job, and writing logs."""
-        stops = f"{names.STOPS}kinesis-efo-{environment}-*"
+        stops = f"{names.STOPS}{prefix}-*"
         readable = (f"{names.ENVIRONMENTS}*", f"{names.PROGRAMS}*", stops)
         self.add(Statement("LoadPrograms", ("s3:GetObject",), tuple(f"{bucket_arn}/{each}" for each in readable)))
         # Without ListBucket, S3 answers 403 instead of 404 where there is no such object.

@@ -44,7 +44,7 @@ def literal_policy(environment: Environment, key: str) -> Policy:
     if environment.emr is not None:
         bucket = names.bucket_arn(environment, names.artifacts_bucket(environment))
         name = names.application_name(key, application)
-        policy.use_artifacts(bucket, environment.environment, name, _some_key(environment))
+        policy.use_artifacts(bucket, names.prefix(environment), name, _some_key(environment))
     policy.deny_registration()
     return policy
 

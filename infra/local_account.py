@@ -13,8 +13,6 @@ from infra import names
 from infra.constructs.table import LEASE_KEY
 from infra.settings import AdoptedStream, Environment, RoleAccess
 
-_ALIASES = "alias/kinesis-efo/"
-
 
 class LocalAccount:
     """The account of an environment, in local AWS.
@@ -118,7 +116,8 @@ class LocalAccount:
             yield from self._each(service, operation, field, attribute)
         yield from self._each("iam", "list_policies", "Policies", "Arn", Scope="Local")
         yield from self._each("s3", "list_buckets", "Buckets", "Name")
-        yield from (each for each in self._each("kms", "list_aliases", "Aliases", "AliasName") if _ALIASES in each)
+        ours = f"alias/{self._environment.project}/"
+        yield from (each for each in self._each("kms", "list_aliases", "Aliases", "AliasName") if ours in each)
         states = ["CREATING", "CREATED", "STARTING", "STARTED", "STOPPING", "STOPPED"]
         yield from self._each("emr-serverless", "list_applications", "applications", "name", states=states)
 

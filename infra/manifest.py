@@ -32,7 +32,7 @@ def manifest(
     return {
         "schemaVersion": MANIFEST_VERSION,
         "application": names.application_name(key, environment.applications[key]),
-        "environment": environment.environment,
+        "environment": names.qualified(environment),
         "region": environment.region,
         "leaseTable": {"name": table_name, "arn": table_arn},
         "streams": {
@@ -52,7 +52,7 @@ def deployment(
     document = {
         "schemaVersion": DEPLOYMENT_VERSION,
         "application": application,
-        "environment": environment.environment,
+        "environment": names.qualified(environment),
         "region": environment.region,
         "manifest": f"ssm://{names.parameter_name(environment, key)}",
         "target": target,

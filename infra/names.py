@@ -6,14 +6,21 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from infra.settings import AdoptedStream, Application, Environment, OtherAccount, OwnStream, RoleAccess, Stream
+from infra.settings import (
+    DEFAULT_PROJECT,
+    AdoptedStream,
+    Application,
+    Environment,
+    OtherAccount,
+    OwnStream,
+    RoleAccess,
+    Stream,
+)
 
-PIPELINE_PATH = "/kinesis-efo-pipeline/"
-"""IAM path of the pipeline's own roles and policies."""
 GITHUB_ISSUER = "token.actions.githubusercontent.com"
 """Issuer of the tokens by which GitHub identifies workflows."""
 MANAGED_BY = "kinesis-efo"
-"""Value of the tag `managed-by`, of what an environment declares."""
+"""Value of the tag `managed-by`, of what an environment of any project declares."""
 PIPELINE_MANAGED_BY = "kinesis-efo-bootstrap"
 """Value of the tag `managed-by`, of what its pipeline needs: the role that applies may not manage that."""
 ENVIRONMENTS, PROGRAMS, STOPS, LOGS = "environments/", "programs/", "stops/", "logs/"
@@ -32,25 +39,60 @@ def dns_suffix(region: str) -> str:
     return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
 
 
+def qualified(environment: Environment) -> str:
+    """An environment's name among those of all projects: `dev`, or `lake.dev` in project `lake`; no environment has a dot.
+
+    It is the value of the tag `environment`, what manifests say, and what names of streams begin with.
+    """
+    project = environment.project
+    return environment.environment if project == DEFAULT_PROJECT else f"{project}.{environment.environment}"
+
+
+def prefix(environment: Environment) -> str:
+    """What the names of an environment's resources begin with, but for those of streams."""
+    return f"{environment.project}-{environment.environment}"
+
+
+def path(environment: Environment) -> str:
+    """The same for names that are paths, as those of parameters are."""
+    return f"{environment.project}/{environment.environment}"
+
+
 def stack_name(environment: Environment) -> str:
     """Name of the stack of an environment."""
-    return f"kinesis-efo-{environment.environment}"
+    return prefix(environment)
+
+
+def environment_of(stack: str) -> str:
+    """The environment that a stack, or a bootstrap stack, is called after.
+
+    >>> [environment_of(stack) for stack in ("kinesis-efo-eu-dev", "lake-eu-dev", "lake-dev-bootstrap")]
+    ['eu-dev', 'eu-dev', 'dev']
+    """
+    default = f"{DEFAULT_PROJECT}-"
+    rest = stack.removeprefix(default) if stack.startswith(default) else stack.partition("-")[2]
+    return rest.removesuffix("-bootstrap")
+
+
+def pipeline_path(environment: Environment) -> str:
+    """IAM path of the own roles and policies of a project's pipelines."""
+    return f"/{environment.project}-pipeline/"
 
 
 def pipeline_role_name(environment: Environment, kind: str) -> str:
     """Name of a role of the pipeline: `plan` or `apply`."""
-    return f"kinesis-efo-pipeline-{environment.environment}-{kind}"
+    return f"{environment.project}-pipeline-{environment.environment}-{kind}"
 
 
 def pipeline_role_arn(environment: Environment, kind: str) -> str:
     """ARN of a role of the pipeline; its path is out of reach of the role that applies."""
-    role = f"role{PIPELINE_PATH}{pipeline_role_name(environment, kind)}"
+    role = f"role{pipeline_path(environment)}{pipeline_role_name(environment, kind)}"
     return iam_arn(environment, role)
 
 
 def pipeline_policy_name(environment: Environment, kind: str) -> str:
     """Name of a policy of the pipeline; `kind` is a key of `permissions.policies`."""
-    return f"kinesis-efo-pipeline-{environment.environment}-{kind}"
+    return f"{environment.project}-pipeline-{environment.environment}-{kind}"
 
 
 def iam_arn(environment: Environment, resource: str) -> str:
@@ -65,33 +107,33 @@ def service_role_arn(environment: Environment, service: str) -> str:
 
 def boundary_arn(environment: Environment) -> str:
     """ARN of the permissions boundary of roles that the pipeline creates."""
-    policy = f"policy{PIPELINE_PATH}{pipeline_policy_name(environment, 'boundary')}"
+    policy = f"policy{pipeline_path(environment)}{pipeline_policy_name(environment, 'boundary')}"
     return iam_arn(environment, policy)
 
 
 def roles_boundary_name(environment: Environment) -> str:
     """Name of the boundary of the roles of an environment that has no pipeline. No application's policy can have it."""
-    return f"kinesis-efo-{environment.environment}-roles@boundary"
+    return f"{prefix(environment)}-roles@boundary"
 
 
 def bootstrap_stack_name(environment: Environment) -> str:
     """Name of an environment's bootstrap stack, which its pipeline needs."""
-    return f"kinesis-efo-{environment.environment}-bootstrap"
+    return f"{prefix(environment)}-bootstrap"
 
 
 def bootstrap_state_key(environment: Environment) -> str:
     """Key of the bootstrap stack's Terraform state in the state bucket."""
-    return f"kinesis-efo/bootstrap/{environment.environment}.tfstate"
+    return f"{environment.project}/bootstrap/{environment.environment}.tfstate"
 
 
 def state_key(environment: Environment) -> str:
     """Key of the Terraform state in the state bucket."""
-    return f"kinesis-efo/{environment.environment}.tfstate"
+    return f"{path(environment)}.tfstate"
 
 
 def record_key(environment: Environment) -> str:
     """Key of the record of what is deployed, beside the state."""
-    return f"kinesis-efo/{environment.environment}.deployed.json"
+    return f"{path(environment)}.deployed.json"
 
 
 _S3_URI = re.compile(r"s3[an]?://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?![a-z0-9.-])")
@@ -125,7 +167,7 @@ def stream_name(environment: Environment, key: str) -> str:
     stream = environment.streams[key]
     if isinstance(stream, AdoptedStream):
         return parse_arn(stream.existing_arn).resource.removeprefix("stream/")
-    return stream.name or f"{environment.environment}-{key}"
+    return stream.name or f"{qualified(environment)}-{key}"
 
 
 def stream_arn(environment: Environment, key: str) -> str:
@@ -157,7 +199,7 @@ def is_ours(environment: Environment, stream_key: str) -> bool:
 def lease_table_name(environment: Environment, key: str) -> str:
     """Name of an application's lease table."""
     application = environment.applications[key]
-    default = f"kinesis-efo-{environment.environment}-{application_name(key, application)}"
+    default = f"{prefix(environment)}-{application_name(key, application)}"
     return application.lease_table or default
 
 
@@ -168,7 +210,7 @@ def lease_table_arn(environment: Environment, key: str) -> str:
 
 def parameter_name(environment: Environment, key: str) -> str:
     """Parameter that holds an application's manifest."""
-    return f"/kinesis-efo/{environment.environment}/{application_name(key, environment.applications[key])}"
+    return f"/{path(environment)}/{application_name(key, environment.applications[key])}"
 
 
 def parameter_arn(environment: Environment, key: str) -> str:
@@ -185,7 +227,7 @@ def artifacts_bucket(environment: Environment) -> str:
     """Name of the bucket of archives, programs and logs; meaningful where `emr` is declared."""
     given = environment.emr.artifacts_bucket if environment.emr else None
     # Bucket names are global; the account's id makes this one unique.
-    return given or f"kinesis-efo-{environment.environment}-{environment.account_id}"
+    return given or f"{prefix(environment)}-{environment.account_id}"
 
 
 def job_buckets(environment: Environment) -> tuple[str, ...]:
@@ -204,7 +246,7 @@ def bucket_arn(environment: Environment, name: str) -> str:
 
 def policy_name(environment: Environment, key: str) -> str:
     """Name of an application's managed policy."""
-    return f"kinesis-efo-{environment.environment}-{application_name(key, environment.applications[key])}"
+    return f"{prefix(environment)}-{application_name(key, environment.applications[key])}"
 
 
 def policy_arn(environment: Environment, key: str) -> str:
@@ -302,7 +344,7 @@ def identities(environment: Environment) -> Iterator[Identity]:
         return Identity(f"{kind}.{at.now}", name, f"{kind}.{at.before}")
 
     if environment.key == "own":
-        yield identity("aws_kms_key", ENVIRONMENT_KEY, environment.environment)
+        yield identity("aws_kms_key", ENVIRONMENT_KEY, qualified(environment))
     for key, stream in environment.streams.items():
         if isinstance(stream, OwnStream):
             yield identity("aws_kinesis_stream", place(key, stream), stream_name(environment, key))

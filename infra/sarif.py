@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from infra import names
 from infra.load import DIRECTORY
 
 
@@ -82,8 +83,7 @@ def _result(failure: Failure, directory: Path) -> dict[str, Any]:
 
 def _place(failure: Failure, directory: Path) -> tuple[str, int]:
     """File and line of the entry that declares a resource, whose Terraform name begins with the entry's key."""
-    name = failure.origin.removeprefix("kinesis-efo-").removesuffix("-bootstrap")
-    path = directory / f"{name}.yaml"
+    path = directory / f"{names.environment_of(failure.origin)}.yaml"
     if not path.exists():
         return _relative(directory), 1
     key = failure.resource.rpartition(".")[2].partition("_")[0]

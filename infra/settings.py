@@ -13,6 +13,8 @@ _STREAM_ARN = rf"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{{12}}:stream/{_KINESIS_NAM
 
 OWNER_TAGS = ("environment", "managed-by")
 """Tags that say whose a resource is. Permissions depend on them."""
+DEFAULT_PROJECT = "kinesis-efo"
+"""The project of a file that names none."""
 
 Key = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 """Key of an entry in this file. It is part of Terraform addresses: change it with `moved_from` only."""
@@ -26,6 +28,22 @@ TopicArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-
 PolicyArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::(aws|\d{12}):policy/[\w+=,.@/-]+$")]
 PrincipalArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(root|role/[\w+=,.@/-]+)$")]
 OidcArn = Annotated[str, StringConstraints(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:oidc-provider/[\w./-]+$")]
+
+
+def _project(name: str) -> str:
+    if name == DEFAULT_PROJECT.partition("-")[0]:
+        raise ValueError(f"must be another name: those of {DEFAULT_PROJECT} begin with {name}- as well")
+    if name.startswith(("aws", "ssm")) or name in ("amzn", "sg", "sthree"):
+        raise ValueError(
+            "must be another name: AWS keeps it for itself in names of parameters, security groups or buckets"
+        )
+    return name
+
+
+# The first hyphen ends it: so no name of one project is, or begins like, one of another, whatever the environments' names.
+ProjectName = Annotated[
+    str, StringConstraints(pattern=rf"^({DEFAULT_PROJECT}|[a-z][a-z0-9]{{0,15}})$"), AfterValidator(_project)
+]
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
 AccountId = Annotated[str, StringConstraints(pattern=r"^\d{12}$")]
 Region = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")]
@@ -76,7 +94,7 @@ class OwnStream(Settings):
     """A stream that this environment declares.
 
     Attributes:
-        name: Name in Kinesis; default `<environment>-<key of the entry>`.
+        name: Name in Kinesis; default `<environment>-<key of the entry>`, or `<project>.<environment>-<key of the entry>`.
         mode: Capacity mode.
         shards: Number of shards, with mode `provisioned` only.
         retention_hours: How long records stay readable, 24 hours to 365 days.
@@ -132,7 +150,7 @@ class _Role(Settings):
     """Settings of every kind of role.
 
     Attributes:
-        role_name: Default `kinesis-efo-<environment>-<application>`.
+        role_name: Default `<project>-<environment>-<application>`.
         policies: More managed policies to attach, such as for checkpoint and output buckets.
         permissions_boundary: ARN of the role's permissions boundary; default: the pipeline's, where there is one.
     """
@@ -202,7 +220,7 @@ class Application(Settings):
         polling: Also allow GetRecords (`readMode=polling`).
         batch: Declare a second policy, for who reads stretches of the streams (`spark.read`): with neither consumers nor leases.
         access: Who runs it.
-        lease_table: Name of the lease table; default `kinesis-efo-<environment>-<application>`.
+        lease_table: Name of the lease table; default `<project>-<environment>-<application>`.
         adopt_lease_table: The table exists, as one restored from a backup does: import it (never a KCL's).
         moved_from: Key that this entry had before.
     """
@@ -256,7 +274,7 @@ class Emr(Settings):
         release_label: Release of EMR; one with Spark 4.
         architecture: Processors that jobs run on; `arm64` is Graviton.
         python: Version of Python that jobs are packed for; one that the release has.
-        artifacts_bucket: S3 bucket for archives, programs and logs; default `kinesis-efo-<environment>-<account>`.
+        artifacts_bucket: S3 bucket for archives, programs and logs; default `<project>-<environment>-<account>`.
         log_days: Days that logs are kept.
         serverless: The application of EMR Serverless; null for none, if jobs run on clusters or EKS.
     """
@@ -325,6 +343,8 @@ class Head(Settings):
 
     Attributes:
         environment: Name of the environment, and of its file.
+        project: What all names begin with, so that projects may have environments of one name in one account; up to 16 of a-z and
+            0-9. Choose it before the first deployment: under another one, everything is new.
         region: AWS region of everything in it.
         account_id: The only account it may be deployed to.
         state_bucket: S3 bucket of the Terraform state.
@@ -341,6 +361,7 @@ class Head(Settings):
     """
 
     environment: EnvironmentName
+    project: ProjectName = DEFAULT_PROJECT
     region: Region
     account_id: AccountId
     state_bucket: BucketName

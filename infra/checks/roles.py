@@ -9,7 +9,7 @@ from checkov.common.models.enums import CheckCategories, CheckResult
 from checkov.terraform.checks.resource.base_resource_check import BaseResourceCheck
 
 # Where an administrator, and never the pipeline itself, makes the pipeline's own roles.
-_PIPELINE = "/kinesis-efo-pipeline/"
+_PIPELINE = re.compile(r"/(kinesis-efo|[a-z][a-z0-9]{0,15})-pipeline/")
 _OF_AWS = re.compile(r"arn:aws[a-z-]*:iam::aws:policy/(?P<name>.+)")
 # Their content is not in a plan, and AWS may change it: only those that have nothing to do with Kinesis.
 _KNOWN = (
@@ -46,7 +46,8 @@ class RoleWithBoundary(BaseResourceCheck):  # type: ignore[misc]
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
         """Look for the boundary; the pipeline's own roles register what is declared, and need none."""
-        bounded = _values(conf, "permissions_boundary") or _values(conf, "path") == [_PIPELINE]
+        of_pipeline = any(_PIPELINE.fullmatch(str(each)) for each in _values(conf, "path"))
+        bounded = _values(conf, "permissions_boundary") or of_pipeline
         return CheckResult.PASSED if bounded else CheckResult.FAILED
 
 

@@ -275,7 +275,7 @@ class Alarms(Construct):
 
     def _name(self, subject: str, what: str) -> str:
         # Names in AWS, not keys, so that a moved entry keeps its alarms. Names cannot hold the separator.
-        return f"kinesis-efo/{self._environment.environment}/{subject}/{what}"
+        return f"{names.path(self._environment)}/{subject}/{what}"
 
 
 def _described(description: str, what: str) -> str:

@@ -54,7 +54,7 @@ class Dashboard(Construct):
         dashboard = CloudwatchDashboard(
             self,
             "dashboard",
-            dashboard_name=f"kinesis-efo-{environment.environment}",
+            dashboard_name=names.prefix(environment),
             dashboard_body=Fn.jsonencode({"widgets": widgets}),
         )
         dashboard.override_logical_id("applications")

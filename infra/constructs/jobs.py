@@ -66,7 +66,7 @@ class Jobs(Construct):
     def grant_run(self, policy: iam.Policy, application: str) -> None:
         """Let the runtime of an application load its program, find the marker that stops it, and write logs."""
         name = names.application_name(application, self._environment.applications[application])
-        policy.use_artifacts(self._bucket.arn, self._environment.environment, name, self._key_arn)
+        policy.use_artifacts(self._bucket.arn, names.prefix(self._environment), name, self._key_arn)
 
     def describe(self, application: str, access: ReaderAccess) -> None:
         """Declare the parameter from which `kinesis-efo emr submit` reads how to submit an application's jobs.

@@ -17,7 +17,7 @@ class CustomerKey(Construct):
         scope: The parent construct.
         environment: The environment.
         place: Its Terraform name.
-        alias: Alias without `alias/kinesis-efo/`.
+        alias: Alias without `alias/` and the project.
         description: What it encrypts.
         foreign_readers: Principals of other accounts that may decrypt, through Kinesis only.
         lifecycle: Whether Terraform may destroy it; default: not where the environment is protected.
@@ -51,7 +51,7 @@ class CustomerKey(Construct):
         )
         put(key, place)
         # A stream's name may hold dots, an alias may not. A '/' instead keeps names distinct.
-        name = f"alias/kinesis-efo/{alias.replace('.', '/')}"
+        name = f"alias/{environment.project}/{alias.replace('.', '/')}"
         put(KmsAlias(self, "alias", name=name, target_key_id=key.key_id), place)
         self._arn = key.arn
 

@@ -17,7 +17,7 @@ def boundary(environment: Environment) -> list[Statement]:
     # A stream of another account is read where that account's policy allows it.
     streams = tuple(dict.fromkeys((*scope.streams, *scope.given_streams)))
     consumers = tuple(f"{each}/consumer/*" for each in streams)
-    groups = ("/aws/emr-serverless:*", f"/kinesis-efo/{environment.environment}/*")
+    groups = ("/aws/emr-serverless:*", f"/{names.path(environment)}/*")
     return [
         Statement(
             "Streams",

@@ -18,11 +18,12 @@ class Scope:
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        name = environment.environment
+        prefix, path = names.prefix(environment), names.path(environment)
         applications = list(environment.applications)
         own = [key for key, stream in environment.streams.items() if isinstance(stream, OwnStream)]
         self.streams = _covered(
-            [self._arn("kinesis", f"stream/{name}-*")], (names.stream_arn(environment, key) for key in own)
+            [self._arn("kinesis", f"stream/{names.qualified(environment)}-*")],
+            (names.stream_arn(environment, key) for key in own),
         )
         # Streams of other accounts come with their consumers: nothing is declared on them.
         self.adopted = tuple(
@@ -34,15 +35,15 @@ class Scope:
         self.given_streams = tuple(names.stream_arn(environment, key) for key in environment.streams if key not in own)
         self.consumers = tuple(f"{each}/consumer/*" for each in self.streams + self.adopted)
         self.tables = _covered(
-            [self._arn("dynamodb", f"table/kinesis-efo-{name}-*")],
+            [self._arn("dynamodb", f"table/{prefix}-*")],
             (names.lease_table_arn(environment, key) for key in applications),
         )
-        self.parameters = (self._arn("ssm", f"parameter/kinesis-efo/{name}/*"),)
-        self.alarms = (self._arn("cloudwatch", f"alarm:kinesis-efo/{name}/*"),)
-        self.dashboards = (self._iam_like("cloudwatch", f"dashboard/kinesis-efo-{name}"),)
-        self.policies = (self._iam_like("iam", f"policy/kinesis-efo-{name}-*"),)
+        self.parameters = (self._arn("ssm", f"parameter/{path}/*"),)
+        self.alarms = (self._arn("cloudwatch", f"alarm:{path}/*"),)
+        self.dashboards = (self._iam_like("cloudwatch", f"dashboard/{prefix}"),)
+        self.policies = (self._iam_like("iam", f"policy/{prefix}-*"),)
         self.roles = _covered(
-            [self._iam_like("iam", f"role/kinesis-efo-{name}-*")],
+            [self._iam_like("iam", f"role/{prefix}-*")],
             (self._iam_like("iam", f"role/{names.role_name(environment, key)}") for key in self._with_roles()),
         )
         self.profiles = tuple(each.replace(":role/", ":instance-profile/") for each in self.roles)
@@ -53,10 +54,7 @@ class Scope:
         # Keys that others declared carry no tags of this environment.
         self.given_keys = tuple(sorted({arn for arn in given if arn.startswith("arn:")}))
         self.job_buckets = tuple(names.bucket_arn(environment, each) for each in names.job_buckets(environment))
-        self.aliases = (
-            self._arn("kms", f"alias/kinesis-efo/{name}"),
-            self._arn("kms", f"alias/kinesis-efo/{name}/*"),
-        )
+        self.aliases = (self._arn("kms", f"alias/{path}"), self._arn("kms", f"alias/{path}/*"))
         bucket = names.bucket_arn(environment, environment.state_bucket)
         self.bucket = (bucket,)
         self.state = (f"{bucket}/{names.state_key(environment)}",)
@@ -113,7 +111,7 @@ def never_others(environment: Environment) -> Statement:
         effect="Deny",
         conditions=(
             Condition("StringEquals", "aws:ResourceTag/managed-by", (names.MANAGED_BY,)),
-            Condition("StringNotEquals", "aws:ResourceTag/environment", (environment.environment,)),
+            Condition("StringNotEquals", "aws:ResourceTag/environment", (names.qualified(environment),)),
         ),
         excepted=given,
     )
@@ -122,7 +120,7 @@ def never_others(environment: Environment) -> Statement:
 def tagged(kind: str, environment: Environment) -> tuple[Condition, ...]:
     """Condition: a resource has (`aws:ResourceTag`) or gets (`aws:RequestTag`) the environment's tags."""
     return (
-        Condition("StringEquals", f"{kind}/environment", (environment.environment,)),
+        Condition("StringEquals", f"{kind}/environment", (names.qualified(environment),)),
         Condition("StringEquals", f"{kind}/managed-by", (names.MANAGED_BY,)),
     )
 

@@ -120,9 +120,13 @@ def keep_running(environment: Environment, project: Path, run: Runner, clock: Ti
         _until_healthy(environment, job, name, run, clock, patience)
 
 
+def which(environment: Environment, name: str) -> tuple[str, ...]:
+    """Options of `kinesis-efo emr` that say which application is meant."""
+    return "--environment", names.qualified(environment), "--application", name, "--region", environment.region
+
+
 def _submit(environment: Environment, name: str, project: Path, run: Runner) -> None:
-    where = ("--environment", environment.environment, "--application", name, "--region", environment.region)
-    answer = run("emr", "submit", *where, "--project", str(project), "--if-changed")
+    answer = run("emr", "submit", *which(environment, name), "--project", str(project), "--if-changed")
     if answer.code != _OK:
         raise PipelineError(
             f"{name} was not started in {environment.environment} (exit code {answer.code}; its message is above); "
@@ -141,13 +145,12 @@ def _until_healthy(environment: Environment, job: Job, name: str, run: Runner, c
     if not settings.continuous:
         return
     threshold = settings.lag_threshold_seconds
-    where = ("--environment", environment.environment, "--application", name, "--region", environment.region)
     look = ["--manifest", f"ssm://{names.parameter_name(environment, job.application)}", "--region", environment.region]
     # A job with a longer lease timeout renews its leases less often, and must be watched for longer.
     look += [part for timeout in _lease_timeout(job.arguments) for part in ("--lease-timeout", timeout)]
     deadline = clock.now() + patience
     while True:
-        if run("emr", "status", *where).code != _OK:
+        if run("emr", "status", *which(environment, name)).code != _OK:
             raise UnhealthyError(f"{name} does not run any more; `kinesis-efo emr status` says where its logs are")
         lag = run("lag", *look, "--fail-above", f"{threshold}s")
         if lag.code not in (_OK, _BEHIND):

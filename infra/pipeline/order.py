@@ -39,6 +39,7 @@ def job_parameters(environment: Environment) -> Mapping[str, str]:
     """What a CI job needs to know of an environment."""
     return {
         "environment": environment.environment,
+        "github_environment": names.qualified(environment),
         "stack": names.stack_name(environment),
         "region": environment.region,
         "plan_role": names.pipeline_role_arn(environment, "plan"),

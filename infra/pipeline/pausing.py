@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from infra import names
 from infra.errors import PipelineError
-from infra.pipeline.jobs import Runner, Time
+from infra.pipeline.jobs import Runner, Time, which
 from infra.pipeline.limits import Plan, applications_to_stop
 from infra.settings import EmrServerless, Environment
 
@@ -62,7 +62,7 @@ class Pause:
                 f"{', '.join(others)} runs there, which this environment does not declare: stop it, and apply again"
             )
         for key in sorted({ours[run] for run in live}):
-            if (code := self.run("emr", "stop", *_where(environment, key)).code) != 0:
+            if (code := self.run("emr", "stop", *which(environment, key)).code) != 0:
                 raise PipelineError(
                     f"{key} does not stop (exit code {code}; its message is above), so that nothing was applied; "
                     "`make jobs` starts what was stopped"
@@ -84,16 +84,12 @@ class Pause:
             settings = environment.applications[job.application]
             if isinstance(settings.access, EmrServerless):
                 name = names.application_name(job.application, settings)
-                told = self.run("emr", "status", *_where(environment, name)).data
+                told = self.run("emr", "status", *which(environment, name)).data
                 if isinstance(told, dict) and told.get("target") == f"serverless:{application}":
                     yield from ((str(run["id"]), name) for run in told["runs"])
 
     def _state(self, emr: Any, application: str) -> str:
         return str(emr.get_application(applicationId=application)["application"]["state"])
-
-
-def _where(environment: Environment, name: str) -> tuple[str, ...]:
-    return "--environment", environment.environment, "--application", name, "--region", environment.region
 
 
 def _all_runs(emr: Any, application: str) -> Iterator[Any]:

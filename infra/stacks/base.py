@@ -9,7 +9,7 @@ from infra.settings import Environment
 
 def default_tags(environment: Environment, managed_by: str = names.MANAGED_BY) -> dict[str, str]:
     """Tags of every resource of a stack."""
-    return {**environment.tags, "environment": environment.environment, "managed-by": managed_by}
+    return {**environment.tags, "environment": names.qualified(environment), "managed-by": managed_by}
 
 
 def deploy_to_aws(

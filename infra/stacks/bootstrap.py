@@ -63,7 +63,7 @@ class BootstrapStack(TerraformStack):
             "apply": self._role(
                 "apply",
                 provider,
-                (f"environment:{environment.environment}",),
+                (f"environment:{names.qualified(environment)}",),
                 {
                     **{kind: arn for kind, arn in policies.items() if kind != "boundary"},
                     **{f"extra-{number}": arn for number, arn in enumerate(self._pipeline.extra_policies)},
@@ -108,8 +108,8 @@ class BootstrapStack(TerraformStack):
             self,
             f"{kind}-policy",
             name=names.pipeline_policy_name(self._environment, kind),
-            path=names.PIPELINE_PATH,
-            description=f"Pipeline of kinesis-efo in {self._environment.environment}: {kind}",
+            path=names.pipeline_path(self._environment),
+            description=f"Pipeline of kinesis-efo in {names.qualified(self._environment)}: {kind}",
             policy=policy_document(self, f"pipeline_{place.now}", statements).json,
         )
         return put(policy, place).arn
@@ -120,8 +120,8 @@ class BootstrapStack(TerraformStack):
             self,
             f"{kind}-role",
             name=names.pipeline_role_name(self._environment, kind),
-            path=names.PIPELINE_PATH,
-            description=f"Pipeline of kinesis-efo in {self._environment.environment}: {kind}",
+            path=names.pipeline_path(self._environment),
+            description=f"Pipeline of kinesis-efo in {names.qualified(self._environment)}: {kind}",
             assume_role_policy=policy_document(self, f"{kind}_trust", [trust]).json,
             max_session_duration=SESSION_SECONDS,
         )

@@ -52,7 +52,7 @@ class StreamingStack(TerraformStack):
                 environment,
                 names.ENVIRONMENT_KEY,
                 alias=environment.environment,
-                description=f"Lease tables and manifests of kinesis-efo in {environment.environment}",
+                description=f"Lease tables and manifests of kinesis-efo in {names.qualified(environment)}",
             ).arn
         self._streams = {key: FanOutStream(self, environment, key) for key in environment.streams}
         self._alarms = Alarms(self, environment)

@@ -43,7 +43,9 @@ SCHEMA: Final[dict[str, Any]] = {
     "properties": {
         "schemaVersion": {"const": SCHEMA_VERSION, "description": "the version of the format"},
         "application": _text("the application, as metrics and messages call it"),
-        "environment": _text("where it is deployed, such as `prod`, for metrics and messages"),
+        "environment": _text(
+            "where it is deployed, such as `prod`, or `lake.prod` in project `lake`, for metrics, messages and names of jobs"
+        ),
         "region": _text("the AWS region of every stream and of the lease table"),
         "leaseTable": {
             "anyOf": [_TABLE, _text("its name alone")],

@@ -144,7 +144,7 @@ def test_what_is_deployed_is_what_names_the_branch_that_was_pushed() -> None:
     deploy = document(ROOT / ".github" / "workflows" / "deploy.yml")
     # YAML 1.1 reads the key `on` as true.
     assert deploy[True]["push"] == {"branches": ["**"]}, "never tags"  # type: ignore[index]
-    assert deploy["jobs"]["deploy"]["environment"] == "${{ matrix.environment }}"
+    assert deploy["jobs"]["deploy"]["environment"] == "${{ matrix.github_environment }}"
     assert deploy["jobs"]["deploy"]["strategy"]["max-parallel"] == 1
 
 
@@ -159,7 +159,7 @@ def test_what_is_planned_is_deployed_from_the_branch_that_is_merged_into() -> No
 def test_an_approval_that_waits_holds_up_its_own_environment_only() -> None:
     deploy = document(ROOT / ".github" / "workflows" / "deploy.yml")
     assert "concurrency" not in deploy
-    group = {"group": "deploy-${{ matrix.environment }}", "cancel-in-progress": False}
+    group = {"group": "deploy-${{ matrix.github_environment }}", "cancel-in-progress": False}
     assert deploy["jobs"]["deploy"]["concurrency"] == group
 
 

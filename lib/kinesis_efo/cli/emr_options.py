@@ -18,7 +18,7 @@ EnvironmentOption: TypeAlias = Annotated[
         "--environment",
         "-e",
         metavar="NAME",
-        help="With --application: all other options default to what was deployed.",
+        help="As dev, or lake.dev in project lake. With --application: all other options default to what was deployed.",
     ),
 ]
 ApplicationOption: TypeAlias = Annotated[

@@ -9,6 +9,7 @@ import msgspec
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kinesis_efo.aws_errors import code_of
+from kinesis_efo.emr.projects import split
 from kinesis_efo.errors import ConfigurationError
 
 SCHEMA_VERSION: Final = 1
@@ -20,7 +21,7 @@ class Deployment(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     Attributes:
         schema_version: Version of this document's schema.
         application: Name of the application.
-        environment: Its environment.
+        environment: Its environment; `lake.dev` for `dev` of project `lake`.
         region: AWS region.
         manifest: Location of its manifest.
         target: The target, as `Target.parse` reads it; None if no job is declared and there is no EMR Serverless application.
@@ -55,15 +56,22 @@ class Deployment(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def parameter_name(environment: str, application: str) -> str:
-    """The name of the parameter that holds the document."""
-    return f"/kinesis-efo/{environment}/{application}/job"
+    """The name of the parameter that holds the document.
+
+    >>> parameter_name("dev", "flights")
+    '/kinesis-efo/dev/flights/job'
+    >>> parameter_name("lake.dev", "flights")
+    '/lake/dev/flights/job'
+    """
+    project, name = split(environment)
+    return f"/{project}/{name}/{application}/job"
 
 
 def load_deployment(environment: str, application: str, ssm: Any) -> Deployment:
     """Load the document of an application.
 
     Args:
-        environment: Name of the environment.
+        environment: Name of the environment; `lake.dev` for `dev` of project `lake`.
         application: Name of the application.
         ssm: A botocore SSM client.
 

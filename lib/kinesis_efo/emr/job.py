@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
+from kinesis_efo.emr.projects import split
 from kinesis_efo.emr.target import Kind
 from kinesis_efo.errors import ConfigurationError, UsageError
 from kinesis_efo.units import parse_duration, parse_size
@@ -87,8 +88,10 @@ def job_name(environment: str, application: str) -> str:
 
     >>> job_name("dev", "lake")
     'kinesis-efo-dev-lake'
+    >>> job_name("shop.dev", "lake")
+    'shop-dev-lake'
     """
-    name = f"kinesis-efo-{environment}-{application}"
+    name = "-".join((*split(environment), application))
     if len(name) <= _NAME_CHARACTERS:
         return name
     return f"{name[: _NAME_CHARACTERS - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

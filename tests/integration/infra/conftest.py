@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import ledger
+from infra import ledger, names
 from infra.app import synthesize
 from infra.load import load_environment
 from infra.settings import Environment
@@ -55,6 +55,6 @@ def deploy(declare: Callable[..., Environment], provider: Mapping[str, str], tmp
         if chosen.protected:
             ledger.accept(tmp_path, chosen)
         out = synthesize([chosen], tmp_path, outdir=tmp_path / "out")
-        return Terraform(out / "stacks" / f"kinesis-efo-{chosen.environment}", provider)
+        return Terraform(out / "stacks" / names.stack_name(chosen), provider)
 
     return deployer

@@ -71,6 +71,8 @@ DANGERS: dict[str, dict[str, Any]] = {
     "CKV_EFO_2 aws_kinesis_resource_policy.shared": {"policy": json.dumps({"Statement": SHARED})},
     "CKV_EFO_6 aws_kms_key.open": {"policy": json.dumps({"Statement": [EVERYBODY]})},
     "CKV_EFO_7 aws_iam_role.unbounded": {"name": "unbounded", "path": "/", "assume_role_policy": "{}"},
+    # What the role that applies can make: its name begins like that of an environment `dev` of project `lake`.
+    "CKV_EFO_7 aws_iam_role.elsewhere": {"name": "n", "path": "/lake-dev-x-pipeline/", "assume_role_policy": "{}"},
     "CKV_EFO_8 aws_iam_role_policy_attachment.full": {"role": "r", "policy_arn": f"{OF_AWS}/AmazonKinesisFullAccess"},
     "CKV_EFO_8 aws_iam_role.inline": {
         "name": "inline",
@@ -80,6 +82,7 @@ DANGERS: dict[str, dict[str, Any]] = {
     },
 }
 HARMLESS: dict[str, dict[str, Any]] = {
+    "aws_iam_role.plan": {"name": "lake-pipeline-dev-plan", "path": "/lake-pipeline/", "assume_role_policy": "{}"},
     "aws_iam_role_policy_attachment.known": {"role": "r", "policy_arn": f"{OF_AWS}/AmazonS3ReadOnlyAccess"},
     "aws_iam_role_policy_attachment.own": {"role": "r", "policy_arn": "arn:aws:iam::111122223333:policy/lake-buckets"},
     "aws_kinesis_resource_policy.denied": {"policy": json.dumps({"Statement": [{**EVERYBODY, "Effect": "Deny"}]})},

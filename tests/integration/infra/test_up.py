@@ -17,6 +17,7 @@ import yaml
 from infra.__main__ import main
 from infra.errors import UpError
 from infra.load import load_environment
+from infra.local_account import LocalAccount
 from infra.settings import Environment
 from infra.up import localized, up
 from kinesis_efo.aws import SyncClients
@@ -233,6 +234,27 @@ def test_a_job_is_described_and_its_bucket_is_there(
     assert (found.target, found.program, list(found.arguments)) == ("eks:abc", "jobs/archive.py", arguments)
     assert found.role_arn == "arn:aws:iam::111122223333:role/kinesis-efo-test-lake"
     aws.client("s3").head_bucket(Bucket=found.artifacts.removeprefix("s3://"))
+
+
+def test_two_projects_with_an_environment_of_one_name_are_declared_beside_each_other(
+    declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path
+) -> None:
+    held: list[set[str]] = []
+    for project in ("kinesis-efo", "lake"):
+        environment = declare(project=project, emr={})
+        before = LocalAccount(environment, aws.endpoint_url).holds()
+        up(tmp_path, "test", aws.endpoint_url)
+        held.append(LocalAccount(environment, aws.endpoint_url).holds() - before)
+    default, lake = held
+    assert len(default) == len(lake) == 5, "a stream, a table, a manifest, the description of a job, a bucket"
+    assert any(each.endswith("lake.test-orders") for each in lake)
+    ssm = aws.client("ssm")
+    for name, project in (("test", "kinesis-efo"), ("lake.test", "lake")):
+        found = load_deployment(name, "lake", ssm)
+        assert (found.environment, found.manifest) == (name, f"ssm:///{project}/test/lake")
+        clients = SyncClients(AwsSettings(region=REGION, endpoint_url=aws.endpoint_url))
+        loaded = load_manifest(found.manifest, clients)
+        assert (loaded.environment, loaded.lease_table) == (name, f"{project}-test-lake")
 
 
 def test_only_local_endpoints_are_declared_in(declare: Callable[..., Environment], tmp_path: Path) -> None:

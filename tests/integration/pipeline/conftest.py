@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from infra import names
 from infra.__main__ import main as infra
 from infra.load import load_environment
 from infra.pipeline.__main__ import main as pipeline
@@ -67,7 +68,7 @@ class Repository:
     @property
     def stack(self) -> str:
         """Name of the stack."""
-        return f"kinesis-efo-{self.name}"
+        return names.stack_name(self.environment)
 
     def commit(self, **changes: Any) -> None:
         """Change the environment file, and synthesize it."""

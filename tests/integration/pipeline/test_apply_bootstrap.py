@@ -86,21 +86,57 @@ def test_it_goes_on_where_it_was_interrupted(
 ) -> None:
     repository = checkout("cut")
     environment = environment_of(repository)
-    out, s3 = reach(repository.directory / "out", environment, monkeypatch), aws.client("s3")
+    out = reach(repository.directory / "out", environment, monkeypatch)
+    s3, iam = aws.client("s3"), aws.client("iam")
     with pytest.raises(PipelineError, match="the connection is gone"):
-        apply_bootstrap(environment, synthesize_bootstrap([environment], out), s3, approve=True, terraform=Interrupted)
+        apply_bootstrap(
+            environment, synthesize_bootstrap([environment], out), s3, iam, approve=True, terraform=Interrupted
+        )
     before = json.loads(next(out.rglob("bootstrap.tfstate")).read_text())
-    apply_bootstrap(environment, synthesize_bootstrap([environment], out), s3, approve=True)
+    apply_bootstrap(environment, synthesize_bootstrap([environment], out), s3, iam, approve=True)
     # Ids and all: nothing was created a second time.
     assert state_of(aws, environment)["resources"] == before["resources"]
 
 
 def test_an_environment_that_cannot_be_prepared_is_an_error(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     repository = checkout("odd")
-    s3 = aws.client("s3")
+    s3, iam = aws.client("s3"), aws.client("iam")
     without = environment_of(repository).model_copy(update={"pipeline": None})
     with pytest.raises(PipelineError, match=r"odd.yaml has no `pipeline:`"):
-        apply_bootstrap(without, tmp_path, s3)
+        apply_bootstrap(without, tmp_path, s3, iam)
     adopting = environment_of(repository, pipeline={"repository": "acme/lake", "adopt_state_bucket": True})
     with pytest.raises(PipelineError, match="bucket state-of-odd does not exist, although adopt_state_bucket says so"):
-        apply_bootstrap(adopting, synthesize_bootstrap([adopting], tmp_path), s3)
+        apply_bootstrap(adopting, synthesize_bootstrap([adopting], tmp_path), s3, iam)
+
+
+def test_the_one_provider_of_an_account_is_whose_tags_it_has(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
+    tags = [{"Key": "environment", "Value": "first"}, {"Key": "managed-by", "Value": "kinesis-efo-bootstrap"}]
+    iam = aws.client("iam")
+    url = f"https://{names.GITHUB_ISSUER}"
+    arn = iam.create_open_id_connect_provider(Url=url, ThumbprintList=["a" * 40], Tags=tags)["OpenIDConnectProviderArn"]
+    environment = environment_of(checkout("first"), account_id=arn.split(":")[4])
+    second = environment.model_copy(update={"project": "lake"})
+
+    class Reached(Exception):
+        pass
+
+    class Stopped(Terraform):
+        def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
+            raise Reached
+
+    def apply(chosen: Environment) -> None:
+        out = synthesize_bootstrap([chosen], tmp_path / chosen.project)
+        apply_bootstrap(chosen, out, aws.client("s3"), iam, terraform=Stopped)
+
+    try:
+        with pytest.raises(
+            PipelineError, match=rf"already, that of first, .* say `oidc_provider_arn: {arn}` .*first.yaml"
+        ):
+            apply(second)
+        assert environment.pipeline
+        adopting = environment.pipeline.model_copy(update={"oidc_provider_arn": arn})
+        for ready in (environment, second.model_copy(update={"pipeline": adopting})):
+            with pytest.raises(Reached):
+                apply(ready)
+    finally:
+        iam.delete_open_id_connect_provider(OpenIDConnectProviderArn=arn)

@@ -1,4 +1,4 @@
-"""From a pull request to a running job: every step of the pipeline as CI runs it, with local AWS and a fake EMR."""
+"""From a pull request to a running job: every step of the pipeline as CI runs it, with local AWS, a fake EMR and a project."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ build-backend = "hatchling.build"
 only-include = ["thing.py"]
 """
 DECLARED = {
+    "project": "shop",
     "emr": {"serverless": None},
     "applications": {
         "lake": {"streams": ["orders"], "access": {"kind": "emr-serverless", "application_id": APPLICATION}},
@@ -126,7 +127,7 @@ def test_from_a_pull_request_to_a_running_job_and_on(
         shutil.rmtree(repository.plans, ignore_errors=True)
         return pipeline(jobs)
 
-    with reading(aws, emr, "kinesis-efo-seq-lake", shards=2):
+    with reading(aws, emr, "shop-seq-lake", shards=2):
         # The first pull request declares everything.
         repository.commit(**DECLARED)
         review("one")
@@ -135,10 +136,10 @@ def test_from_a_pull_request_to_a_running_job_and_on(
         assert emr.runs == {}
         assert merge("one") == 0
         first = emr.only()
-        assert (first.state, first.name) == ("RUNNING", "kinesis-efo-seq-lake")
+        assert (first.state, first.name) == ("RUNNING", "shop-seq-lake")
         submitted = first.request["jobDriver"]["sparkSubmit"]
-        assert submitted["entryPoint"].startswith("s3://kinesis-efo-seq-111122223333/programs/")
-        assert submitted["entryPointArguments"][:2] == ["--manifest", "ssm:///kinesis-efo/seq/lake"]
+        assert submitted["entryPoint"].startswith("s3://shop-seq-111122223333/programs/")
+        assert submitted["entryPointArguments"][:2] == ["--manifest", "ssm:///shop/seq/lake"]
 
         # The second changes the program only: nothing to plan, and the job is replaced.
         (project / "jobs" / "archive.py").write_text("print('a better job')\n", encoding="utf-8")
@@ -153,7 +154,7 @@ def test_from_a_pull_request_to_a_running_job_and_on(
         repository.commit(streams={**repository.document["streams"], **clicks})
         review("three")
         assert merge("three") == 0
-        assert "seq-clicks" in aws.client("kinesis").list_streams()["StreamNames"]
+        assert "shop.seq-clicks" in aws.client("kinesis").list_streams()["StreamNames"]
         assert len(emr.runs) == 2
 
         # The fourth breaks the job, which ends as soon as it runs; the deployment says so.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from infra import names
 from infra.app import synthesize
 from infra.load import load_environment
 from infra.settings import Environment
@@ -55,7 +56,7 @@ def synth(load: Load, tmp_path: Path) -> Synth:
 
             ledger.accept(tmp_path, chosen)
         out = synthesize([chosen], tmp_path, outdir=tmp_path / "out")
-        text = (out / "stacks" / f"kinesis-efo-{chosen.environment}" / "cdk.tf.json").read_text(encoding="utf-8")
+        text = (out / "stacks" / names.stack_name(chosen) / "cdk.tf.json").read_text(encoding="utf-8")
         stack: dict[str, Any] = without_metadata(json.loads(text))
         return stack
 

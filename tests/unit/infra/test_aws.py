@@ -42,13 +42,13 @@ def test_a_bootstrap_without_credentials_is_one_line_with_the_remedy(
     load: Callable[..., Environment], tmp_path: Path
 ) -> None:
     environment = load(pipeline=PIPELINE)
-    s3 = client("s3", environment.region, environment.account_id)
+    s3, iam = (client(service, environment.region, environment.account_id) for service in ("s3", "iam"))
 
     def no_terraform(directory: Path) -> Terraform:
         return Terraform.__new__(Terraform)  # it would be asked for nothing before AWS is
 
     with pytest.raises(AwsError, match=r"^AWS cannot be asked: Unable to locate credentials; give credentials of acc"):
-        apply_bootstrap(environment, tmp_path, s3, terraform=no_terraform)
+        apply_bootstrap(environment, tmp_path, s3, iam, terraform=no_terraform)
 
 
 def test_a_profile_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from infra import ledger
+from infra import ledger, names
 from infra.__main__ import main
 from infra.load import load_environment, load_environments
+from tests.support.missing import make
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples" / "environments"
@@ -61,6 +63,38 @@ def test_a_name_that_no_environment_can_have_is_refused(caplog: pytest.LogCaptur
     assert infra("new", "../prod") == 1
     assert "environment: no environment can have this name: it must match" in caplog.text
     assert not Path("environments").exists()
+
+
+def test_a_new_file_may_be_of_a_project() -> None:
+    assert infra("new", "dev", "--project", "lake") == 0
+    path = Path("environments", "dev.yaml")
+    found = load_environment(path)
+    assert (found.project, found.state_bucket) == ("lake", "acme-terraform-state-lake-dev")
+    assert f"# {names.stream_name(found, 'flights')}, encrypted" in path.read_text(encoding="utf-8")
+    assert infra() == 0
+    assert synthesized("cdktf.out") == {"lake-dev"}
+
+
+def test_the_default_project_is_not_written_down() -> None:
+    infra("new", "dev")
+    text = Path("environments", "dev.yaml").read_text(encoding="utf-8")
+    infra("new", "again", "--project", "kinesis-efo")
+    assert Path("environments", "again.yaml").read_text(encoding="utf-8") == text.replace("dev", "again")
+
+
+def test_a_project_that_no_environment_can_have_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    assert infra("new", "dev", "--project", "my-lake") == 1
+    assert "project: no project can have this name: it must match" in caplog.text
+    assert infra("new", "dev", "--project", "kinesis") == 1
+    assert "it must be another name: those of kinesis-efo begin with kinesis- as well" in caplog.text
+    assert not Path("environments").exists()
+
+
+def test_make_hands_on_the_project() -> None:
+    said = subprocess.run(
+        [make(), "-n", "new", "ENV=dev", "PROJECT=lake"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "new dev --project lake" in said.stdout
 
 
 def test_a_new_protected_environment_is_told_to_have_a_ledger(caplog: pytest.LogCaptureFixture) -> None:

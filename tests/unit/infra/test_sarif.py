@@ -45,6 +45,12 @@ def test_a_finding_is_at_the_line_of_its_entry(resource: str, line: int, tmp_pat
     assert where["region"] == {"startLine": line}
 
 
+def test_a_finding_of_another_project_is_at_its_entry_too(tmp_path: Path) -> None:
+    for origin in ("lake-dev", "lake-dev-bootstrap"):
+        (where,) = locations(tmp_path, Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.orders", origin))
+        assert (where["artifactLocation"]["uri"], where["region"]) == (str(tmp_path / "dev.yaml"), {"startLine": 3})
+
+
 def test_a_finding_without_a_file_is_reported_too(tmp_path: Path) -> None:
     boot, unknown = locations(
         tmp_path,

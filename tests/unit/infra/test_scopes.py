@@ -1,4 +1,4 @@
-"""No role of an environment reaches another's resources, evaluated as IAM does, in one account and in whatever regions."""
+"""No role of an environment reaches another's, of its project or of another one, evaluated as IAM does, in one account, in whatever regions."""
 
 from __future__ import annotations
 
@@ -24,23 +24,30 @@ PIPELINE = {"repository": "acme/lake"}
 ACCOUNT = "111122223333"
 ADOPTED = f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/payments"
 FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
+NETWORK = {"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"]}
 GIVEN_KEY = f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/given"
 
 
 def declared(load: Load, name: str, region: str = "eu-west-1", **changes: Any) -> Environment:
-    """An environment with a job on EMR Serverless, in a bucket of its own and a database of its own."""
+    """An environment, such as `dev` or `lake.dev`, with a job on EMR Serverless, in a bucket and a database of its own."""
     output = f"s3://acme-lake-{name}/raw"
+    project, _, environment = name.rpartition(".")
     return load(
-        environment=name,
+        environment=environment,
+        project=project or "kinesis-efo",
         region=region,
         protected=True,
-        state_bucket=f"states-{name}",
-        pipeline={**PIPELINE, "databases": [f"lake_{name}"]},
-        emr={},
+        state_bucket="states",
+        pipeline={**PIPELINE, "databases": [database(name)]},
+        emr={"serverless": NETWORK},
         applications={"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}},
         jobs=[{"application": "lake", "program": "jobs/archive.py", "arguments": ["--output", output]}],
         **changes,
     )
+
+
+def database(name: str) -> str:
+    return f"lake_{name}".replace(".", "_")
 
 
 def json_of(policy: list[iam.Statement]) -> list[Statement]:
@@ -60,16 +67,16 @@ def applies(environment: Environment) -> list[Statement]:
 def tags(environment: Environment) -> dict[str, str]:
     """The context of a request for one of its resources."""
     return {
-        "aws:ResourceTag/environment": environment.environment,
+        "aws:ResourceTag/environment": names.qualified(environment),
         "aws:ResourceTag/managed-by": "kinesis-efo",
     }
 
 
 def used_by_jobs(environment: Environment) -> dict[str, tuple[str, ...]]:
     """What the jobs of an environment use, with actions."""
-    stream, lake = names.stream_arn(environment, "orders"), "acme-lake-" + environment.environment
+    stream, lake = names.stream_arn(environment, "orders"), "acme-lake-" + names.qualified(environment)
     objects = [names.bucket_arn(environment, each) for each in (lake, names.artifacts_bucket(environment))]
-    database = f"lake_{environment.environment}"
+    tables = f"table/{database(names.qualified(environment))}/t"
     return {
         stream: ("kinesis:GetRecords", "kinesis:ListShards", "kinesis:PutRecords"),
         f"{stream}/consumer/lake:1": ("kinesis:SubscribeToShard",),
@@ -78,23 +85,33 @@ def used_by_jobs(environment: Environment) -> dict[str, tuple[str, ...]]:
         names.arn(environment, "kms", "key/own"): ("kms:Decrypt", "kms:GenerateDataKey"),
         **{f"{each}/x": ("s3:GetObject", "s3:PutObject") for each in objects},
         **dict.fromkeys(objects, ("s3:ListBucket",)),
-        names.arn(environment, "glue", f"table/{database}/t"): ("glue:GetTable", "glue:UpdateTable"),
-        names.arn(environment, "logs", f"log-group:/kinesis-efo/{environment.environment}/x"): ("logs:PutLogEvents",),
+        names.arn(environment, "glue", tables): ("glue:GetTable", "glue:UpdateTable"),
+        names.arn(environment, "logs", f"log-group:/{names.path(environment)}/x"): ("logs:PutLogEvents",),
     }
 
 
 def changed_by_the_pipeline(environment: Environment) -> dict[str, tuple[str, ...]]:
     """What the role that applies changes, with actions."""
-    role = names.role_arn(environment, "lake")
+    role, path = names.role_arn(environment, "lake"), names.path(environment)
+    dashboard = names.iam_arn(environment, f"dashboard/{names.prefix(environment)}").replace(":iam:", ":cloudwatch:")
     return {
         names.stream_arn(environment, "orders"): ("kinesis:DeleteStream", "kinesis:PutResourcePolicy"),
         names.lease_table_arn(environment, "lake"): ("dynamodb:DeleteTable", "dynamodb:Scan"),
         names.parameter_arn(environment, "lake"): ("ssm:PutParameter",),
+        names.arn(environment, "ssm", f"parameter{names.deployment_parameter_name(environment, 'lake')}"): (
+            "ssm:PutParameter",
+        ),
         names.arn(environment, "kms", "key/own"): ("kms:PutKeyPolicy", "kms:ScheduleKeyDeletion"),
+        names.arn(environment, "kms", f"alias/{path}/orders"): ("kms:UpdateAlias", "kms:DeleteAlias"),
+        names.arn(environment, "cloudwatch", f"alarm:{path}/lake/x"): ("cloudwatch:DeleteAlarms",),
+        dashboard: ("cloudwatch:PutDashboard",),
+        names.arn(environment, "ec2", "security-group/sg-1"): ("ec2:DeleteSecurityGroup",),
+        role.replace(":role/", ":instance-profile/"): ("iam:DeleteInstanceProfile",),
         role: ("iam:DeleteRole", "iam:UpdateAssumeRolePolicy", "iam:TagRole"),
         names.policy_arn(environment, "lake"): ("iam:CreatePolicyVersion", "iam:DeletePolicy"),
         names.bucket_arn(environment, names.artifacts_bucket(environment)): ("s3:PutBucketPolicy",),
         names.arn(environment, "emr-serverless", "/applications/00a"): ("emr-serverless:DeleteApplication",),
+        names.arn(environment, "emr-serverless", "/applications/00a/jobruns/1"): ("emr-serverless:CancelJobRun",),
     }
 
 
@@ -106,10 +123,17 @@ def everything(things: Mapping[str, tuple[str, ...]]) -> set[str]:
     return {f"{act} {arn}" for arn, acts in things.items() for act in acts}
 
 
+# A project beside the default one and beside another, and where names begin alike.
+PROJECTS = [
+    ("dev", "lake.dev"),
+    ("lake.dev", "pond.dev"),
+    ("lake", "lake.dev"),
+    ("lake-dev", "lake.dev"),
+    ("a.b-c", "ab.c"),
+]
+PAIRS = [pair for each in [("dev", "prod"), ("dev", "dev-2"), *PROJECTS] for pair in permutations(each)]
 PLACES = [
-    (one, other, *regions)
-    for one, other in [*permutations(("dev", "prod")), *permutations(("dev", "dev-2"))]
-    for regions in [(REGIONS[0], REGIONS[0]), REGIONS, REGIONS[::-1]]
+    (one, other, *regions) for one, other in PAIRS for regions in [(REGIONS[0], REGIONS[0]), REGIONS, REGIONS[::-1]]
 ]
 
 
@@ -121,6 +145,7 @@ def test_an_environment_reaches_its_own_and_nothing_of_another(
     for statements, things in ((boundary, used_by_jobs), (applies, changed_by_the_pipeline)):
         assert reached(statements(ours), things(ours), tags(ours)) == everything(things(ours))
         assert reached(statements(ours), things(theirs), tags(theirs)) == set(), statements.__name__
+    # They have one bucket of states.
     state = names.bucket_arn(theirs, theirs.state_bucket)
     for key in (names.state_key(theirs), names.bootstrap_state_key(theirs), names.record_key(theirs)):
         for action in ("s3:GetObject", "s3:PutObject", "s3:DeleteObject"):

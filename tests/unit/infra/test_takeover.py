@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any
 
 import pytest
 
-from infra import iam, permissions
+from infra import iam, names, permissions
 from infra.settings import Environment
+from infra.stacks.base import default_tags
 from tests.support.iam import Statement, allowed
 
 ACCOUNT = "111122223333"
@@ -43,12 +45,18 @@ class Thing:
 
 
 @pytest.fixture
-def applies(load: Callable[..., Environment]) -> list[Statement]:
-    """All that the role that applies may do."""
+def declare(load: Callable[..., Environment]) -> Callable[..., Environment]:
+    """Declares an environment with a pipeline and a job."""
     access = {"streams": ["orders"], "access": {"kind": "emr-serverless"}}
     job = {"application": "lake", "program": "jobs/archive.py"}
-    environment = load(pipeline={"repository": "acme/lake"}, emr={}, applications={"lake": access}, jobs=[job])
-    return role(environment)
+    declaration: dict[str, Any] = {"emr": {}, "applications": {"lake": access}, "jobs": [job]}
+    return lambda **changes: load(pipeline={"repository": "acme/lake"}, **declaration, **changes)
+
+
+@pytest.fixture
+def applies(declare: Callable[..., Environment]) -> list[Statement]:
+    """All that the role that applies may do."""
+    return role(declare())
 
 
 def role(environment: Environment, *, without: str = "boundary") -> list[Statement]:
@@ -59,10 +67,10 @@ def role(environment: Environment, *, without: str = "boundary") -> list[Stateme
     return list(document["Statement"])
 
 
-def taken(statements: list[Statement], thing: Thing) -> list[str]:
+def taken(statements: list[Statement], thing: Thing, ours: Mapping[str, str] = OURS) -> list[str]:
     """What the role may do to something, after it has tried to make it look like the environment's."""
     service = thing.arn.split(":")[2]
-    claimed = {"environment": OURS["environment"], "managed_by": OURS["managed-by"]}
+    claimed = {"environment": ours["environment"], "managed_by": ours["managed-by"]}
     for tags in (claimed, {"environment": claimed["environment"]}, {"managed_by": claimed["managed_by"]}):
         if allowed(statements, f"{service}:TagResource", thing.arn, thing.context(**tags)):
             thing.tags |= {name.replace("_", "-"): value for name, value in tags.items()}
@@ -90,6 +98,20 @@ def test_what_is_somebody_elses_cannot_be_taken_over_by_tags(foreign: Thing, app
     before = dict(foreign.tags)
     assert taken(applies, foreign) == []
     assert foreign.tags == before
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [*permutations(("kinesis-efo", "lake", "pond"), 2)])
+def test_what_is_another_projects_cannot_be_taken_over_by_tags(
+    ours: str, theirs: str, declare: Callable[..., Environment]
+) -> None:
+    us, them = declare(project=ours), declare(project=theirs)
+    alias = f"alias/{names.path(them)}"
+    for arn in MANAGING:
+        for managed_by in ("kinesis-efo", "kinesis-efo-bootstrap"):
+            tags = default_tags(them, managed_by)
+            assert taken(role(us), Thing(arn, dict(tags), alias if arn == KEY else None), default_tags(us)) == []
+        own = Thing(arn, default_tags(us))
+        assert taken(role(us), own, default_tags(us)) == list(MANAGING[arn])
 
 
 def test_the_buckets_of_states_are_not_managed(applies: list[Statement]) -> None:

@@ -96,6 +96,13 @@ def test_each_job_is_healthy_before_the_next_is_touched(environment: Environment
     assert emr.arguments[-1][-4:] == ("--lease-timeout", "30s", "--fail-above", "300s"), "as its leases are kept"
 
 
+def test_a_job_of_another_project_is_found_by_the_projects_name(environment: Environment) -> None:
+    emr = FakeEmr()
+    keep_running(environment.model_copy(update={"project": "pond"}), Path("project"), emr, FakeTime(), 600)
+    assert emr.arguments[0][2:6] == ("--environment", "pond.test", "--application", "lake")
+    assert emr.arguments[2][:3] == ("lag", "--manifest", "ssm:///pond/test/lake")
+
+
 @pytest.mark.parametrize(
     ("codes", "error", "message", "last"),
     [

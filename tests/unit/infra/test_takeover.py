@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from infra import iam, permissions
+from infra import permissions
 from infra.settings import Environment
+from kinesis_efo_infra import iam
 from tests.support.iam import Statement, allowed
 
 ACCOUNT = "111122223333"

@@ -14,6 +14,7 @@ from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.grants import policy_for
 from kinesis_efo_infra.key import OWN, CustomerKey, EncryptionKey, check_key
 from kinesis_efo_infra.manifest import Manifest
+from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.stream import Stream
 from kinesis_efo_infra.table import LeaseTable
 from kinesis_efo_infra.trust import Trust
@@ -39,6 +40,7 @@ class StreamingApplication(Construct):
         role_policies: ARNs of more managed policies of the role, such as for checkpoint and output buckets.
         permissions_boundary: ARN of the role's permissions boundary.
         protected: Terraform refuses to destroy consumers, lease table and key.
+        place: Its Terraform name; that of a consumer is joined from it and the stream's name in `streams`.
 
     Raises:
         ArgumentError: There are no streams, or an argument of a part is wrong.
@@ -65,6 +67,7 @@ class StreamingApplication(Construct):
         role_policies: Sequence[str] = (),
         permissions_boundary: str | None = None,
         protected: bool = False,
+        place: Place | None = None,
     ) -> None:
         owner = f"StreamingApplication {id!r}"
         checks.text(owner, "name", name, checks.PART_OF_NAMES, "choose another name")
@@ -80,11 +83,19 @@ class StreamingApplication(Construct):
                 alias=f"application/{environment}/{name}",
                 description=f"Lease table and manifest of {name} in {environment}",
                 protected=protected,
+                place=place,
             )
         self._consumers = {
             key: each
             if isinstance(each, StreamConsumer)
-            else StreamConsumer(self, f"consumer-{key}", stream=each, name=name, protected=protected)
+            else StreamConsumer(
+                self,
+                f"consumer-{key}",
+                stream=each,
+                name=name,
+                protected=protected,
+                place=place.join(key) if place else None,
+            )
             for key, each in streams.items()
         }
         self._table = LeaseTable(
@@ -93,6 +104,7 @@ class StreamingApplication(Construct):
             name=f"kinesis-efo-{environment}-{name}",
             encryption_key=encryption_key,
             protected=protected,
+            place=place,
         )
         self._manifest = Manifest(
             self,
@@ -102,6 +114,7 @@ class StreamingApplication(Construct):
             table=self._table,
             consumers=self._consumers,
             encryption_key=encryption_key,
+            place=place,
         )
         policy = policy_for(self)
         for consumer in self._consumers.values():
@@ -120,8 +133,9 @@ class StreamingApplication(Construct):
             role_name=role_name,
             role_policies=role_policies,
             permissions_boundary=permissions_boundary,
+            place=place,
         )
-        self._batch = self._batch_access(name, environment) if batch else None
+        self._batch = self._batch_access(name, environment, place) if batch else None
 
     @property
     def consumers(self) -> Mapping[str, StreamConsumer]:
@@ -148,9 +162,16 @@ class StreamingApplication(Construct):
         """The policy for batch reads; None without `batch`."""
         return self._batch
 
-    def _batch_access(self, name: str, environment: str) -> BatchAccess:
+    def _batch_access(self, name: str, environment: str, place: Place | None) -> BatchAccess:
         policy = policy_for(self)
         for consumer in self._consumers.values():
             consumer.stream.grant_batch(policy)
         self._manifest.grant_read(policy)
-        return BatchAccess(self, "batch-access", application=name, environment=environment, policy=policy)
+        return BatchAccess(
+            self,
+            "batch-access",
+            application=name,
+            environment=environment,
+            policy=policy,
+            place=place.join("batch") if place else None,
+        )

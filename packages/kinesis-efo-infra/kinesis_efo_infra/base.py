@@ -19,6 +19,7 @@ from kinesis_efo_infra.cdk import (
     TerraformResourceLifecycle,
     TerraformStack,
 )
+from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.iam import Statement
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.regions import Account
@@ -58,7 +59,15 @@ def pin_account(scope: Construct, account_id: str, region: str) -> None:
         scope: A stack, or an app.
         account_id: Its account.
         region: Its region.
+
+    Raises:
+        ArgumentError: Something is in the scope already.
     """
+    if scope.node.children:
+        there = ", ".join(each.node.id for each in scope.node.children)
+        raise ArgumentError(
+            f"pin_account: the scope must be empty; got one with {there}: call it first, right after the stack was made"
+        )
     scope.node.set_context(_CONTEXT, {"account_id": account_id, "region": region})
 
 

@@ -43,8 +43,8 @@ def grant(scope: Construct, what: str, grantee: Grantee, add: Callable[[Policy],
     policy.deny_registration()
     role = _part_of_ids(scope, grantee)
     document = policy_document(scope, f"{what}-{role}-document", policy.statements.values())
-    # Part of the construct's own address: another construct's grant to the same role must not overwrite this one.
-    name = f"kinesis-efo-{what}-{scope.node.addr[-10:]}"
+    # A name takes fewer characters than an id. Part of the construct's own address: another construct's grant to the same role must not overwrite this one.
+    name = f"kinesis-efo-{re.sub(r'[^a-zA-Z0-9_.-]', '-', what)[:100]}-{scope.node.addr[-10:]}"
     IamRolePolicy(scope, f"{what}-{role}", name=name, role=grantee, policy=document.json)
 
 

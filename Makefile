@@ -10,7 +10,7 @@ SHELL := /bin/sh
 VENV := .venv
 VENV40 := .venv-spark40
 VENV_CDKTN := .venv-cdktn
-LOCK := pyproject.toml uv.lock scripts/setup
+LOCK := pyproject.toml packages/kinesis-efo-infra/pyproject.toml uv.lock scripts/setup
 PYTHON := $(VENV)/bin/python
 # Two more than two cores: half of the time a process waits, for a lease, a server or a JVM. With three, a run takes a quarter longer.
 TEST_PROCESSES := 4
@@ -79,7 +79,7 @@ cluster: $(VENV)/.classes $(VENV40)/.classes | ip
 lint: $(VENV)/.full
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy lib jobs examples demo infra benchmarks
+	$(VENV)/bin/mypy lib jobs examples demo infra benchmarks packages/kinesis-efo-infra/kinesis_efo_infra
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yml
@@ -103,10 +103,11 @@ docs: $(VENV)/.full
 site: $(VENV)/.full
 	$(SITE)
 
-# Wheel and source distribution.
+# Wheel and source distribution of the library, and of the constructs.
 dist: $(VENV)/.full
 	@rm -f dist/*.whl dist/*.tar.gz
 	$(PYTHON) -m hatchling build --directory dist
+	cd packages/kinesis-efo-infra && ../../$(PYTHON) -m hatchling build --directory ../../dist
 
 # About two minutes for each target; what breaks a promise is kept in tests/fuzz/corpus.
 fuzz: $(VENV)/.full

@@ -1,10 +1,11 @@
-"""The exceptions of the infrastructure code.
+"""The exceptions of the infrastructure code, those of the constructs among them.
 
 ```
 InfraError
+├── ArgumentError   an argument of a construct is wrong
+├── MissingError    something that synthesis needs is not installed
 ├── SettingsError   environment files are wrong; carries every fault found
 ├── LedgerError     a protected environment would lose or replace a resource that has an identity
-├── MissingError    something that synthesis needs is not installed
 ├── GateError       checkov could not scan, or its scan cannot be trusted
 ├── UpError         an environment cannot be declared in local AWS
 ├── AwsError        AWS cannot be asked: no credentials, or no way to it
@@ -21,9 +22,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kinesis_efo_infra.errors import ArgumentError, InfraError, MissingError
 
-class InfraError(Exception):
-    """Base of all exceptions of the infrastructure code."""
+__all__ = [
+    "ArgumentError",
+    "AwsError",
+    "Fault",
+    "GateError",
+    "InfraError",
+    "LedgerError",
+    "MissingError",
+    "NotRunError",
+    "PipelineError",
+    "RehearsalError",
+    "SettingsError",
+    "StalePlanError",
+    "UnhealthyError",
+    "UpError",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +85,6 @@ class SettingsError(InfraError):
 
 class LedgerError(InfraError):
     """A resource of a protected environment would be destroyed, or replaced under another ARN."""
-
-
-class MissingError(InfraError, ImportError):
-    """Something that synthesis needs is not installed; the message says what to run."""
 
 
 class GateError(InfraError):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 from infra import names
-from infra.iam import Policy
-from infra.manifest import StreamRef, deployment, manifest, runtime_role
+from infra.artifacts import use_artifacts
+from infra.manifest import deployment, manifest, runtime_role
 from infra.settings import AdoptedStream, Environment, OwnStream
+from kinesis_efo_infra.document import StreamRef
+from kinesis_efo_infra.iam import Policy
 
 
 def literal_manifest(environment: Environment, key: str) -> str:
@@ -44,7 +46,7 @@ def literal_policy(environment: Environment, key: str) -> Policy:
     if environment.emr is not None:
         bucket = names.bucket_arn(environment, names.artifacts_bucket(environment))
         name = names.application_name(key, application)
-        policy.use_artifacts(bucket, names.prefix(environment), name, _some_key(environment))
+        use_artifacts(policy, bucket, names.prefix(environment), name, _some_key(environment))
     policy.deny_registration()
     return policy
 

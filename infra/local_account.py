@@ -10,8 +10,8 @@ import boto3
 from botocore.exceptions import ClientError
 
 from infra import names
-from infra.constructs.table import LEASE_KEY
 from infra.settings import AdoptedStream, Environment, RoleAccess
+from kinesis_efo_infra.table import LEASE_KEY
 
 
 class LocalAccount:

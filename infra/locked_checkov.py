@@ -82,6 +82,6 @@ def find_uv() -> str:
     if uv is None:
         raise GateError(
             f"checkov runs in an environment that uv makes, and uv is neither installed with {sys.executable} nor on the "
-            "PATH: pip install 'kinesis-efo[infra]'"
+            "PATH: pip install uv"
         )
     return uv

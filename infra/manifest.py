@@ -6,40 +6,28 @@ Values may be CDKTF tokens or literal. The library reads exactly these keys: cha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from infra import names
 from infra.settings import Access, EmrEc2, Environment, PolicyOnly
+from kinesis_efo_infra import document
+from kinesis_efo_infra.document import StreamRef
 
-MANIFEST_VERSION = 1
 DEPLOYMENT_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class StreamRef:
-    """What a manifest says of one stream."""
-
-    name: str
-    arn: str
-    consumer_arn: str
 
 
 def manifest(
     environment: Environment, key: str, *, table_arn: str, table_name: str, streams: Mapping[str, StreamRef]
 ) -> dict[str, Any]:
     """The manifest of an application."""
-    return {
-        "schemaVersion": MANIFEST_VERSION,
-        "application": names.application_name(key, environment.applications[key]),
-        "environment": names.qualified(environment),
-        "region": environment.region,
-        "leaseTable": {"name": table_name, "arn": table_arn},
-        "streams": {
-            name: {"streamName": ref.name, "streamArn": ref.arn, "consumerArn": ref.consumer_arn}
-            for name, ref in streams.items()
-        },
-    }
+    return document.manifest(
+        application=names.application_name(key, environment.applications[key]),
+        environment=names.qualified(environment),
+        region=environment.region,
+        table_name=table_name,
+        table_arn=table_arn,
+        streams=streams,
+    )
 
 
 def deployment(
@@ -49,7 +37,7 @@ def deployment(
     emr, job = environment.emr, environment.job(key)
     assert emr is not None
     application = names.application_name(key, environment.applications[key])
-    document = {
+    described = {
         "schemaVersion": DEPLOYMENT_VERSION,
         "application": application,
         "environment": names.qualified(environment),
@@ -68,7 +56,7 @@ def deployment(
         "spark": job.spark if job else {},
     }
     # CDKTF leaves out nulls; documents that are written without it must be the same.
-    return {name: value for name, value in document.items() if value is not None}
+    return {name: value for name, value in described.items() if value is not None}
 
 
 def runtime_role(access: Access, role_arn: str | None) -> str | None:

@@ -16,6 +16,8 @@ from infra.settings import (
     RoleAccess,
     Stream,
 )
+from kinesis_efo_infra.places import Place
+from kinesis_efo_infra.regions import partition
 
 GITHUB_ISSUER = "token.actions.githubusercontent.com"
 """Issuer of the tokens by which GitHub identifies workflows."""
@@ -25,18 +27,6 @@ PIPELINE_MANAGED_BY = "kinesis-efo-bootstrap"
 """Value of the tag `managed-by`, of what its pipeline needs: the role that applies may not manage that."""
 ENVIRONMENTS, PROGRAMS, STOPS, LOGS = "environments/", "programs/", "stops/", "logs/"
 """Prefixes in the bucket of artifacts, as the library writes them."""
-
-
-def partition(region: str) -> str:
-    """The AWS partition a region is in."""
-    if region.startswith("cn-"):
-        return "aws-cn"
-    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
-
-
-def dns_suffix(region: str) -> str:
-    """DNS suffix of service principals and endpoints in a region."""
-    return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
 
 
 def qualified(environment: Environment) -> str:
@@ -271,33 +261,17 @@ def role_arn(environment: Environment, key: str) -> str:
     return iam_arn(environment, f"role/{role_name(environment, key)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A Terraform name: the present one, and the one before the settings moved it (`moved_from`).
-
-    Names are built from keys only, so that neither the order nor the neighbours of an entry matter. Keys have no
-    underscore, so that joined names never collide.
-    """
-
-    now: str
-    before: str
-
-    def join(self, other: Place | str) -> Place:
-        """The place of a resource that belongs to both."""
-        if isinstance(other, str):
-            other = Place(other, other)
-        return Place(f"{self.now}_{other.now}", f"{self.before}_{other.before}")
-
-
-ENVIRONMENT_KEY = Place("environment_key", "environment_key")
+# Places are built from keys only, so that neither the order nor the neighbours of an entry matter. Keys have no underscore, so
+# that joined names never collide.
+ENVIRONMENT_KEY = Place("environment_key")
 """The environment's own KMS key."""
-ARTIFACTS = Place("artifacts", "artifacts")
+ARTIFACTS = Place("artifacts")
 """The bucket of archives, programs and logs."""
-JOBS = Place("jobs", "jobs")
+JOBS = Place("jobs")
 """The environment's application of EMR Serverless."""
-BOUNDARY = Place("roles_boundary", "roles_boundary")
+BOUNDARY = Place("roles_boundary")
 """The boundary of roles, where no pipeline brings one."""
-WORKERS = Place("workers", "workers")
+WORKERS = Place("workers")
 """The security group of the application's workers."""
 
 

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from infra import consumers, iam, literals, names, permissions
+from infra import consumers, literals, names, permissions
 from infra.errors import Fault
 from infra.settings import (
     AdoptedStream,
@@ -27,6 +27,7 @@ from infra.settings import (
     RoleAccess,
     Stream,
 )
+from kinesis_efo_infra import iam
 
 _KEY = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _PRODUCTION = re.compile(r"(^|-)(prod|production|prd|live)\d*(-|$)")

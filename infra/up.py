@@ -26,6 +26,7 @@ from infra.errors import UpError
 from infra.load import load_environments
 from infra.pipeline.terraform import find_binary, missing_binary
 from infra.settings import AdoptedStream, Application, Environment, OtherAccount, OwnStream
+from kinesis_efo_infra.document import StreamRef
 
 logger = logging.getLogger(__name__)
 Way = Literal["boto3", "terraform"]
@@ -217,7 +218,7 @@ class _Boto3:
         summary: dict[str, Any] = self._kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
         return summary
 
-    def _consumer(self, key: str, application: str) -> manifest.StreamRef:
+    def _consumer(self, key: str, application: str) -> StreamRef:
         stream = names.stream_name(self._environment, key)
         arn = self._summary(stream)["StreamARN"]
         name = names.application_name(application, self._environment.applications[application])
@@ -231,7 +232,7 @@ class _Boto3:
 
         problem = f"consumer {name} of stream {stream} does not become ACTIVE"
         self._wait.until(lambda: description()["ConsumerStatus"] == "ACTIVE", problem)
-        return manifest.StreamRef(stream, arn, description()["ConsumerARN"])
+        return StreamRef(stream, arn, description()["ConsumerARN"])
 
     def _table(self, name: str) -> str:
         with _already_there():

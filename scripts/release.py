@@ -15,25 +15,33 @@ from typing import Final
 from zipfile import ZipFile
 
 CHANGELOG: Final = Path(__file__).resolve().parents[1] / "CHANGELOG.md"
+PACKAGES: Final = ("kinesis_efo", "kinesis_efo_infra")
+"""What is published, all with one version and one tag: the library and the constructs, as their files are called."""
 
 
 class NotReleasable(Exception):
     """The packages must not be released under the tag; the message says why, one reason per line."""
 
 
-def metadata(directory: Path) -> Message:
-    """Read the metadata of the wheel in a directory.
+def metadata(directory: Path) -> list[Message]:
+    """Read the metadata of the packages' wheels in a directory.
 
     Raises:
-        NotReleasable: There is no wheel or no source distribution, or more than one.
+        NotReleasable: There is no wheel or no source distribution of a package, or more than one.
     """
-    wheels, sources = list(directory.glob("*.whl")), list(directory.glob("*.tar.gz"))
-    if len(wheels) != 1 or len(sources) != 1:
-        found = ", ".join(sorted(path.name for path in (*wheels, *sources))) or "neither"
+    wheels = {package: list(directory.glob(f"{package}-*.whl")) for package in PACKAGES}
+    sources = {package: list(directory.glob(f"{package}-*.tar.gz")) for package in PACKAGES}
+    if any(len(found) != 1 for found in (*wheels.values(), *sources.values())):
+        found = ", ".join(sorted(path.name for path in (*directory.glob("*.whl"), *directory.glob("*.tar.gz"))))
         raise NotReleasable(
-            f"{directory} must hold one wheel and one source distribution; it holds {found}: `make dist`"
+            f"{directory} must hold one wheel and one source distribution of each of {', '.join(PACKAGES)}; "
+            f"it holds {found or 'neither'}: `make dist`"
         )
-    with ZipFile(wheels[0]) as wheel:
+    return [_metadata(wheel) for (wheel,) in wheels.values()]
+
+
+def _metadata(path: Path) -> Message:
+    with ZipFile(path) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         return HeaderParser().parsestr(wheel.read(name).decode())
 
@@ -49,27 +57,34 @@ def section(changelog: str, version: str) -> str | None:
     return (found[1].strip() or None) if found else None
 
 
-def notes(tag: str, built: Message, changelog: str) -> str:
+def notes(tag: str, built: Sequence[Message], changelog: str) -> str:
     """The changelog's notes on the version that was built.
 
+    Args:
+        tag: The tag.
+        built: Metadata of each package; the changelog is that of the first.
+        changelog: Its text.
+
     Raises:
-        NotReleasable: The tag names another version, the changelog has no dated section on it, or the package does not name
-            its repository.
+        NotReleasable: The tag names another version than that of a package, the changelog has no dated section on it, or a
+            package does not name its repository.
     """
-    reasons = []
-    if tag != f"v{built['Version']}":
-        reasons.append(
-            f"the tag {tag} is not the version that was built: tag v{built['Version']}, or change the version"
-        )
-    text = section(changelog, built["Version"])
+    reasons = [
+        f"the tag {tag} is not the version of {each['Name']} that was built: tag v{each['Version']}, or change the version"
+        for each in built
+        if tag != f"v{each['Version']}"
+    ]
+    version = built[0]["Version"]
+    text = section(changelog, version)
     if text is None:
         reasons.append(
-            f"CHANGELOG.md has nothing under '## [{built['Version']}] - <date>': move there what is under 'Unreleased'"
+            f"CHANGELOG.md has nothing under '## [{version}] - <date>': move there what is under 'Unreleased'"
         )
-    if not any(url.startswith("Repository,") for url in built.get_all("Project-URL", [])):
-        reasons.append(
-            "the package does not say where it comes from: add Repository to [project.urls] in pyproject.toml"
-        )
+    reasons += [
+        f"{each['Name']} does not say where it comes from: add Repository to [project.urls] in its pyproject.toml"
+        for each in built
+        if not any(url.startswith("Repository,") for url in each.get_all("Project-URL", []))
+    ]
     if reasons or text is None:
         raise NotReleasable("\n".join(reasons))
     return text

@@ -1,25 +1,19 @@
-"""Constructs in the style of CDK's L2 constructs: small, opinionated, with grants as methods."""
+"""What environment files are made of: the constructs of `kinesis_efo_infra` as the settings say, and what only goes with them."""
 
-from infra.constructs.access import BatchAccess, ReaderAccess, RolesBoundary
+from infra.constructs.access import RolesBoundary, batch_access, reader_access
 from infra.constructs.alarms import Alarms
 from infra.constructs.bucket import PrivateBucket
 from infra.constructs.dashboard import Dashboard
 from infra.constructs.jobs import Jobs
-from infra.constructs.key import CustomerKey
-from infra.constructs.manifest_parameter import ManifestParameter
 from infra.constructs.stream import FanOutStream
-from infra.constructs.table import LeaseTable
 
 __all__ = [
     "Alarms",
-    "BatchAccess",
-    "CustomerKey",
     "Dashboard",
     "FanOutStream",
     "Jobs",
-    "LeaseTable",
-    "ManifestParameter",
     "PrivateBucket",
-    "ReaderAccess",
     "RolesBoundary",
+    "batch_access",
+    "reader_access",
 ]

@@ -1,121 +1,78 @@
-"""The managed policies of an application, and its role where the settings ask for one."""
+"""The policies of an application, its role where the settings ask for one, and the boundary of such roles."""
 
 from __future__ import annotations
 
-import hashlib
-
-from infra import iam, names, permissions
-from infra.cdk import Construct, IamInstanceProfile, IamPolicy, IamRole, IamRolePolicyAttachment
-from infra.constructs.base import policy_document, put
+from infra import names, permissions
+from infra.cdk import Construct, IamPolicy
 from infra.settings import Eks, EmrEc2, EmrServerless, Environment, RoleAccess
+from kinesis_efo_infra.access import BatchAccess, ReaderAccess
+from kinesis_efo_infra.base import policy_document, put
+from kinesis_efo_infra.iam import Policy
+from kinesis_efo_infra.trust import EmrOnEc2, ServiceAccount, Trust
+from kinesis_efo_infra.trust import EmrServerless as Serverless
 
 
-class ReaderAccess(Construct):
-    """The policy of an application and, for EMR and EKS, a role that has it.
+def reader_access(
+    scope: Construct,
+    environment: Environment,
+    key: str,
+    policy: Policy,
+    *,
+    serverless_arn: str | None,
+    boundary_arn: str,
+) -> ReaderAccess:
+    """The policy and the role of an application, as the environment's file says.
 
     Args:
         scope: The parent construct.
         environment: The environment.
-        application: Key of the application.
-        policy: The permissions granted so far; consumer registration is denied in addition, always.
+        key: Key of the application.
+        policy: The permissions granted so far.
         serverless_arn: ARN of the environment's application of EMR Serverless, if it has one.
-        boundary_arn: Permissions boundary of its role, if the settings name none.
+        boundary_arn: Permissions boundary of the role, if the settings name none.
     """
+    settings = environment.applications[key]
+    access = settings.access if isinstance(settings.access, RoleAccess) else None
+    return ReaderAccess(
+        scope,
+        f"access-{key}",
+        application=names.application_name(key, settings),
+        environment=environment.environment,
+        policy=policy,
+        policy_name=names.policy_name(environment, key),
+        trust=_trust(environment, access, serverless_arn) if access else None,
+        role_name=names.role_name(environment, key),
+        role_policies=access.policies if access else (),
+        permissions_boundary=(access.permissions_boundary if access else None) or boundary_arn,
+        place=names.place(key, settings),
+    )
 
-    def __init__(
-        self,
-        scope: Construct,
-        environment: Environment,
-        application: str,
-        policy: iam.Policy,
-        serverless_arn: str | None = None,
-        boundary_arn: str | None = None,
-    ) -> None:
-        super().__init__(scope, f"access-{application}")
-        settings = environment.applications[application]
-        self._environment, self._application = environment, application
-        self._serverless_arn, self._boundary_arn = serverless_arn, boundary_arn
-        self._place = names.place(application, settings)
-        # The name and not the key is in the description: IAM replaces a policy whose description changes.
-        self._name = names.application_name(application, settings)
-        policy.deny_registration()
-        managed = IamPolicy(
-            self,
-            "policy",
-            name=names.policy_name(environment, application),
-            description=f"Read Kinesis as {self._name} of {environment.environment}; never register consumers",
-            policy=policy_document(self, f"{application}_reader", policy.statements.values()).json,
-        )
-        self._policy_arn = put(managed, self._place).arn
-        self._role_arn = None
-        if isinstance(settings.access, RoleAccess):
-            self._role_arn = self._role(settings.access)
 
-    @property
-    def policy_arn(self) -> str:
-        """ARN of the managed policy."""
-        return self._policy_arn
+def batch_access(scope: Construct, environment: Environment, key: str, policy: Policy) -> BatchAccess:
+    """The policy for batch reads of an application's streams."""
+    settings = environment.applications[key]
+    return BatchAccess(
+        scope,
+        f"batch-access-{key}",
+        application=names.application_name(key, settings),
+        environment=environment.environment,
+        policy=policy,
+        policy_name=names.batch_policy_name(environment, key),
+        place=names.place(key, settings).join("batch"),
+    )
 
-    @property
-    def role_arn(self) -> str | None:
-        """ARN of the role; None where only a policy is declared."""
-        return self._role_arn
 
-    def _role(self, access: RoleAccess) -> str:
-        trust = policy_document(self, f"{self._application}_trust", [self._trust(access)])
-        role = IamRole(
-            self,
-            "role",
-            name=names.role_name(self._environment, self._application),
-            description=f"Runtime of {self._name} in {self._environment.environment}",
-            assume_role_policy=trust.json,
-            permissions_boundary=access.permissions_boundary or self._boundary_arn,
-        )
-        put(role, self._place)
-        # A digest: policies in different paths may share a name, and names may hold characters that Terraform refuses.
-        attached = {hashlib.sha256(arn.encode()).hexdigest()[:8]: arn for arn in access.policies}
-        for name, arn in {"reader": self._policy_arn, **attached}.items():
-            attachment = IamRolePolicyAttachment(self, f"attach-{name}", role=role.name, policy_arn=arn)
-            put(attachment, self._place.join(name))
-        if isinstance(access, EmrEc2):
-            put(IamInstanceProfile(self, "profile", name=role.name, role=role.name), self._place)
-        return role.arn
-
-    def _trust(self, access: RoleAccess) -> iam.Statement:
-        environment = self._environment
-        match access:
-            case EmrEc2():
-                service = f"ec2.{names.dns_suffix(environment.region)}"
-                return iam.Statement("EmrOnEc2", ("sts:AssumeRole",), (), principals={"Service": (service,)})
-            case EmrServerless():
-                source = names.arn(environment, "emr-serverless", f"/applications/{access.application_id or '*'}")
-                if self._serverless_arn and not access.application_id:
-                    source = self._serverless_arn
-                return iam.Statement(
-                    "EmrServerless",
-                    ("sts:AssumeRole",),
-                    (),
-                    principals={"Service": ("emr-serverless.amazonaws.com",)},
-                    # Against the confused deputy: only for jobs of this account's applications.
-                    conditions=(
-                        iam.Condition("StringEquals", "aws:SourceAccount", (environment.account_id,)),
-                        iam.Condition("ArnLike", "aws:SourceArn", (source,)),
-                    ),
-                )
-            case Eks():
-                issuer = access.oidc_provider_arn.partition("oidc-provider/")[2]
-                subject = f"system:serviceaccount:{access.namespace}:{access.service_account}"
-                test = "StringLike" if "*" in subject else "StringEquals"
-                return iam.Statement(
-                    "ServiceAccount",
-                    ("sts:AssumeRoleWithWebIdentity",),
-                    (),
-                    principals={"Federated": (access.oidc_provider_arn,)},
-                    conditions=(
-                        iam.Condition("StringEquals", f"{issuer}:aud", ("sts.amazonaws.com",)),
-                        iam.Condition(test, f"{issuer}:sub", (subject,)),
-                    ),
-                )
+def _trust(environment: Environment, access: RoleAccess, serverless_arn: str | None) -> Trust:
+    match access:
+        case EmrEc2():
+            return EmrOnEc2()
+        case EmrServerless():
+            if access.application_id:
+                resource = f"/applications/{access.application_id}"
+                return Serverless(names.arn(environment, "emr-serverless", resource))
+            return Serverless(serverless_arn)
+        case Eks():
+            return ServiceAccount(access.oidc_provider_arn, access.namespace, access.service_account)
 
 
 class RolesBoundary(Construct):
@@ -134,14 +91,13 @@ class RolesBoundary(Construct):
         accesses = [application.access for application in environment.applications.values()]
         needed = any(isinstance(each, RoleAccess) and not each.permissions_boundary for each in accesses)
         if environment.pipeline is None and needed:
+            statements = permissions.boundary_without_pipeline(environment)
             policy = IamPolicy(
                 self,
                 "policy",
                 name=names.roles_boundary_name(environment),
                 description=f"The most that roles of {environment.environment} may do, whatever their policies say",
-                policy=policy_document(
-                    self, names.BOUNDARY.now, permissions.boundary_without_pipeline(environment)
-                ).json,
+                policy=policy_document(self, "document", statements, name=names.BOUNDARY.now).json,
             )
             self._arn = put(policy, names.BOUNDARY).arn
 
@@ -149,33 +105,3 @@ class RolesBoundary(Construct):
     def arn(self) -> str:
         """ARN of the boundary."""
         return self._arn
-
-
-class BatchAccess(Construct):
-    """The policy for batch reads of an application's streams: attach it to a role of your own.
-
-    Args:
-        scope: The parent construct.
-        environment: The environment.
-        application: Key of the application.
-        policy: The permissions granted so far; consumer registration is denied in addition, always.
-    """
-
-    def __init__(self, scope: Construct, environment: Environment, application: str, policy: iam.Policy) -> None:
-        super().__init__(scope, f"batch-access-{application}")
-        settings = environment.applications[application]
-        policy.deny_registration()
-        name = names.application_name(application, settings)
-        managed = IamPolicy(
-            self,
-            "policy",
-            name=names.batch_policy_name(environment, application),
-            description=f"Read stretches of the streams of {name} of {environment.environment}, without its consumers",
-            policy=policy_document(self, f"{application}_batch", policy.statements.values()).json,
-        )
-        self._policy_arn = put(managed, names.place(application, settings).join("batch")).arn
-
-    @property
-    def policy_arn(self) -> str:
-        """ARN of the managed policy."""
-        return self._policy_arn

@@ -16,10 +16,11 @@ from infra.cdk import (
     CloudwatchMetricAlarmMetricQueryMetric,
     Construct,
 )
-from infra.constructs.base import put
 from infra.constructs.stream import FanOutStream
-from infra.constructs.table import LeaseTable
 from infra.settings import Environment, OwnStream
+from kinesis_efo_infra.base import put
+from kinesis_efo_infra.places import Place
+from kinesis_efo_infra.table import LeaseTable
 
 LAG = "SubscribeToShardEvent.MillisBehindLatest"
 RATE_EXCEEDED = "SubscribeToShard.RateExceeded"
@@ -227,7 +228,7 @@ class Alarms(Construct):
         self._retention(place, name, f"Something that polls {name}", key, ITERATOR_AGE, dimensions)
 
     def _retention(
-        self, place: names.Place, subject: str, who: str, key: str, metric: str, dimensions: Mapping[str, str]
+        self, place: Place, subject: str, who: str, key: str, metric: str, dimensions: Mapping[str, str]
     ) -> None:
         stream = self._environment.streams[key]
         hours = stream.retention_hours if isinstance(stream, OwnStream) else _SHORTEST_RETENTION
@@ -240,7 +241,7 @@ class Alarms(Construct):
             ),
         )
 
-    def _writes_throttled(self, place: names.Place, key: str, stream: FanOutStream) -> None:
+    def _writes_throttled(self, place: Place, key: str, stream: FanOutStream) -> None:
         name = names.stream_name(self._environment, key)
         self._alarm(
             place.join("writes"),
@@ -251,7 +252,7 @@ class Alarms(Construct):
             ),
         )
 
-    def _alarm(self, place: names.Place, *, name: str, description: str, rule: _Rule) -> CloudwatchMetricAlarm:
+    def _alarm(self, place: Place, *, name: str, description: str, rule: _Rule) -> CloudwatchMetricAlarm:
         alarm = CloudwatchMetricAlarm(
             self,
             f"alarm-{place.now}",

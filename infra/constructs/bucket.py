@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from infra import iam, names
 from infra.cdk import (
     Construct,
     S3Bucket,
@@ -22,8 +21,9 @@ from infra.cdk import (
     S3BucketVersioningA,
     S3BucketVersioningVersioningConfiguration,
 )
-from infra.constructs.base import keep, policy_document, put
-from infra.settings import Environment
+from kinesis_efo_infra import iam
+from kinesis_efo_infra.base import keep, policy_document, put
+from kinesis_efo_infra.places import Place
 
 
 class PrivateBucket(Construct):
@@ -31,27 +31,27 @@ class PrivateBucket(Construct):
 
     Args:
         scope: The parent construct.
-        environment: The environment.
-        place: Its Terraform name.
         name: Its name, which must be globally unique.
         key_arn: Customer key that encrypts it.
         expire_days: Days after which objects expire, by prefix; other objects stay.
         noncurrent_days: Days that overwritten and deleted versions stay.
+        protected: Terraform refuses to destroy it.
+        place: Its Terraform name.
     """
 
     def __init__(
         self,
         scope: Construct,
-        environment: Environment,
-        place: names.Place,
         *,
         name: str,
         key_arn: str,
         expire_days: Mapping[str, int],
         noncurrent_days: int,
+        protected: bool,
+        place: Place,
     ) -> None:
         super().__init__(scope, f"bucket-{place.now}")
-        bucket = put(S3Bucket(self, "bucket", bucket=name, lifecycle=keep(environment)), place)
+        bucket = put(S3Bucket(self, "bucket", bucket=name, lifecycle=keep(protected)), place)
         self._name, self._arn = bucket.bucket, bucket.arn
         put(
             S3BucketPublicAccessBlock(
@@ -81,7 +81,7 @@ class PrivateBucket(Construct):
             ),
             place,
         )
-        document = policy_document(self, f"{place.now}_bucket", [iam.tls_only(self._arn)])
+        document = policy_document(self, "document", [iam.tls_only(self._arn)], name=f"{place.now}_bucket")
         put(S3BucketPolicy(self, "policy", bucket=bucket.id, policy=document.json), place)
 
     @property

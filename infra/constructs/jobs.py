@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from infra import iam, manifest, names
+from infra import manifest, names
+from infra.artifacts import use_artifacts
 from infra.cdk import (
     Construct,
     EmrserverlessApplication,
@@ -13,11 +14,12 @@ from infra.cdk import (
     Fn,
     SsmParameter,
 )
-from infra.constructs.access import ReaderAccess
-from infra.constructs.base import keep, put
 from infra.constructs.bucket import PrivateBucket
 from infra.constructs.network import WorkersGroup
 from infra.settings import EmrServerless, Environment, ServerlessApplication
+from kinesis_efo_infra.access import ReaderAccess
+from kinesis_efo_infra.base import keep, put
+from kinesis_efo_infra.iam import Policy
 
 _STOPS_DAYS = 7
 _NONCURRENT_DAYS = 7
@@ -39,12 +41,12 @@ class Jobs(Construct):
         # Archives and programs do not expire: a run that is restarted after months reads them again.
         self._bucket = PrivateBucket(
             self,
-            environment,
-            names.ARTIFACTS,
             name=names.artifacts_bucket(environment),
             key_arn=key_arn,
             expire_days={names.LOGS: self._settings.log_days, names.STOPS: _STOPS_DAYS},
             noncurrent_days=_NONCURRENT_DAYS,
+            protected=environment.protected,
+            place=names.ARTIFACTS,
         )
         self._serverless = self._application(self._settings.serverless) if self._settings.serverless else None
 
@@ -63,10 +65,10 @@ class Jobs(Construct):
         """Name of the bucket."""
         return self._bucket.name
 
-    def grant_run(self, policy: iam.Policy, application: str) -> None:
+    def grant_run(self, policy: Policy, application: str) -> None:
         """Let the runtime of an application load its program, find the marker that stops it, and write logs."""
         name = names.application_name(application, self._environment.applications[application])
-        policy.use_artifacts(self._bucket.arn, names.prefix(self._environment), name, self._key_arn)
+        use_artifacts(policy, self._bucket.arn, names.prefix(self._environment), name, self._key_arn)
 
     def describe(self, application: str, access: ReaderAccess) -> None:
         """Declare the parameter from which `kinesis-efo emr submit` reads how to submit an application's jobs.
@@ -124,6 +126,6 @@ class Jobs(Construct):
                 enabled=True, idle_timeout_minutes=15
             ),
             network_configuration=network,
-            lifecycle=keep(self._environment),
+            lifecycle=keep(self._environment.protected),
         )
         return put(application, names.JOBS)

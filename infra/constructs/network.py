@@ -6,8 +6,8 @@ from typing import Any
 
 from infra import names
 from infra.cdk import Construct, DataAwsSubnet, SecurityGroup, SecurityGroupEgress, SecurityGroupIngress
-from infra.constructs.base import put
 from infra.settings import Environment
+from kinesis_efo_infra.base import put
 
 
 class WorkersGroup(Construct):

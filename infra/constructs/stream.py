@@ -1,21 +1,19 @@
-"""A stream, declared or adopted, with its key, its consumers, and the policies that share it with other accounts."""
+"""A stream, declared or adopted, with its consumers, and the policies that share it with other accounts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from infra import iam, names
-from infra.cdk import (
-    Construct,
-    KinesisResourcePolicy,
-    KinesisStream,
-    KinesisStreamConsumer,
-    KinesisStreamStreamModeDetails,
-)
-from infra.constructs.base import keep, policy_document, put
-from infra.constructs.key import CustomerKey
+from infra import names
+from infra.cdk import Construct, KinesisResourcePolicy
 from infra.settings import AdoptedStream, Environment, OtherAccount, OwnStream
+from kinesis_efo_infra import iam
+from kinesis_efo_infra.base import policy_document, put
+from kinesis_efo_infra.consumer import StreamConsumer
+from kinesis_efo_infra.key import CustomerKey
+from kinesis_efo_infra.places import Place
+from kinesis_efo_infra.stream import Stream
 
 
 class FanOutStream(Construct):
@@ -37,31 +35,25 @@ class FanOutStream(Construct):
             name: application for name, application in environment.applications.items() if key in application.streams
         }
         if isinstance(settings, AdoptedStream):
-            self._arn, self._name = settings.existing_arn, names.stream_name(environment, key)
-            self._key_arn = settings.key
+            self._stream = Stream.from_arn(self, "stream", settings.existing_arn, encryption_key=settings.key)
         else:
-            self._declare(settings)
+            self._stream = self._declare(settings)
         self._consumers = {name: self._consumer(name) for name in self._readers}
         self._share()
 
     @property
     def arn(self) -> str:
         """ARN of the stream."""
-        return self._arn
+        return self._stream.arn
 
     @property
     def name(self) -> str:
         """Name of the stream in Kinesis."""
-        return self._name
+        return self._stream.name
 
     @property
-    def key_arn(self) -> str | None:
-        """ARN of the stream's customer key; None where it has none."""
-        return self._key_arn
-
-    @property
-    def consumers(self) -> Mapping[str, str]:
-        """ARN of each consumer, by the key of its application."""
+    def consumers(self) -> Mapping[str, StreamConsumer]:
+        """Each consumer, by the key of its application."""
         return MappingProxyType(self._consumers)
 
     def grant_read(self, policy: iam.Policy, application: str) -> None:
@@ -72,59 +64,57 @@ class FanOutStream(Construct):
             application: Key of the application.
         """
         polling = self._environment.applications[application].polling
-        policy.read_stream(self.arn, self._consumers[application], self.key_arn, polling=polling)
+        self._stream.grant_read(policy, self._consumers[application], polling=polling)
 
     def grant_batch(self, policy: iam.Policy) -> None:
         """Let a runtime read stretches of the stream, without a consumer, and decrypt it."""
-        policy.read_batches(self.arn, self.key_arn)
+        self._stream.grant_batch(policy)
 
     def grant_write(self, policy: iam.Policy) -> None:
         """Let a runtime put records into the stream, and encrypt them."""
-        policy.write_stream(self.arn, self.key_arn)
+        self._stream.grant_write(policy)
 
-    def _declare(self, settings: OwnStream) -> None:
+    def _declare(self, settings: OwnStream) -> Stream:
         environment, name = self._environment, names.stream_name(self._environment, self._key)
-        own = None
-        if settings.key == "own":
-            own = CustomerKey(
+        key: CustomerKey | str = settings.key
+        if key == "own":
+            key = CustomerKey(
                 self,
-                environment,
-                self._place,
-                alias=f"{environment.environment}/{name}",
+                "key",
+                alias=f"{names.path(environment)}/{name}",
                 description=f"Records of Kinesis stream {name}",
                 foreign_readers=sorted({each for principals, _ in self._foreign().values() for each in principals}),
-            ).arn
-        self._key_arn = own or (settings.key if settings.key.startswith("arn:") else None)
-        stream = KinesisStream(
+                protected=environment.protected,
+                place=self._place,
+            )
+        return Stream(
             self,
             "stream",
             name=name,
-            stream_mode_details=KinesisStreamStreamModeDetails(stream_mode=settings.mode.upper().replace("-", "_")),
-            shard_count=settings.shards,
-            retention_period=settings.retention_hours,
-            encryption_type="KMS",
-            kms_key_id=self._key_arn or "alias/aws/kinesis",
-            shard_level_metrics=list(settings.shard_metrics) or None,
-            max_record_size_in_kib=settings.max_record_kib,
-            tags=dict(settings.tags) or None,
-            lifecycle=keep(environment),
+            shards=settings.shards,
+            retention_hours=settings.retention_hours,
+            encryption_key=key,
+            shard_metrics=settings.shard_metrics,
+            max_record_kib=settings.max_record_kib,
+            tags=settings.tags,
+            protected=environment.protected,
+            place=self._place,
         )
-        put(stream, self._place)
-        self._arn, self._name = stream.arn, stream.name
 
-    def _consumer(self, application: str) -> str:
+    def _consumer(self, application: str) -> StreamConsumer:
         if isinstance(self._settings, AdoptedStream) and application in self._settings.consumers:
-            return self._settings.consumers[application]
-        consumer = KinesisStreamConsumer(
+            arn = self._settings.consumers[application]
+            return StreamConsumer.from_arn(self, f"consumer-{application}", arn, stream=self._stream)
+        return StreamConsumer(
             self,
             f"consumer-{application}",
+            stream=self._stream,
             name=names.consumer_name(self._environment, self._key, application),
-            stream_arn=self._arn,
-            lifecycle=keep(self._environment),
+            protected=self._environment.protected,
+            place=self._consumer_place(application),
         )
-        return put(consumer, self._consumer_place(application)).arn
 
-    def _consumer_place(self, application: str) -> names.Place:
+    def _consumer_place(self, application: str) -> Place:
         return names.consumer_place(self._environment, self._key, application)
 
     def _foreign(self) -> dict[str, tuple[Sequence[str], bool]]:
@@ -142,12 +132,14 @@ class FanOutStream(Construct):
         """
         on_stream = []
         for name, (principals, polling) in self._foreign().items():
-            place = self._consumer_place(name)
-            self._resource_policy(place, self._consumers[name], [iam.share_consumer(self._consumers[name], principals)])
-            on_stream.append(iam.share_stream(name, self._arn, principals, polling=polling))
+            consumer = self._consumers[name]
+            self._resource_policy(
+                self._consumer_place(name), consumer.arn, [iam.share_consumer(consumer.arn, principals)]
+            )
+            on_stream.append(iam.share_stream(name, self.arn, principals, polling=polling))
         if on_stream and isinstance(self._settings, OwnStream):
-            self._resource_policy(self._place, self._arn, on_stream)
+            self._resource_policy(self._place, self.arn, on_stream)
 
-    def _resource_policy(self, place: names.Place, arn: str, statements: Sequence[iam.Statement]) -> None:
-        document = policy_document(self, f"{place.now}_shared", statements)
+    def _resource_policy(self, place: Place, arn: str, statements: Sequence[iam.Statement]) -> None:
+        document = policy_document(self, f"document-{place.now}", statements, name=f"{place.now}_shared")
         put(KinesisResourcePolicy(self, f"policy-{place.now}", resource_arn=arn, policy=document.json), place)

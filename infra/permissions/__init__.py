@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from infra.iam import Statement
 from infra.permissions.applying import change_access, change_data
 from infra.permissions.bounding import boundary, boundary_without_pipeline, trust
 from infra.permissions.planning import read
 from infra.permissions.running import run_jobs
 from infra.settings import Environment
+from kinesis_efo_infra.iam import Statement
 
 __all__ = [
     "boundary",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from infra import iam
-from infra.iam import Condition, Statement
 from infra.permissions.scope import Scope, tagged, tags_new
 from infra.settings import Environment
+from kinesis_efo_infra import iam
+from kinesis_efo_infra.iam import Condition, Statement
 
 _RUNS_JOBS = ("ec2.amazonaws.com", "emr-serverless.amazonaws.com", "elasticmapreduce.amazonaws.com")
 

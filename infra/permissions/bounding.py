@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from infra import iam, names
-from infra.iam import Condition, Statement
+from infra import names
 from infra.permissions.scope import Scope, never_others, tagged
 from infra.settings import Environment
+from kinesis_efo_infra import iam
+from kinesis_efo_infra.iam import Condition, Statement
+from kinesis_efo_infra.regions import dns_suffix, partition
 
 
 def boundary(environment: Environment) -> list[Statement]:
     """The most that a job's role may do, whatever policies it has: use the environment's data, and change no permissions."""
     region = environment.region
     scope = Scope(environment)
-    s3 = f"s3.*.{names.dns_suffix(region)}"
+    s3 = f"s3.*.{dns_suffix(region)}"
     use_keys = ("kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKey")
     # A stream of another account is read where that account's policy allows it.
     streams = tuple(dict.fromkeys((*scope.streams, *scope.given_streams)))
@@ -32,7 +34,7 @@ def boundary(environment: Environment) -> list[Statement]:
         Statement(
             "KeysOfBuckets",
             ("kms:Decrypt", "kms:GenerateDataKey"),
-            (f"arn:{names.partition(region)}:kms:*:*:key/*",),
+            (f"arn:{partition(region)}:kms:*:*:key/*",),
             conditions=(Condition("StringLike", "kms:ViaService", (s3,)),),
         ),
         *_use_buckets(scope),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from infra import iam, names
-from infra.iam import Condition, Statement
+from infra import names
 from infra.permissions.scope import Scope, tagged, tags_new
 from infra.settings import Environment
+from kinesis_efo_infra import iam
+from kinesis_efo_infra.iam import Condition, Statement
 
 _SERVERLESS = "ops.emr-serverless.amazonaws.com"
 

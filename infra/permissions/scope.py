@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from infra import names
-from infra.iam import Condition, Statement
 from infra.settings import OWNER_TAGS, Environment, OwnStream, RoleAccess
+from kinesis_efo_infra.iam import Condition, Statement
+from kinesis_efo_infra.regions import partition
 
 
 class Scope:
@@ -88,7 +89,7 @@ class Scope:
     def _iam_like(self, service: str, resource: str) -> str:
         """ARN of a resource that is in no region, as those of IAM."""
         region = self._environment.region
-        return f"arn:{names.partition(region)}:{service}::{self._environment.account_id}:{resource}"
+        return f"arn:{partition(region)}:{service}::{self._environment.account_id}:{resource}"
 
 
 def _covered(patterns: list[str], arns: Iterable[str]) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ class Commands:
             ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, stdin=subprocess.DEVNULL)
         except OSError as error:
             raise PipelineError(
-                f"kinesis-efo cannot be run: {error}; install this project for {sys.executable}: pip install '.[emr,infra]'"
+                f"kinesis-efo cannot be run: {error}; install this project for {sys.executable}: pip install '.[emr]'"
             ) from None
         try:
             data = json.loads(ran.stdout)

@@ -15,14 +15,15 @@ from infra.cdk import (
     IamRole,
     IamRolePolicyAttachment,
     TerraformOutput,
-    TerraformResourceLifecycle,
     TerraformStack,
 )
-from infra.constructs import CustomerKey, PrivateBucket
-from infra.constructs.base import policy_document, put
-from infra.iam import Statement
+from infra.constructs import PrivateBucket
 from infra.settings import Environment
 from infra.stacks.base import deploy_to_aws
+from kinesis_efo_infra.base import pin_account, policy_document, put
+from kinesis_efo_infra.iam import Statement
+from kinesis_efo_infra.key import CustomerKey
+from kinesis_efo_infra.places import Place
 
 _KEEP_STATES_DAYS = 365
 SESSION_SECONDS = 7200
@@ -39,6 +40,7 @@ class BootstrapStack(TerraformStack):
 
     def __init__(self, scope: App, environment: Environment) -> None:
         super().__init__(scope, names.bootstrap_stack_name(environment))
+        pin_account(self, environment.account_id, environment.region)
         assert environment.pipeline is not None
         self._environment, self._pipeline = environment, environment.pipeline
         # Its own tag: the role that applies may manage the environment's keys, but not the state's.
@@ -78,21 +80,21 @@ class BootstrapStack(TerraformStack):
         place = _place("state")
         key = CustomerKey(
             self,
-            environment,
-            place,
-            alias=f"pipeline/{environment.environment}",
+            "key",
+            alias=f"{environment.project}/pipeline/{environment.environment}",
             description=f"Terraform states in {environment.state_bucket}",
             # Without this key, no state can be read.
-            lifecycle=TerraformResourceLifecycle(prevent_destroy=True),
+            protected=True,
+            place=place,
         )
         PrivateBucket(
             self,
-            environment,
-            place,
             name=environment.state_bucket,
             key_arn=key.arn,
             expire_days={},
             noncurrent_days=_KEEP_STATES_DAYS,
+            protected=environment.protected,
+            place=place,
         )
 
     def _oidc_provider(self) -> str:
@@ -110,7 +112,7 @@ class BootstrapStack(TerraformStack):
             name=names.pipeline_policy_name(self._environment, kind),
             path=names.pipeline_path(self._environment),
             description=f"Pipeline of kinesis-efo in {names.qualified(self._environment)}: {kind}",
-            policy=policy_document(self, f"pipeline_{place.now}", statements).json,
+            policy=policy_document(self, f"{kind}-document", statements, name=f"pipeline_{place.now}").json,
         )
         return put(policy, place).arn
 
@@ -122,7 +124,7 @@ class BootstrapStack(TerraformStack):
             name=names.pipeline_role_name(self._environment, kind),
             path=names.pipeline_path(self._environment),
             description=f"Pipeline of kinesis-efo in {names.qualified(self._environment)}: {kind}",
-            assume_role_policy=policy_document(self, f"{kind}_trust", [trust]).json,
+            assume_role_policy=policy_document(self, f"{kind}-trust", [trust], name=f"{kind}_trust").json,
             max_session_duration=SESSION_SECONDS,
         )
         put(role, _place(kind))
@@ -132,5 +134,5 @@ class BootstrapStack(TerraformStack):
         return role.arn
 
 
-def _place(name: str) -> names.Place:
-    return names.Place(name.replace("-", "_"), name.replace("-", "_"))
+def _place(name: str) -> Place:
+    return Place(name.replace("-", "_"))

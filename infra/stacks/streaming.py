@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra import iam, names
+from infra import names
 from infra.cdk import (
     App,
     AwsProvider,
@@ -14,19 +14,21 @@ from infra.cdk import (
 )
 from infra.constructs import (
     Alarms,
-    BatchAccess,
-    CustomerKey,
     Dashboard,
     FanOutStream,
     Jobs,
-    LeaseTable,
-    ManifestParameter,
-    ReaderAccess,
     RolesBoundary,
+    batch_access,
+    reader_access,
 )
 from infra.settings import Environment, OtherAccount
 from infra.stacks import local
 from infra.stacks.base import default_tags, deploy_to_aws
+from kinesis_efo_infra.base import pin_account
+from kinesis_efo_infra.grants import policy_for
+from kinesis_efo_infra.key import CustomerKey
+from kinesis_efo_infra.manifest import Manifest
+from kinesis_efo_infra.table import LeaseTable
 
 
 class StreamingStack(TerraformStack):
@@ -40,6 +42,7 @@ class StreamingStack(TerraformStack):
 
     def __init__(self, scope: App, environment: Environment, local_endpoint: str | None = None) -> None:
         super().__init__(scope, names.stack_name(environment))
+        pin_account(self, environment.account_id, environment.region)
         self._environment = environment
         if local_endpoint:
             self._on_local_aws(local_endpoint)
@@ -49,10 +52,11 @@ class StreamingStack(TerraformStack):
         if key_arn == "own":
             key_arn = CustomerKey(
                 self,
-                environment,
-                names.ENVIRONMENT_KEY,
-                alias=environment.environment,
+                "key",
+                alias=names.path(environment),
                 description=f"Lease tables and manifests of kinesis-efo in {names.qualified(environment)}",
+                protected=environment.protected,
+                place=names.ENVIRONMENT_KEY,
             ).arn
         self._streams = {key: FanOutStream(self, environment, key) for key in environment.streams}
         self._alarms = Alarms(self, environment)
@@ -77,10 +81,30 @@ class StreamingStack(TerraformStack):
         environment = self._environment
         application = environment.applications[key]
         consumed = {each: self._streams[each] for each in application.streams}
-        table = LeaseTable(self, environment, key, key_arn)
-        manifest = ManifestParameter(self, environment, key, table=table, streams=consumed, key_arn=key_arn)
+        place = names.place(key, application)
+        table = LeaseTable(
+            self,
+            f"leases-{key}",
+            name=names.lease_table_name(environment, key),
+            encryption_key=key_arn,
+            protected=environment.protected,
+            import_existing=application.adopt_lease_table,
+            place=place,
+        )
+        manifest = Manifest(
+            self,
+            f"manifest-{key}",
+            application=names.application_name(key, application),
+            environment=names.qualified(environment),
+            name=names.parameter_name(environment, key),
+            table=table,
+            consumers={each: stream.consumers[key] for each, stream in consumed.items()},
+            encryption_key=key_arn,
+            tier=environment.manifest_tier,
+            place=place,
+        )
         self._alarms.watch_table(key, table)
-        policy = iam.Policy(environment.region)
+        policy = policy_for(self)
         for stream in consumed.values():
             stream.grant_read(policy, key)
         for each in application.writes:
@@ -90,23 +114,27 @@ class StreamingStack(TerraformStack):
         if self._jobs:
             self._jobs.grant_run(policy, key)
         serverless = self._jobs.application_arn if self._jobs else None
-        access = ReaderAccess(self, environment, key, policy, serverless, self._boundary.arn)
+        access = reader_access(
+            self, environment, key, policy, serverless_arn=serverless, boundary_arn=self._boundary.arn
+        )
         if self._jobs:
             self._jobs.describe(key, access)
         self._manifests[key] = manifest.parameter_name
         self._policies[key] = access.policy_arn
         if application.batch:
-            batch = iam.Policy(environment.region)
+            batch = policy_for(self)
             for stream in consumed.values():
                 stream.grant_batch(batch)
             manifest.grant_read(batch)
-            self._batch_policies[key] = BatchAccess(self, environment, key, batch).policy_arn
+            self._batch_policies[key] = batch_access(self, environment, key, batch).policy_arn
         if access.role_arn:
             self._roles[key] = access.role_arn
 
     def _outputs(self) -> None:
         consumers = {
-            f"{key}/{name}": arn for key, stream in self._streams.items() for name, arn in stream.consumers.items()
+            f"{key}/{name}": consumer.arn
+            for key, stream in self._streams.items()
+            for name, consumer in stream.consumers.items()
         }
         batch = {"batch_policy_arns": self._batch_policies} if self._batch_policies else {}
         for name, value in {

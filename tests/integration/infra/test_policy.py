@@ -17,7 +17,6 @@ from botocore.exceptions import ClientError
 from moto.server import ThreadedMotoServer
 
 from infra.app import synthesize
-from infra.iam import POLL_STREAM
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.batch.planning import plan, tip_at
 from kinesis_efo.batch.reading import Reading
@@ -46,6 +45,7 @@ from kinesis_efo.manifest import Manifest, StreamRef, load_manifest
 from kinesis_efo.options import AwsSettings, BatchOptions
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.producer import BlockingProducer
+from kinesis_efo_infra.iam import POLL_STREAM
 from tests.integration.infra.conftest import write_environment
 from tests.support.iam import Enforced, many
 from tests.support.terraform.harness import Terraform

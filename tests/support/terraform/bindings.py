@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 import infra.cdk
+import kinesis_efo_infra.cdk
 
 _PARAMETER = re.compile(r"^:param (\w+): (.*)$", re.MULTILINE)
 _LINK = re.compile(r"\{@link https://registry\.terraform\.io/providers/hashicorp/aws/([\d.]+)/\S+#(\w+) ")
@@ -60,13 +61,14 @@ def versions(stack: Mapping[str, Any]) -> set[str]:
 def _config(section: str, kind: str) -> type:
     """The class of a type's arguments."""
     base = {"resource": "TerraformResource", "data": "TerraformDataSource", "provider": "TerraformProvider"}[section]
-    for name in infra.cdk.__all__:
-        each = getattr(infra.cdk, name)
-        bases = [parent.__name__ for parent in getattr(each, "__mro__", ())]
-        if base in bases and getattr(each, "TF_RESOURCE_TYPE", None) == kind:
-            config: type = getattr(sys.modules[each.__module__], f"{name}Config")
-            return config
-    raise AssertionError(f"infra.cdk has no class for {section} {kind}")
+    for module in (kinesis_efo_infra.cdk, infra.cdk):
+        for name in module.__all__:
+            each = getattr(module, name)
+            bases = [parent.__name__ for parent in getattr(each, "__mro__", ())]
+            if base in bases and getattr(each, "TF_RESOURCE_TYPE", None) == kind:
+                config: type = getattr(sys.modules[each.__module__], f"{name}Config")
+                return config
+    raise AssertionError(f"neither the constructs nor infra.cdk have a class for {section} {kind}")
 
 
 @cache

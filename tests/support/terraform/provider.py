@@ -36,6 +36,7 @@ REPLACES = {
     "aws_iam_instance_profile": ("name",),
     "aws_iam_policy": ("name", "description"),
     "aws_iam_role": ("name",),
+    "aws_iam_role_policy": ("name", "role"),
     "aws_iam_role_policy_attachment": ("role", "policy_arn"),
     "aws_kinesis_resource_policy": ("resource_arn",),
     "aws_kinesis_stream": ("name",),
@@ -174,6 +175,15 @@ def identity(kind: str, planned: Json) -> Json:
             known = {"arn": arn("iam", f"{kind.removeprefix('aws_iam_')}/{name}", at="")}
     known |= create(kind, planned)
     return {"id": known["arn"], **known}
+
+
+def asked(kind: str) -> Json:
+    """What a data source says of where the provider works."""
+    return {
+        "aws_caller_identity": {"account_id": (CONFIG.get("allowed_account_ids") or ["000000000000"])[0]},
+        "aws_region": {"region": CONFIG.get("region") or "eu-west-1"},
+        "aws_partition": {"partition": "aws", "dns_suffix": "amazonaws.com"},
+    }.get(kind, {})
 
 
 def endpoint() -> str | None:
@@ -402,7 +412,7 @@ class Provider(rpc.ProviderServicer):
                 return value
             if attribute["name"] in ("json", "minified_json"):
                 return policy(config)
-            return made_up(attribute, {}, request.type_name)
+            return made_up(attribute, asked(request.type_name), request.type_name)
 
         return pb.ReadDataSource.Response(state=encode(walk(SCHEMAS[f"data.{request.type_name}"], config, read)))
 

@@ -26,6 +26,7 @@ TYPES = (
     "aws_iam_openid_connect_provider",
     "aws_iam_policy",
     "aws_iam_role",
+    "aws_iam_role_policy",
     "aws_iam_role_policy_attachment",
     "aws_kinesis_resource_policy",
     "aws_kinesis_stream",
@@ -40,7 +41,10 @@ TYPES = (
     "aws_s3_bucket_versioning",
     "aws_security_group",
     "aws_ssm_parameter",
+    "data.aws_caller_identity",
     "data.aws_iam_policy_document",
+    "data.aws_partition",
+    "data.aws_region",
     "data.aws_subnet",
 )
 

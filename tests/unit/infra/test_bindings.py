@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import infra
+import kinesis_efo_infra
 from infra import ledger
 from infra.app import synthesize, synthesize_bootstrap
 from infra.load import load_environment
@@ -89,7 +90,8 @@ def test_a_planted_fault_is_found(plant: Callable[[Any], Any], message: str, sta
 def test_every_escape_hatch_has_a_reason(stacks: dict[str, Any]) -> None:
     paths = [
         node.args[0]
-        for path in Path(infra.__file__).parent.rglob("*.py")
+        for package in (infra, kinesis_efo_infra)
+        for path in Path(str(package.__file__)).parent.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("add_override", "add_deletion_override")
     ]

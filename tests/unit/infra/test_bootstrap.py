@@ -13,8 +13,8 @@ import pytest
 from infra import names, permissions
 from infra.app import synthesize_bootstrap
 from infra.errors import SettingsError
-from infra.iam import REGISTRATION, Statement
 from infra.settings import Environment
+from kinesis_efo_infra.iam import REGISTRATION, Statement
 from tests.unit.infra.conftest import without_metadata
 
 Load = Callable[..., Environment]

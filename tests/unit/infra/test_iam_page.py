@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from infra.iam import Policy
+from kinesis_efo_infra.iam import Policy
 from tests.support.pages import blocks
 
 REGION: Final = "eu-west-1"

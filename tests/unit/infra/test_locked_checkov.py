@@ -78,7 +78,7 @@ def test_what_a_scan_needs_is_locked_with_hashes_and_never_built() -> None:
 def test_without_uv_it_says_what_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uv", None)  # as if it were not installed
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(GateError, match=r"pip install 'kinesis-efo\[infra\]'"):
+    with pytest.raises(GateError, match=r"pip install uv"):
         locked_checkov.find_uv()
     (tmp_path / "uv").write_text("#!/bin/sh\n")
     (tmp_path / "uv").chmod(0o755)

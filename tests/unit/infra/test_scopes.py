@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from infra import iam, names, permissions
+from infra import names, permissions
 from infra.errors import SettingsError
-from infra.iam import REGISTRATION
 from infra.literals import literal_policy
 from infra.load import load_environments
 from infra.settings import Environment
+from kinesis_efo_infra import iam
+from kinesis_efo_infra.iam import REGISTRATION
 from tests.support.iam import Statement, allowed
 
 Load = Callable[..., Environment]

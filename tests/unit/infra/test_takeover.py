@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from infra import iam, names, permissions
+from infra import names, permissions
 from infra.settings import Environment
 from infra.stacks.base import default_tags
+from kinesis_efo_infra import iam
 from tests.support.iam import Statement, allowed
 
 ACCOUNT = "111122223333"

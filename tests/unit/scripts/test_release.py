@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from email.message import Message
 from pathlib import Path
 from zipfile import ZipFile
@@ -9,7 +11,7 @@ from zipfile import ZipFile
 import pytest
 
 from scripts.release import CHANGELOG as OURS
-from scripts.release import NotReleasable, main, notes
+from scripts.release import PACKAGES, NotReleasable, main, notes
 
 CHANGELOG = """\
 # Changelog
@@ -36,6 +38,7 @@ CHANGELOG = """\
 
 def built(version: str, *urls: str) -> Message:
     message = Message()
+    message["Name"] = "kinesis-efo"
     message["Version"] = version
     for url in urls:
         message["Project-URL"] = url
@@ -44,14 +47,24 @@ def built(version: str, *urls: str) -> Message:
 
 def test_the_notes_are_those_of_the_version_alone() -> None:
     ready = built("1.2.0", "Changelog, https://example.org/c", "Repository, https://example.org/r")
-    assert notes("v1.2.0", ready, CHANGELOG) == "### Added\n\n- Much."
+    assert notes("v1.2.0", [ready], CHANGELOG) == "### Added\n\n- Much."
 
 
 @pytest.mark.parametrize(
     ("tag", "version", "url", "reasons"),
     [
-        ("v1.2.1", "1.2.0", "Repository, https://example.org/r", ["is not the version that was built: tag v1.2.0"]),
-        ("1.2.0", "1.2.0", "Repository, https://example.org/r", ["is not the version that was built: tag v1.2.0"]),
+        (
+            "v1.2.1",
+            "1.2.0",
+            "Repository, https://example.org/r",
+            ["is not the version of kinesis-efo that was built: tag v1.2.0"],
+        ),
+        (
+            "1.2.0",
+            "1.2.0",
+            "Repository, https://example.org/r",
+            ["is not the version of kinesis-efo that was built: tag v1.2.0"],
+        ),
         ("v1.1.0", "1.1.0", "Repository, https://example.org/r", ["nothing under '## [1.1.0] - <date>'"]),
         ("v1.0.0", "1.0.0", "Repository, https://example.org/r", ["nothing under '## [1.0.0] - <date>'"]),
         ("v1x2.0", "1x2.0", "Repository, https://example.org/r", ["nothing under '## [1x2.0] - <date>'"]),
@@ -61,18 +74,28 @@ def test_the_notes_are_those_of_the_version_alone() -> None:
 )
 def test_what_is_not_ready_is_refused_with_every_reason(tag: str, version: str, url: str, reasons: list[str]) -> None:
     with pytest.raises(NotReleasable) as refused:
-        notes(tag, built(version, url), CHANGELOG)
+        notes(tag, [built(version, url)], CHANGELOG)
     said = str(refused.value).splitlines()
     assert len(said) == len(reasons)
     assert all(reason in line for reason, line in zip(reasons, said, strict=True))
 
 
-def distributions(directory: Path, *versions: str) -> None:
-    for version in versions:
-        with ZipFile(directory / f"kinesis_efo-{version}-py3-none-any.whl", "w") as wheel:
-            about = f"Version: {version}\nProject-URL: Repository, https://example.org/r\n\nText"
-            wheel.writestr(f"kinesis_efo-{version}.dist-info/METADATA", about)
-        (directory / f"kinesis_efo-{version}.tar.gz").touch()
+def test_both_packages_have_the_version_of_the_tag() -> None:
+    ready = built("1.2.0", "Repository, https://example.org/r")
+    with pytest.raises(NotReleasable) as refused:
+        notes("v1.2.0", [ready, built("1.1.0")], CHANGELOG)
+    assert [line.partition(":")[0] for line in str(refused.value).splitlines()] == [
+        "the tag v1.2.0 is not the version of kinesis-efo that was built",
+        "kinesis-efo does not say where it comes from",
+    ]
+
+
+def distributions(directory: Path, *versions: str, packages: Sequence[str] = PACKAGES) -> None:
+    for package, version in itertools.product(packages, versions):
+        with ZipFile(directory / f"{package}-{version}-py3-none-any.whl", "w") as wheel:
+            about = f"Name: {package}\nVersion: {version}\nProject-URL: Repository, https://example.org/r\n\nText"
+            wheel.writestr(f"{package}-{version}.dist-info/METADATA", about)
+        (directory / f"{package}-{version}.tar.gz").touch()
 
 
 def test_the_command_prints_notes_or_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,12 +103,18 @@ def test_the_command_prints_notes_or_reasons(tmp_path: Path, capsys: pytest.Capt
     changelog.write_text(CHANGELOG)
     assert main(["v1.2.0", str(tmp_path)], changelog) == 1
     assert "it holds neither" in capsys.readouterr().err
+    distributions(tmp_path, "1.2.0", packages=["kinesis_efo"])
+    assert main(["v1.2.0", str(tmp_path)], changelog) == 1
+    assert "of each of kinesis_efo, kinesis_efo_infra; it holds kinesis_efo-1.2.0" in capsys.readouterr().err
     distributions(tmp_path, "1.2.0")
     assert main(["v1.2.0", str(tmp_path)], changelog) == 0
     assert capsys.readouterr().out == "### Added\n\n- Much.\n"
     distributions(tmp_path, "1.3.0")
     assert main(["v1.2.0", str(tmp_path)], changelog) == 1
-    assert "kinesis_efo-1.2.0.tar.gz, kinesis_efo-1.3.0-py3-none-any.whl" in capsys.readouterr().err
+    assert (
+        "kinesis_efo-1.2.0.tar.gz, kinesis_efo-1.3.0-py3-none-any.whl, kinesis_efo-1.3.0.tar.gz, kinesis_efo_infra-"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_changelog_has_what_is_not_released_on_top_and_versions_in_their_order() -> None:

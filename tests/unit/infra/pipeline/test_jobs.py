@@ -160,5 +160,5 @@ def test_without_jobs_nothing_is_run(load: Callable[..., Environment]) -> None:
 
 def test_without_the_library_beside_this_python_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(PipelineError, match=r"kinesis-efo cannot be run: .*: pip install '\.\[emr,infra\]'"):
+    with pytest.raises(PipelineError, match=r"kinesis-efo cannot be run: .*: pip install '\.\[emr\]'"):
         Commands()("lag")

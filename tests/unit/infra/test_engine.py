@@ -1,4 +1,4 @@
-"""The module that imports CDKTF says what is missing, and spares Node what is not used."""
+"""The module that chooses the engine says what is missing, and spares Node what is not used."""
 
 from __future__ import annotations
 
@@ -8,35 +8,47 @@ from pathlib import Path
 
 import pytest
 
-from infra import cdk
-from infra.errors import MissingError
+from kinesis_efo_infra import engine
+from kinesis_efo_infra.errors import MissingError
 
 
 def test_an_unknown_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KINESIS_EFO_CDK", "pulumi")
     with pytest.raises(MissingError, match="KINESIS_EFO_CDK must be cdktf or cdktn; got 'pulumi'"):
-        cdk._engine()
+        engine._engine()
 
 
 def test_a_missing_engine_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cdk.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(engine.importlib.util, "find_spec", lambda _: None)
     monkeypatch.setenv("KINESIS_EFO_CDK", "cdktf")
-    with pytest.raises(
-        MissingError, match=r"cdktf is not installed for .*/python.*: run `make synth`, .* '.\[infra\]'"
-    ):
-        cdk._engine()
-    monkeypatch.setenv("KINESIS_EFO_CDK", "cdktn")
-    with pytest.raises(MissingError, match=r"cdktn is not installed for .*: run `make synth KINESIS_EFO_CDK=cdktn`"):
-        cdk._engine()
+    asked = (
+        r"cdktf is not installed for .*/python.*: pip install 'kinesis-efo-infra\[cdktf\]', or unset KINESIS_EFO_CDK"
+    )
+    with pytest.raises(MissingError, match=asked):
+        engine._engine()
     monkeypatch.delenv("KINESIS_EFO_CDK")
-    with pytest.raises(MissingError, match=r"cdktf or cdktn is not installed for"):
-        cdk._engine()
+    both = r"cdktf or cdktn is not installed for .*'kinesis-efo-infra\[cdktf\]', or 'kinesis-efo-infra\[cdktn\]' for"
+    with pytest.raises(MissingError, match=both):
+        engine._engine()
+
+
+def test_a_missing_provider_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingError, match=r"not its AWS provider: pip install 'kinesis-efo-infra\[cdktf\]'"):
+        engine._provider()
+
+
+def test_the_provider_has_its_modules_as_attributes_and_no_others() -> None:
+    provider = engine._provider()
+    assert provider.kms_key.KmsKey.__name__ == "KmsKey"
+    with pytest.raises(AttributeError, match="has no attribute 'kms_kay'"):
+        _ = provider.kms_kay
 
 
 def test_a_missing_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JSII_NODE", "/nowhere/node")
     with pytest.raises(MissingError, match="CDKTF needs Node 20 or newer"):
-        cdk._find_node()
+        engine._find_node()
 
 
 def test_a_resource_of_the_provider_is_loaded_when_it_is_used(tmp_path: Path) -> None:
@@ -61,8 +73,8 @@ def test_a_resource_of_the_provider_is_loaded_when_it_is_used(tmp_path: Path) ->
 
 def test_options_for_node_that_were_set_before_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_OPTIONS", "--max-old-space-size=900")
-    cdk._load_resources_when_used()
+    engine._load_resources_when_used()
     once = os.environ["NODE_OPTIONS"]
-    cdk._load_resources_when_used()
+    engine._load_resources_when_used()
     assert os.environ["NODE_OPTIONS"] == once
     assert once.startswith("--max-old-space-size=900 --require ")

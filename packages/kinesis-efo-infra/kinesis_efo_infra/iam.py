@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from infra import names
+from kinesis_efo_infra import regions
 
 READ_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards")
 POLL_STREAM = ("kinesis:GetRecords", "kinesis:GetShardIterator")
@@ -60,19 +60,25 @@ class Statement:
     but_actions: tuple[str, ...] = ()
 
 
-def through(region: str, *services: str) -> tuple[Condition]:
-    """Condition: a key is used only through these services (kms:ViaService)."""
-    hosts = tuple(f"{service}.{region}.{names.dns_suffix(region)}" for service in services)
+def through(region: str, *services: str, dns_suffix: str = "") -> tuple[Condition]:
+    """Condition: a key is used only through these services (kms:ViaService).
+
+    Args:
+        region: The services' region.
+        services: The first parts of their hosts' names, as `kinesis`.
+        dns_suffix: The last part of their hosts' names; default: the region's, which must then be literal.
+    """
+    hosts = tuple(f"{service}.{region}.{dns_suffix or regions.dns_suffix(region)}" for service in services)
     return (Condition("StringEquals", "kms:ViaService", hosts),)
 
 
-def decrypt_through(region: str, service: str, *, principals: Sequence[str]) -> Statement:
+def decrypt_through(region: str, service: str, *, principals: Sequence[str], dns_suffix: str = "") -> Statement:
     """Statement of a key's policy: principals of other accounts may decrypt through a service."""
     return Statement(
         "OtherAccounts",
         ("kms:Decrypt",),
         ("*",),
-        conditions=through(region, service),
+        conditions=through(region, service, dns_suffix=dns_suffix),
         principals={"AWS": tuple(principals)},
     )
 
@@ -114,9 +120,16 @@ class Policy:
 
     Args:
         region: For the names of the services that keys are used through.
+        dns_suffix: The same; default: the region's, which must then be literal.
+
+    >>> policy = Policy("eu-west-1")
+    >>> policy.write_stream("arn:aws:kinesis:eu-west-1:111122223333:stream/orders", None)
+    >>> sorted(policy.statements)
+    ['WriteStreams']
     """
 
     region: str
+    dns_suffix: str = ""
     statements: dict[str, Statement] = field(default_factory=dict)
 
     def add(self, statement: Statement) -> None:
@@ -125,6 +138,10 @@ class Policy:
         if known is not None:
             statement = replace(known, resources=tuple(dict.fromkeys(known.resources + statement.resources)))
         self.statements[statement.sid] = statement
+
+    def through(self, *services: str) -> tuple[Condition]:
+        """Condition: a key is used only through these services of the region."""
+        return through(self.region, *services, dns_suffix=self.dns_suffix)
 
     def read_stream(self, stream_arn: str, consumer_arn: str, key_arn: str | None, *, polling: bool = False) -> None:
         """Allow reading a stream through one consumer.
@@ -148,30 +165,18 @@ class Policy:
         """Allow putting records into a stream."""
         self.add(Statement("WriteStreams", WRITE_STREAM, (stream_arn,)))
         if key_arn:
-            via = through(self.region, "kinesis")
+            via = self.through("kinesis")
             self.add(Statement("EncryptStreams", ("kms:GenerateDataKey",), (key_arn,), conditions=via))
 
-    def read_write_leases(self, table_arn: str, key_arn: str) -> None:
+    def read_write_leases(self, table_arn: str, key_arn: str | None) -> None:
         """Allow keeping leases in a table."""
         self.add(Statement("KeepLeases", LEASES, (table_arn,)))
         self._decrypt_state(key_arn)
 
-    def read_manifest(self, parameter_arn: str, key_arn: str) -> None:
+    def read_manifest(self, parameter_arn: str, key_arn: str | None) -> None:
         """Allow loading a manifest from Parameter Store."""
         self.add(Statement("LoadManifest", ("ssm:GetParameter",), (parameter_arn,)))
         self._decrypt_state(key_arn)
-
-    def use_artifacts(self, bucket_arn: str, prefix: str, application: str, key_arn: str) -> None:
-        """Allow loading archives and programs, finding the marker that stops a job, and writing logs."""
-        stops = f"{names.STOPS}{prefix}-*"
-        readable = (f"{names.ENVIRONMENTS}*", f"{names.PROGRAMS}*", stops)
-        self.add(Statement("LoadPrograms", ("s3:GetObject",), tuple(f"{bucket_arn}/{each}" for each in readable)))
-        # Without ListBucket, S3 answers 403 instead of 404 where there is no such object.
-        listed = (Condition("StringLike", "s3:prefix", readable),)
-        self.add(Statement("FindPrograms", ("s3:ListBucket",), (bucket_arn,), conditions=listed))
-        self.add(Statement("WriteLogs", ("s3:PutObject",), (f"{bucket_arn}/{names.LOGS}{application}/*",)))
-        via = through(self.region, "s3")
-        self.add(Statement("EncryptArtifacts", ("kms:Decrypt", "kms:GenerateDataKey"), (key_arn,), conditions=via))
 
     def deny_registration(self) -> None:
         """Deny registering and deregistering consumers, whatever else a role is allowed: that is Terraform's job."""
@@ -183,12 +188,13 @@ class Policy:
 
     def _decrypt_stream(self, key_arn: str | None) -> None:
         if key_arn:
-            via = through(self.region, "kinesis")
+            via = self.through("kinesis")
             self.add(Statement("DecryptStreams", ("kms:Decrypt",), (key_arn,), conditions=via))
 
-    def _decrypt_state(self, key_arn: str) -> None:
-        via = through(self.region, "dynamodb", "ssm")
-        self.add(Statement("DecryptLeasesAndManifest", ("kms:Decrypt",), (key_arn,), conditions=via))
+    def _decrypt_state(self, key_arn: str | None) -> None:
+        if key_arn:
+            via = self.through("dynamodb", "ssm")
+            self.add(Statement("DecryptLeasesAndManifest", ("kms:Decrypt",), (key_arn,), conditions=via))
 
 
 def policy_json(statements: Sequence[Statement]) -> str:

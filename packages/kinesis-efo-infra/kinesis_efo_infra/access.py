@@ -1,0 +1,167 @@
+"""The managed policies of an application, and a role for what runs it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from kinesis_efo_infra import checks
+from kinesis_efo_infra.base import account_of, environment_of, policy_document, put
+from kinesis_efo_infra.cdk import Construct, IamInstanceProfile, IamPolicy, IamRole, IamRolePolicyAttachment
+from kinesis_efo_infra.iam import Policy
+from kinesis_efo_infra.places import Place
+from kinesis_efo_infra.trust import EmrOnEc2, Trust
+
+
+class ReaderAccess(Construct):
+    """The policy of an application and, where something is trusted to run it, a role that has the policy.
+
+    Args:
+        scope: The parent construct.
+        id: Its id there.
+        application: The application, as descriptions and default names call it.
+        policy: The permissions granted so far, from `policy_for`; registering consumers is denied in addition, always.
+        environment: Where it is deployed, for descriptions and default names; default: the name of the stack.
+        policy_name: Name of the policy; default: `kinesis-efo-<environment>-<application>`.
+        trust: Who may assume a role: `EmrOnEc2`, `EmrServerless` or `ServiceAccount`; default: no role is declared.
+        role_name: Name of the role; default: the policy's.
+        role_policies: ARNs of more managed policies of the role, such as for checkpoint and output buckets.
+        permissions_boundary: ARN of the role's permissions boundary.
+        place: Its Terraform name.
+
+    Raises:
+        ArgumentError: A name is none (IAM API reference, CreatePolicy and CreateRole).
+
+    >>> policy = policy_for(stack)
+    >>> orders.grant_read(policy, lake)
+    >>> access = ReaderAccess(stack, "access", application="lake", policy=policy, trust=EmrServerless())
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        application: str,
+        policy: Policy,
+        environment: str | None = None,
+        policy_name: str | None = None,
+        trust: Trust | None = None,
+        role_name: str | None = None,
+        role_policies: Sequence[str] = (),
+        permissions_boundary: str | None = None,
+        place: Place | None = None,
+    ) -> None:
+        owner = f"ReaderAccess {id!r}"
+        environment = environment_of(scope, owner, environment)
+        policy_name = policy_name or f"kinesis-efo-{environment}-{application}"
+        role_name = role_name or policy_name
+        checks.text(owner, "policy_name", policy_name, checks.POLICY_NAME, "give policy_name a shorter or simpler one")
+        if trust is not None:
+            checks.text(owner, "role_name", role_name, checks.ROLE_NAME, "give role_name a shorter or simpler one")
+        super().__init__(scope, id)
+        self._application, self._environment, self._place = application, environment, place
+        policy.deny_registration()
+        # Names and not ids are in descriptions: IAM replaces a policy whose description changes.
+        managed = IamPolicy(
+            self,
+            "policy",
+            name=policy_name,
+            description=f"Read Kinesis as {application} of {environment}; never register consumers",
+            policy=policy_document(
+                self, "document", policy.statements.values(), name=f"{place.now}_reader" if place else None
+            ).json,
+        )
+        self._policy_arn = put(managed, place).arn
+        self._role: IamRole | None = None
+        if trust is not None:
+            self._role = self._declare(role_name, trust, permissions_boundary)
+            self._attach(self._role, role_policies)
+
+    @property
+    def policy_arn(self) -> str:
+        """ARN of the managed policy."""
+        return self._policy_arn
+
+    @property
+    def role_arn(self) -> str | None:
+        """ARN of the role; None where only a policy is declared."""
+        return self._role.arn if self._role else None
+
+    @property
+    def role_name(self) -> str | None:
+        """Name of the role, to which other constructs may grant more; None where only a policy is declared."""
+        return self._role.name if self._role else None
+
+    def _declare(self, name: str, trust: Trust, boundary: str | None) -> IamRole:
+        statement = trust.statement(account_of(self))
+        trusted = policy_document(self, "trust", [statement], name=f"{self._place.now}_trust" if self._place else None)
+        role = IamRole(
+            self,
+            "role",
+            name=name,
+            description=f"Runtime of {self._application} in {self._environment}",
+            assume_role_policy=trusted.json,
+            permissions_boundary=boundary,
+        )
+        put(role, self._place)
+        if isinstance(trust, EmrOnEc2):
+            put(IamInstanceProfile(self, "profile", name=role.name, role=role.name), self._place)
+        return role
+
+    def _attach(self, role: IamRole, policies: Sequence[str]) -> None:
+        # A digest: policies in different paths may share a name, and names may hold characters that Terraform refuses.
+        attached = {hashlib.sha256(arn.encode()).hexdigest()[:8]: arn for arn in policies}
+        for name, arn in {"reader": self._policy_arn, **attached}.items():
+            attachment = IamRolePolicyAttachment(self, f"attach-{name}", role=role.name, policy_arn=arn)
+            put(attachment, self._place and self._place.join(name))
+
+
+class BatchAccess(Construct):
+    """The policy for batch reads of an application's streams: attach it to a role of your own.
+
+    Args:
+        scope: The parent construct.
+        id: Its id there.
+        application: The application, as the description and the default name call it.
+        policy: The permissions granted so far, from `policy_for`; registering consumers is denied in addition, always.
+        environment: Where it is deployed, for the description and the default name; default: the name of the stack.
+        policy_name: Name of the policy; default: `kinesis-efo-<environment>-<application>@batch`.
+        place: Its Terraform name.
+
+    Raises:
+        ArgumentError: The name is none (IAM API reference, CreatePolicy).
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        application: str,
+        policy: Policy,
+        environment: str | None = None,
+        policy_name: str | None = None,
+        place: Place | None = None,
+    ) -> None:
+        owner = f"BatchAccess {id!r}"
+        environment = environment_of(scope, owner, environment)
+        policy_name = policy_name or f"kinesis-efo-{environment}-{application}@batch"
+        checks.text(owner, "policy_name", policy_name, checks.POLICY_NAME, "give policy_name a shorter or simpler one")
+        super().__init__(scope, id)
+        policy.deny_registration()
+        managed = IamPolicy(
+            self,
+            "policy",
+            name=policy_name,
+            description=f"Read stretches of the streams of {application} of {environment}, without its consumers",
+            policy=policy_document(
+                self, "document", policy.statements.values(), name=place.now if place else None
+            ).json,
+        )
+        self._policy_arn = put(managed, place).arn
+
+    @property
+    def policy_arn(self) -> str:
+        """ARN of the managed policy."""
+        return self._policy_arn

@@ -1,0 +1,177 @@
+"""All that one application needs to read its streams, in one construct."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from kinesis_efo_infra import checks
+from kinesis_efo_infra.access import BatchAccess, ReaderAccess
+from kinesis_efo_infra.base import environment_of
+from kinesis_efo_infra.cdk import Construct
+from kinesis_efo_infra.consumer import StreamConsumer
+from kinesis_efo_infra.errors import ArgumentError
+from kinesis_efo_infra.grants import policy_for
+from kinesis_efo_infra.key import OWN, CustomerKey, EncryptionKey, check_key
+from kinesis_efo_infra.manifest import Manifest
+from kinesis_efo_infra.places import Place
+from kinesis_efo_infra.stream import Stream
+from kinesis_efo_infra.table import LeaseTable
+from kinesis_efo_infra.trust import Trust
+
+
+class StreamingApplication(Construct):
+    """A consumer on each stream, a lease table, the manifest, and a policy with just what a reader calls.
+
+    Args:
+        scope: The parent construct.
+        id: Its id there.
+        name: The application: the name of its consumers, and part of the names of all else.
+        streams: What it reads, by the names that options and offsets have: choose them once. For a stream, a consumer is
+            declared; a consumer is taken as it is.
+        environment: Where it is deployed, such as `prod`: part of all names but the consumers'; default: the name of the stack.
+        polling: Also allow GetRecords, for `readMode=polling`.
+        batch: Declare a second policy, for who reads stretches of the streams: with neither consumers nor leases.
+        writes: Streams it may put records into.
+        encryption_key: Key of lease table and manifest: `own` (one is declared for both), `aws-managed`, a `CustomerKey`, or
+            the ARN of one.
+        trust: Who may assume a role: `EmrOnEc2`, `EmrServerless` or `ServiceAccount`; default: no role is declared.
+        role_name: Name of the role; default: `kinesis-efo-<environment>-<name>`.
+        role_policies: ARNs of more managed policies of the role, such as for checkpoint and output buckets.
+        permissions_boundary: ARN of the role's permissions boundary.
+        protected: Terraform refuses to destroy consumers, lease table and key.
+        place: Its Terraform name; that of a consumer is joined from it and the stream's name in `streams`.
+
+    Raises:
+        ArgumentError: There are no streams, or an argument of a part is wrong.
+
+    >>> lake = StreamingApplication(stack, "lake-app", name="lake", streams={"orders": orders}, trust=EmrServerless())
+    >>> lake.manifest.location
+    'ssm:///kinesis-efo/streaming/lake'
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        name: str,
+        streams: Mapping[str, Stream | StreamConsumer],
+        environment: str | None = None,
+        polling: bool = False,
+        batch: bool = False,
+        writes: Sequence[Stream] = (),
+        encryption_key: EncryptionKey = OWN,
+        trust: Trust | None = None,
+        role_name: str | None = None,
+        role_policies: Sequence[str] = (),
+        permissions_boundary: str | None = None,
+        protected: bool = False,
+        place: Place | None = None,
+    ) -> None:
+        owner = f"StreamingApplication {id!r}"
+        checks.text(owner, "name", name, checks.PART_OF_NAMES, "choose another name")
+        environment = environment_of(scope, owner, environment)
+        check_key(owner, encryption_key)
+        if not streams:
+            raise ArgumentError(f"{owner}: streams must have at least one; got {streams!r}: it would read nothing")
+        super().__init__(scope, id)
+        if encryption_key == OWN:
+            encryption_key = CustomerKey(
+                self,
+                "key",
+                alias=f"kinesis-efo/application/{environment}/{name}",
+                description=f"Lease table and manifest of {name} in {environment}",
+                protected=protected,
+                place=place,
+            )
+        self._consumers = {
+            key: each
+            if isinstance(each, StreamConsumer)
+            else StreamConsumer(
+                self,
+                f"consumer-{key}",
+                stream=each,
+                name=name,
+                protected=protected,
+                place=place.join(key) if place else None,
+            )
+            for key, each in streams.items()
+        }
+        self._table = LeaseTable(
+            self,
+            "leases",
+            name=f"kinesis-efo-{environment}-{name}",
+            encryption_key=encryption_key,
+            protected=protected,
+            place=place,
+        )
+        self._manifest = Manifest(
+            self,
+            "manifest",
+            application=name,
+            environment=environment,
+            table=self._table,
+            consumers=self._consumers,
+            encryption_key=encryption_key,
+            place=place,
+        )
+        policy = policy_for(self)
+        for consumer in self._consumers.values():
+            consumer.stream.grant_read(policy, consumer, polling=polling)
+        for stream in writes:
+            stream.grant_write(policy)
+        self._table.grant_read_write(policy)
+        self._manifest.grant_read(policy)
+        self._access = ReaderAccess(
+            self,
+            "access",
+            application=name,
+            environment=environment,
+            policy=policy,
+            trust=trust,
+            role_name=role_name,
+            role_policies=role_policies,
+            permissions_boundary=permissions_boundary,
+            place=place,
+        )
+        self._batch = self._batch_access(name, environment, place) if batch else None
+
+    @property
+    def consumers(self) -> Mapping[str, StreamConsumer]:
+        """Its consumers, by the names of `streams`."""
+        return MappingProxyType(self._consumers)
+
+    @property
+    def lease_table(self) -> LeaseTable:
+        """Its lease table."""
+        return self._table
+
+    @property
+    def manifest(self) -> Manifest:
+        """Its manifest; `manifest.location` is what a job's option says."""
+        return self._manifest
+
+    @property
+    def access(self) -> ReaderAccess:
+        """Its policy, and its role where one is declared."""
+        return self._access
+
+    @property
+    def batch_access(self) -> BatchAccess | None:
+        """The policy for batch reads; None without `batch`."""
+        return self._batch
+
+    def _batch_access(self, name: str, environment: str, place: Place | None) -> BatchAccess:
+        policy = policy_for(self)
+        for consumer in self._consumers.values():
+            consumer.stream.grant_batch(policy)
+        self._manifest.grant_read(policy)
+        return BatchAccess(
+            self,
+            "batch-access",
+            application=name,
+            environment=environment,
+            policy=policy,
+            place=place.join("batch") if place else None,
+        )

@@ -1,0 +1,131 @@
+"""What all constructs need: Terraform names, protection, the account, and IAM statements as Terraform data sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
+
+from kinesis_efo_infra import checks
+from kinesis_efo_infra.cdk import (
+    Construct,
+    DataAwsCallerIdentity,
+    DataAwsIamPolicyDocument,
+    DataAwsIamPolicyDocumentStatement,
+    DataAwsIamPolicyDocumentStatementCondition,
+    DataAwsIamPolicyDocumentStatementPrincipals,
+    DataAwsPartition,
+    DataAwsRegion,
+    TerraformResource,
+    TerraformResourceLifecycle,
+    TerraformStack,
+)
+from kinesis_efo_infra.errors import ArgumentError
+from kinesis_efo_infra.iam import Statement
+from kinesis_efo_infra.places import Place
+from kinesis_efo_infra.regions import Account
+
+_Resource = TypeVar("_Resource", bound=TerraformResource)
+_CONTEXT: Final = "kinesis-efo-infra:account"
+
+
+def put(resource: _Resource, place: Place | None) -> _Resource:
+    """Give a resource the Terraform name of its place, if it has one, and move it there from its earlier one."""
+    if place is not None:
+        resource.override_logical_id(place.now)
+        if place.before != place.now:
+            resource.move_from_id(f"{resource.terraform_resource_type}.{place.before}")
+    return resource
+
+
+def keep(protected: bool, *, ignoring: Sequence[str] = ()) -> TerraformResourceLifecycle | None:
+    """Lifecycle of a resource: where it is protected, Terraform refuses to destroy it.
+
+    Args:
+        protected: Whether it is.
+        ignoring: Attributes that others change, which Terraform is to leave as they are.
+    """
+    if not (protected or ignoring):
+        return None
+    return TerraformResourceLifecycle(prevent_destroy=protected or None, ignore_changes=list(ignoring) or None)
+
+
+def pin_account(scope: Construct, account_id: str, region: str) -> None:
+    """Say which account and region a stack is deployed to, in place of having Terraform ask AWS.
+
+    Call it before anything else is put into the scope. Without it, a stack gets the data sources `aws_caller_identity`,
+    `aws_region` and `aws_partition` of its default provider.
+
+    Args:
+        scope: A stack, or an app.
+        account_id: Its account.
+        region: Its region.
+
+    Raises:
+        ArgumentError: Something is in the scope already.
+    """
+    if scope.node.children:
+        there = ", ".join(each.node.id for each in scope.node.children)
+        raise ArgumentError(
+            f"pin_account: the scope must be empty; got one with {there}: call it first, right after the stack was made"
+        )
+    scope.node.set_context(_CONTEXT, {"account_id": account_id, "region": region})
+
+
+def account_of(scope: Construct) -> Account:
+    """The account and region that something is deployed to: as pinned, else as Terraform learns from its provider."""
+    pinned = scope.node.try_get_context(_CONTEXT)
+    if pinned:
+        return Account.literal(pinned["account_id"], pinned["region"])
+    stack = TerraformStack.of(scope)
+    identity = stack.node.try_find_child("kinesis-efo-account") or DataAwsCallerIdentity(stack, "kinesis-efo-account")
+    region = stack.node.try_find_child("kinesis-efo-region") or DataAwsRegion(stack, "kinesis-efo-region")
+    partition = stack.node.try_find_child("kinesis-efo-partition") or DataAwsPartition(stack, "kinesis-efo-partition")
+    assert isinstance(identity, DataAwsCallerIdentity)
+    assert isinstance(region, DataAwsRegion)
+    assert isinstance(partition, DataAwsPartition)
+    return Account(identity.account_id, region.region, partition.partition, partition.dns_suffix)
+
+
+def environment_of(scope: Construct, owner: str, environment: str | None) -> str:
+    """Where something is deployed, as its names and messages say it: as given, else the name of its stack."""
+    chosen = environment or TerraformStack.of(scope).node.id
+    remedy = "give `environment` a short name such as 'dev'; its default is the name of the stack"
+    return checks.text(owner, "environment", chosen, checks.PART_OF_NAMES, remedy)
+
+
+def policy_document(
+    scope: Construct, id: str, statements: Iterable[Statement], *, name: str | None = None
+) -> DataAwsIamPolicyDocument:
+    """Statements as a Terraform data source, which evaluates references and which checkov understands.
+
+    Args:
+        scope: The parent construct.
+        id: Its id there.
+        statements: Its statements.
+        name: Its Terraform name; default: CDKTF's.
+    """
+    document = DataAwsIamPolicyDocument(scope, id, statement=[_statement(each) for each in statements])
+    if name:
+        document.override_logical_id(name)
+    return document
+
+
+def _statement(statement: Statement) -> DataAwsIamPolicyDocumentStatement:
+    return DataAwsIamPolicyDocumentStatement(
+        sid=statement.sid,
+        effect=statement.effect,
+        actions=list(statement.actions) or None,
+        not_actions=list(statement.but_actions) or None,
+        resources=list(statement.resources) or None,
+        not_resources=list(statement.excepted) or None,
+        principals=[
+            DataAwsIamPolicyDocumentStatementPrincipals(type=kind, identifiers=list(identifiers))
+            for kind, identifiers in statement.principals.items()
+        ]
+        or None,
+        condition=[
+            DataAwsIamPolicyDocumentStatementCondition(test=each.test, variable=each.variable, values=list(each.values))
+            for each in statement.conditions
+        ]
+        or None,
+    )

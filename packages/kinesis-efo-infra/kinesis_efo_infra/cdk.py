@@ -1,0 +1,78 @@
+"""What the constructs use of CDKTF and its AWS provider: nothing else here imports them."""
+
+from __future__ import annotations
+
+# First: it chooses the engine, and makes the provider start quickly.
+from kinesis_efo_infra.engine import ENGINE
+
+# isort: split
+
+from cdktf import (
+    DefaultTokenResolver,
+    Fn,
+    StringConcat,
+    TerraformResource,
+    TerraformResourceLifecycle,
+    TerraformStack,
+    Tokenization,
+)
+from cdktf_cdktf_provider_aws.data_aws_caller_identity import DataAwsCallerIdentity
+from cdktf_cdktf_provider_aws.data_aws_iam_policy_document import (
+    DataAwsIamPolicyDocument,
+    DataAwsIamPolicyDocumentStatement,
+    DataAwsIamPolicyDocumentStatementCondition,
+    DataAwsIamPolicyDocumentStatementPrincipals,
+)
+from cdktf_cdktf_provider_aws.data_aws_partition import DataAwsPartition
+from cdktf_cdktf_provider_aws.data_aws_region import DataAwsRegion
+from cdktf_cdktf_provider_aws.dynamodb_table import (
+    DynamodbTable,
+    DynamodbTableAttribute,
+    DynamodbTablePointInTimeRecovery,
+    DynamodbTableServerSideEncryption,
+)
+from cdktf_cdktf_provider_aws.iam_instance_profile import IamInstanceProfile
+from cdktf_cdktf_provider_aws.iam_policy import IamPolicy
+from cdktf_cdktf_provider_aws.iam_role import IamRole
+from cdktf_cdktf_provider_aws.iam_role_policy import IamRolePolicy
+from cdktf_cdktf_provider_aws.iam_role_policy_attachment import IamRolePolicyAttachment
+from cdktf_cdktf_provider_aws.kinesis_stream import KinesisStream, KinesisStreamStreamModeDetails
+from cdktf_cdktf_provider_aws.kinesis_stream_consumer import KinesisStreamConsumer
+from cdktf_cdktf_provider_aws.kms_alias import KmsAlias
+from cdktf_cdktf_provider_aws.kms_key import KmsKey
+from cdktf_cdktf_provider_aws.ssm_parameter import SsmParameter
+from constructs import Construct
+
+__all__ = [
+    "ENGINE",
+    "Construct",
+    "DataAwsCallerIdentity",
+    "DataAwsIamPolicyDocument",
+    "DataAwsIamPolicyDocumentStatement",
+    "DataAwsIamPolicyDocumentStatementCondition",
+    "DataAwsIamPolicyDocumentStatementPrincipals",
+    "DataAwsPartition",
+    "DataAwsRegion",
+    "DefaultTokenResolver",
+    "DynamodbTable",
+    "DynamodbTableAttribute",
+    "DynamodbTablePointInTimeRecovery",
+    "DynamodbTableServerSideEncryption",
+    "Fn",
+    "IamInstanceProfile",
+    "IamPolicy",
+    "IamRole",
+    "IamRolePolicy",
+    "IamRolePolicyAttachment",
+    "KinesisStream",
+    "KinesisStreamConsumer",
+    "KinesisStreamStreamModeDetails",
+    "KmsAlias",
+    "KmsKey",
+    "SsmParameter",
+    "StringConcat",
+    "TerraformResource",
+    "TerraformResourceLifecycle",
+    "TerraformStack",
+    "Tokenization",
+]

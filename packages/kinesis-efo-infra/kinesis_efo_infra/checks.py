@@ -1,0 +1,77 @@
+"""Checks of the constructs' arguments: at once, where they are written. Tokens, whose values only Terraform knows, pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+from kinesis_efo_infra.errors import ArgumentError
+
+_KINESIS_NAME: Final = r"[a-zA-Z0-9_.-]{1,128}"
+_STREAM_ARN: Final = rf"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{{12}}:stream/{_KINESIS_NAME}"
+
+KINESIS_NAME: Final = re.compile(_KINESIS_NAME)
+"""Name of a stream or consumer. Source: Kinesis API reference, CreateStream and RegisterStreamConsumer."""
+STREAM_ARN: Final = re.compile(_STREAM_ARN)
+CONSUMER_ARN: Final = re.compile(rf"{_STREAM_ARN}/consumer/{_KINESIS_NAME}:\d+")
+KEY_ARN: Final = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[a-zA-Z0-9-]+")
+OIDC_ARN: Final = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:oidc-provider/[\w./-]+", re.ASCII)
+TABLE_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
+"""Source: DynamoDB API reference, CreateTable."""
+PARAMETER_NAME: Final = re.compile(r"(/[a-zA-Z0-9_.-]+){1,15}")
+"""A parameter's full name, with its hierarchy. Source: Systems Manager API reference, PutParameter."""
+ROLE_NAME: Final = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)
+"""Source: IAM API reference, CreateRole."""
+POLICY_NAME: Final = re.compile(r"[\w+=,.@-]{1,128}", re.ASCII)
+"""Source: IAM API reference, CreatePolicy."""
+PART_OF_NAMES: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+"""An application or environment: part of the names of a table, a parameter, a policy and a role."""
+
+_NUMBER_TOKEN: Final = -1e288
+"""CDKTF writes tokens for numbers as numbers below this."""
+
+
+def is_token(value: object) -> bool:
+    """Whether only Terraform knows the value.
+
+    >>> is_token("${aws_kinesis_stream.orders.arn}"), is_token("orders")
+    (True, False)
+    """
+    return (isinstance(value, str) and "${" in value) or (isinstance(value, float) and value < _NUMBER_TOKEN)
+
+
+def text(owner: str, argument: str, value: str, form: re.Pattern[str], remedy: str) -> str:
+    """A text that has a form; returns it.
+
+    Raises:
+        ArgumentError: It has not.
+    """
+    if not isinstance(value, str) or not (is_token(value) or form.fullmatch(value)):
+        raise ArgumentError(f"{owner}: {argument} must match {form.pattern}; got {value!r}: {remedy}")
+    return value
+
+
+def number(owner: str, argument: str, value: float, lowest: int, highest: int, remedy: str) -> float:
+    """A whole number within limits; returns it.
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not (is_token(value) or (whole and lowest <= value <= highest)):
+        raise ArgumentError(
+            f"{owner}: {argument} must be a whole number from {lowest} to {highest}; got {value!r}: {remedy}"
+        )
+    return value
+
+
+def one_of(owner: str, argument: str, value: str, known: Collection[str], remedy: str) -> str:
+    """A value of those that are known; returns it.
+
+    Raises:
+        ArgumentError: It is another one.
+    """
+    if value not in known:
+        raise ArgumentError(f"{owner}: {argument} must be one of {', '.join(known)}; got {value!r}: {remedy}")
+    return value

@@ -1,0 +1,110 @@
+"""A customer key of KMS with its alias, and the choice between such a key, a given one and that of AWS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kinesis_efo_infra import checks, iam
+from kinesis_efo_infra.base import account_of, keep, put
+from kinesis_efo_infra.cdk import Construct, KmsAlias, KmsKey
+from kinesis_efo_infra.places import Place
+
+OWN: Final = "own"
+"""A customer key that is declared with what it encrypts."""
+AWS_MANAGED: Final = "aws-managed"
+"""The key that AWS manages for the service: free, but unusable from other accounts."""
+
+
+class CustomerKey(Construct):
+    """A rotated customer key, whose policy may let readers of other accounts decrypt through Kinesis.
+
+    Args:
+        scope: The parent construct.
+        id: Its id there.
+        alias: Alias without `alias/`; dots in it become slashes.
+        description: What it encrypts.
+        foreign_readers: Principals of other accounts that may decrypt, through Kinesis only.
+        protected: Terraform refuses to destroy it.
+        place: Its Terraform name.
+
+    >>> key = CustomerKey(stack, "key", alias="shop/orders", description="Records of orders")
+    >>> orders = Stream(stack, "orders", name="orders", encryption_key=key)
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        alias: str,
+        description: str,
+        foreign_readers: Sequence[str] = (),
+        protected: bool = False,
+        place: Place | None = None,
+    ) -> None:
+        super().__init__(scope, id)
+        account = account_of(self)
+        root = f"arn:{account.partition}:iam::{account.account_id}:root"
+        statements = [iam.Statement("Account", ("kms:*",), ("*",), principals={"AWS": (root,)})]
+        if foreign_readers:
+            statements.append(
+                iam.decrypt_through(
+                    account.region, "kinesis", principals=foreign_readers, dns_suffix=account.dns_suffix
+                )
+            )
+        # Not a data source: in a key's policy the resource * is the key itself, but linters take it for all keys.
+        key = KmsKey(
+            self,
+            "key",
+            description=description,
+            enable_key_rotation=True,
+            deletion_window_in_days=30,
+            policy=iam.policy_json(statements),
+            lifecycle=keep(protected),
+        )
+        put(key, place)
+        # A stream's name may hold dots, an alias may not. A '/' instead keeps names distinct.
+        name = f"alias/{alias if checks.is_token(alias) else alias.replace('.', '/')}"
+        put(KmsAlias(self, "alias", name=name, target_key_id=key.key_id), place)
+        self._arn = key.arn
+
+    @property
+    def arn(self) -> str:
+        """ARN of the key."""
+        return self._arn
+
+
+EncryptionKey = CustomerKey | str
+"""A customer key, the ARN of one, `own` (one is declared), or `aws-managed`."""
+
+
+def check_key(owner: str, key: EncryptionKey) -> None:
+    """Refuse what is no key.
+
+    Raises:
+        ArgumentError: It is neither a key nor the ARN of one, nor `own` or `aws-managed`.
+    """
+    if not isinstance(key, CustomerKey) and key not in (OWN, AWS_MANAGED):
+        remedy = f"give {OWN!r}, {AWS_MANAGED!r}, a CustomerKey or the ARN of a key, not of an alias"
+        checks.text(owner, "encryption_key", key, checks.KEY_ARN, remedy)
+
+
+def key_arn(
+    scope: Construct, key: EncryptionKey, *, alias: str, description: str, protected: bool, place: Place | None
+) -> str | None:
+    """ARN of the customer key that was chosen, which is declared in the scope for `own`; None for that of AWS.
+
+    Args:
+        scope: The construct whose data it encrypts.
+        key: The choice.
+        alias: As for `CustomerKey`.
+        description: As for `CustomerKey`.
+        protected: As for `CustomerKey`.
+        place: As for `CustomerKey`.
+    """
+    if key == AWS_MANAGED:
+        return None
+    if key == OWN:
+        key = CustomerKey(scope, "key", alias=alias, description=description, protected=protected, place=place)
+    return key.arn if isinstance(key, CustomerKey) else key

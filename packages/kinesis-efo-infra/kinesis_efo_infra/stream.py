@@ -1,0 +1,179 @@
+"""A Kinesis stream, declared or somebody else's, and what may be granted on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from kinesis_efo_infra import checks
+from kinesis_efo_infra.base import keep, put
+from kinesis_efo_infra.cdk import Construct, Fn, KinesisStream, KinesisStreamStreamModeDetails
+from kinesis_efo_infra.errors import ArgumentError
+from kinesis_efo_infra.grants import Grantee, grant
+from kinesis_efo_infra.key import OWN, CustomerKey, EncryptionKey, check_key, key_arn
+from kinesis_efo_infra.places import Place
+
+if TYPE_CHECKING:
+    from kinesis_efo_infra.consumer import StreamConsumer
+
+SHARD_METRICS: Final = (
+    "IncomingBytes",
+    "IncomingRecords",
+    "OutgoingBytes",
+    "OutgoingRecords",
+    "WriteProvisionedThroughputExceeded",
+    "ReadProvisionedThroughputExceeded",
+    "IteratorAgeMilliseconds",
+)
+"""Metrics that CloudWatch can have by shard. Source: Kinesis API reference, EnableEnhancedMonitoring."""
+
+
+class Stream(Construct):
+    """A Kinesis stream, encrypted with a customer key of its own unless another key is chosen.
+
+    Args:
+        scope: The parent construct.
+        id: Its id there.
+        name: Name in Kinesis: 1 to 128 letters, digits, `_`, `.` and `-`.
+        shards: Number of shards; default: on-demand, where Kinesis chooses.
+        retention_hours: How long records stay readable, 24 hours to 365 days.
+        encryption_key: `own` (a customer key is declared), `aws-managed` (free, but unusable from other accounts), a
+            `CustomerKey`, or the ARN of one.
+        shard_metrics: Metrics that CloudWatch gets by shard; billed by shard and metric.
+        max_record_kib: Largest record in KiB, 1024 to 10240.
+        tags: Its tags, beside the provider's.
+        protected: Terraform refuses to destroy the stream and its key.
+        import_existing: A stream of this name exists in the account: Terraform takes it over, with these settings.
+        ignore_shard_changes: Somebody else, such as a scaler, changes the number of shards: Terraform leaves it as it is.
+        place: Its Terraform name.
+
+    Raises:
+        ArgumentError: An argument is outside of what Kinesis takes (API reference, CreateStream and
+            IncreaseStreamRetentionPeriod).
+
+    >>> orders = Stream(stack, "orders", name="orders", shards=4, retention_hours=48)
+    >>> orders.grant_write("orders-producer")
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        name: str,
+        shards: int | None = None,
+        retention_hours: int = 24,
+        encryption_key: EncryptionKey = OWN,
+        shard_metrics: Sequence[str] = (),
+        max_record_kib: int = 1024,
+        tags: Mapping[str, str] | None = None,
+        protected: bool = False,
+        import_existing: bool = False,
+        ignore_shard_changes: bool = False,
+        place: Place | None = None,
+    ) -> None:
+        owner = f"Stream {id!r}"
+        checks.text(owner, "name", name, checks.KINESIS_NAME, "choose another name")
+        if shards is not None:
+            checks.number(owner, "shards", shards, 1, 10_000, "leave it out for on-demand")
+        elif ignore_shard_changes:
+            raise ArgumentError(f"{owner}: ignore_shard_changes goes with `shards`; got on-demand: give `shards`")
+        checks.number(owner, "retention_hours", retention_hours, 24, 8760, "a day is 24, a year is 8760")
+        checks.number(owner, "max_record_kib", max_record_kib, 1024, 10_240, "the default is 1024")
+        for metric in shard_metrics:
+            checks.one_of(owner, "shard_metrics", metric, SHARD_METRICS, "name each metric that you need")
+        check_key(owner, encryption_key)
+        super().__init__(scope, id)
+        self._key_arn = key_arn(
+            self,
+            encryption_key,
+            alias=f"kinesis-efo/stream/{name}",
+            description=f"Records of Kinesis stream {name}",
+            protected=protected,
+            place=place,
+        )
+        stream = KinesisStream(
+            self,
+            "stream",
+            name=name,
+            stream_mode_details=KinesisStreamStreamModeDetails(stream_mode="PROVISIONED" if shards else "ON_DEMAND"),
+            shard_count=shards,
+            retention_period=retention_hours,
+            encryption_type="KMS",
+            kms_key_id=self._key_arn or "alias/aws/kinesis",
+            shard_level_metrics=list(shard_metrics) or None,
+            max_record_size_in_kib=max_record_kib,
+            tags=dict(tags or {}) or None,
+            lifecycle=keep(protected, ignoring=("shard_count",) if ignore_shard_changes else ()),
+        )
+        put(stream, place)
+        if import_existing:
+            stream.import_from(name)
+        self._arn, self._name = stream.arn, stream.name
+
+    @staticmethod
+    def from_arn(scope: Construct, id: str, arn: str, *, encryption_key: CustomerKey | str | None = None) -> Stream:
+        """A stream that somebody else declares: nothing of it is declared here.
+
+        Args:
+            scope: The parent construct.
+            id: Its id there.
+            arn: The stream; a reference to it will do.
+            encryption_key: The customer key that encrypts it, or its ARN, so that grants let readers decrypt; default: none, as
+                with the key of AWS.
+
+        Raises:
+            ArgumentError: It is no ARN of a stream, or the key is none.
+
+        >>> orders = Stream.from_arn(stack, "orders", "arn:aws:kinesis:eu-west-1:111122223333:stream/orders")
+        """
+        owner = f"Stream.from_arn {id!r}"
+        remedy = (
+            "give arn:aws:kinesis:<region>:<account>:stream/<name>; for a consumer's, there is StreamConsumer.from_arn"
+        )
+        checks.text(owner, "arn", arn, checks.STREAM_ARN, remedy)
+        if encryption_key is not None and not isinstance(encryption_key, CustomerKey):
+            checks.text(owner, "encryption_key", encryption_key, checks.KEY_ARN, "give the ARN of its key, or nothing")
+        return _GivenStream(scope, id, arn, encryption_key)
+
+    @property
+    def arn(self) -> str:
+        """ARN of the stream."""
+        return self._arn
+
+    @property
+    def name(self) -> str:
+        """Name of the stream in Kinesis."""
+        return self._name
+
+    @property
+    def key_arn(self) -> str | None:
+        """ARN of the stream's customer key; None where it has none."""
+        return self._key_arn
+
+    def grant_read(self, grantee: Grantee, consumer: StreamConsumer, *, polling: bool = False) -> None:
+        """Let a runtime read the stream through a consumer, and decrypt it. Consumers it may never register.
+
+        Args:
+            grantee: A policy that gathers permissions, or the name of a role.
+            consumer: The consumer.
+            polling: Also allow GetRecords, for `readMode=polling`.
+        """
+        what = f"read-{consumer.node.id}"
+        grant(self, what, grantee, lambda to: to.read_stream(self.arn, consumer.arn, self.key_arn, polling=polling))
+
+    def grant_batch(self, grantee: Grantee) -> None:
+        """Let a runtime read stretches of the stream, without a consumer, and decrypt it."""
+        grant(self, "batch", grantee, lambda to: to.read_batches(self.arn, self.key_arn))
+
+    def grant_write(self, grantee: Grantee) -> None:
+        """Let a runtime put records into the stream, and encrypt them."""
+        grant(self, "write", grantee, lambda to: to.write_stream(self.arn, self.key_arn))
+
+
+class _GivenStream(Stream):
+    def __init__(self, scope: Construct, id: str, arn: str, key: CustomerKey | str | None) -> None:
+        super(Stream, self).__init__(scope, id)
+        self._arn = arn
+        self._name = Fn.element(Fn.split("/", arn), 1) if checks.is_token(arn) else arn.rpartition("/")[2]
+        self._key_arn = key.arn if isinstance(key, CustomerKey) else key

@@ -1,0 +1,81 @@
+"""A CDKTF app of somebody's own, which has the constructs and nothing else of this repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinesis_efo.manifest import parse_manifest
+from tests.support.isolated import CONSTRUCTS, ROOT
+from tests.support.terraform.bindings import faults
+from tests.support.terraform.harness import Terraform
+
+EXAMPLE = ROOT / "examples" / "own_cdktf_app"
+AS_A_USER = """
+import runpy, sys
+runpy.run_path("main.py", run_name="__main__")
+print(sorted({"infra", "kinesis_efo", "boto3", "pydantic", "yaml"} & set(sys.modules)))
+"""
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the example's stack, synthesized in a folder of its own."""
+    folder = tmp_path_factory.mktemp("own")
+    shutil.copytree(EXAMPLE, folder, dirs_exist_ok=True)
+    kept = ("HOME", "JSII_NODE", "PATH")
+    environment = {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": str(CONSTRUCTS)}
+    ran = subprocess.run(
+        [sys.executable, "-c", AS_A_USER],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == "[]", "it uses nothing else of this repository, and nothing that is not asked for"
+    return folder / "cdktf.out" / "stacks" / "streaming-dev"
+
+
+def test_every_attribute_is_one_of_the_bindings(stack: Path) -> None:
+    declared: dict[str, Any] = json.loads((stack / "cdk.tf.json").read_text(encoding="utf-8"))
+    assert faults(declared) == []
+    assert len(declared["resource"]["aws_kinesis_stream_consumer"]) == 2
+
+
+def test_terraform_applies_it_and_the_library_reads_its_manifest(stack: Path, provider: Mapping[str, str]) -> None:
+    terraform = Terraform(stack, provider)
+    terraform.run("validate")
+    terraform.apply()
+    assert terraform.changes() == {}, "a second plan changes nothing"
+    state = terraform.state()
+    (parameter,) = [each for address, each in state.items() if address.startswith("aws_ssm_parameter.")]
+    manifest = parse_manifest(parameter["value"], parameter["name"])
+    assert (manifest.application, manifest.environment, manifest.region) == ("lake", "streaming-dev", "eu-west-1")
+    assert manifest.lease_table == "kinesis-efo-streaming-dev-lake"
+    consumers = {each["arn"] for address, each in state.items() if address.startswith("aws_kinesis_stream_consumer.")}
+    assert {each.consumer_arn for each in manifest.streams.values()} == consumers
+    assert set(manifest.streams) == {"orders", "payments"}
+    (policy,) = [each for address, each in state.items() if address.startswith("aws_iam_policy.")]
+    statements = {each["Sid"]: each for each in json.loads(policy["policy"])["Statement"]}
+    assert statements["NeverRegisterConsumers"] == {
+        "Sid": "NeverRegisterConsumers",
+        "Effect": "Deny",
+        "Action": ["kinesis:DeregisterStreamConsumer", "kinesis:RegisterStreamConsumer"],
+        "Resource": "*",
+    }
+    # What only Terraform knows is in the literal ARN of the parameter, which does not make the policy wait for it.
+    assert statements["LoadManifest"]["Resource"].endswith(":parameter/kinesis-efo/streaming-dev/lake")
+    assert "${" not in policy["policy"]
+    shown = json.loads(terraform.run("output", "-json"))
+    assert shown["manifest"]["value"] == f"ssm://{parameter['name']}"

@@ -1,0 +1,41 @@
+"""A stack of somebody's own app, and what it becomes in Terraform."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinesis_efo_infra.cdk import TerraformStack
+
+# isort: split
+
+from cdktf import App
+from cdktf_cdktf_provider_aws.provider import AwsProvider
+
+Synth = Callable[[], dict[str, Any]]
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> TerraformStack:
+    """A stack without an environment file, an account or a region."""
+    return TerraformStack(App(outdir=str(tmp_path)), "streaming")
+
+
+@pytest.fixture
+def synth(stack: TerraformStack, tmp_path: Path) -> Synth:
+    """The Terraform JSON of the stack, without metadata."""
+
+    def synthesizer() -> dict[str, Any]:
+        AwsProvider(stack, "aws")
+        app = stack.node.root
+        assert isinstance(app, App)
+        app.synth()
+        text = (tmp_path / "stacks" / "streaming" / "cdk.tf.json").read_text(encoding="utf-8")
+        found: dict[str, Any] = json.loads(text, object_hook=lambda each: {k: v for k, v in each.items() if k != "//"})
+        return found
+
+    return synthesizer

@@ -1,0 +1,81 @@
+"""What `import kinesis_efo_infra` gives, and that it costs nothing until a construct is used."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kinesis_efo_infra
+
+HERE = Path(kinesis_efo_infra.__file__).parent
+
+
+def test_the_names() -> None:
+    """A change here is one that users notice."""
+    assert set(kinesis_efo_infra.__all__) == {
+        "ArgumentError",
+        "BatchAccess",
+        "CustomerKey",
+        "EmrOnEc2",
+        "EmrServerless",
+        "InfraError",
+        "LeaseTable",
+        "Manifest",
+        "MissingError",
+        "Place",
+        "Policy",
+        "ReaderAccess",
+        "ServiceAccount",
+        "Statement",
+        "Stream",
+        "StreamConsumer",
+        "StreamingApplication",
+        "__version__",
+        "pin_account",
+        "policy_for",
+    }
+    assert set(kinesis_efo_infra.__all__) <= set(dir(kinesis_efo_infra))
+    with pytest.raises(AttributeError, match="has no attribute 'Streem'"):
+        _ = kinesis_efo_infra.Streem
+
+
+def test_what_is_loaded_on_first_use_is_what_type_checkers_are_told() -> None:
+    (told,) = (node for node in ast.parse(inspect.getsource(kinesis_efo_infra)).body if isinstance(node, ast.If))
+    homes = {alias.name: node.module for node in told.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert homes == kinesis_efo_infra._HOMES
+    for name in kinesis_efo_infra.__all__:
+        assert getattr(kinesis_efo_infra, name) is getattr(kinesis_efo_infra, name)
+
+
+@pytest.mark.parametrize("name", kinesis_efo_infra.__all__)
+def test_every_public_name_says_what_it_is(name: str) -> None:
+    if not name.startswith("__"):
+        assert inspect.getdoc(getattr(kinesis_efo_infra, name))
+
+
+def test_without_cdktf_what_needs_no_engine_works_and_the_rest_says_what_to_install() -> None:
+    """The demo and `make up` have neither CDKTF nor anything else that is installed."""
+    program = """
+import kinesis_efo_infra, kinesis_efo_infra.document, kinesis_efo_infra.trust
+policy = kinesis_efo_infra.Policy("eu-west-1")
+policy.deny_registration()
+print(policy.json())
+try:
+    kinesis_efo_infra.Stream
+except kinesis_efo_infra.MissingError as error:
+    print(error)
+"""
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(HERE.parent)}
+    # Without the packages that are installed; not `-I`, which would ignore the path as well.
+    command = [sys.executable, "-S", "-c", program]
+    ran = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=60)
+    document, missing = ran.stdout.splitlines()
+    assert "NeverRegisterConsumers" in document
+    assert "cdktf or cdktn is not installed" in missing
+    assert "pip install 'kinesis-efo-infra[cdktf]', or 'kinesis-efo-infra[cdktn]'" in missing

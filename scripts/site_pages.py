@@ -34,6 +34,15 @@ GROUPS: Final = {
     "Settings": ("AwsSettings", "MetricsSettings"),
 }
 """The public names on the page of the Python API; exceptions follow."""
+CONSTRUCTS: Final = {
+    "Streams": ("Stream", "StreamConsumer"),
+    "Applications": ("StreamingApplication", "LeaseTable", "Manifest"),
+    "Access": ("ReaderAccess", "BatchAccess", "EmrOnEc2", "EmrServerless", "ServiceAccount"),
+    "Permissions": ("policy_for", "Policy", "Statement"),
+    "Keys, names and accounts": ("CustomerKey", "Place", "pin_account"),
+    "Exceptions": ("InfraError", "ArgumentError", "MissingError"),
+}
+"""The public names on the page of the constructs."""
 _CODE: Final = re.compile(r"(^ *```.*?^ *```)", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"\[((?:`[^`]*`|[^\[\]`])*)\]\(([^)\s]+)\)")
 
@@ -116,6 +125,14 @@ def python_api() -> str:
     return "\n".join(lines)
 
 
+def constructs() -> str:
+    """The page of the constructs' package: every public name, for mkdocstrings."""
+    lines = ["# Constructs", "", "What `import kinesis_efo_infra` gives; [how to use it](how-to/own-cdktf-app.md).", ""]
+    for title, names in CONSTRUCTS.items():
+        lines += [f"## {title}", "", *(line for name in names for line in (f"::: kinesis_efo_infra.{name}", ""))]
+    return "\n".join(lines)
+
+
 def examples() -> str:
     """The page of the programs to copy."""
     lines = ["# Programs to copy", ""]
@@ -142,7 +159,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     from mkdocs.structure.files import File
 
     texts = {name: (ROOT / path).read_text() for path, name in OUTSIDE.items()}
-    for name, text in {**texts, "python.md": python_api(), "examples.md": examples()}.items():
+    for name, text in {
+        **texts,
+        "python.md": python_api(),
+        "constructs.md": constructs(),
+        "examples.md": examples(),
+    }.items():
         files.append(File.generated(config, name, content=text))
     return files
 

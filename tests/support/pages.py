@@ -45,9 +45,14 @@ class Block:
 def blocks(*languages: str) -> Iterator[Block]:
     """The blocks of all pages in docs/ in any of these languages."""
     for path in sorted((ROOT / "docs").rglob("*.md")):
-        text = path.read_text()
-        for found in _BLOCK.finditer(text):
-            if found["language"] in languages:
-                line = text.count("\n", 0, found.start("text")) + 1
-                page = str(path.relative_to(ROOT))
-                yield Block(page, line, found["language"], textwrap.dedent(found["text"]), found["marker"])
+        yield from blocks_of(path, *languages)
+
+
+def blocks_of(path: Path, *languages: str) -> Iterator[Block]:
+    """The blocks of a page in any of these languages."""
+    text = path.read_text()
+    for found in _BLOCK.finditer(text):
+        if found["language"] in languages:
+            line = text.count("\n", 0, found.start("text")) + 1
+            page = str(path.relative_to(ROOT))
+            yield Block(page, line, found["language"], textwrap.dedent(found["text"]), found["marker"])

@@ -159,9 +159,10 @@ def make_has(words: list[str], _: str) -> None:
 
 
 def pip_finds(words: list[str], _: str) -> None:
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for word in words:
-        for extras in re.findall(r"^(?:\.|kinesis-efo)\[(.*)\]$", word):
+    projects = {r"\.|kinesis-efo": ROOT, r"(?:\./packages/)?kinesis-efo-infra": ROOT / "packages" / "kinesis-efo-infra"}
+    for name, project in projects.items():
+        known = tomllib.loads((project / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        for extras in (extras for word in words for extras in re.findall(rf"^(?:{name})\[(.*)\]$", word)):
             assert set(extras.split(",")) <= set(known)
 
 
@@ -223,7 +224,14 @@ def test_commands_in_prose_and_output_exist(page: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["kinesis-efo lagg", "kinesis-efo lag --wach", "kinesis-efo leases reset", "make lunch", "pip install .[gpu]"],
+    [
+        "kinesis-efo lagg",
+        "kinesis-efo lag --wach",
+        "kinesis-efo leases reset",
+        "make lunch",
+        "pip install .[gpu]",
+        "pip install kinesis-efo-infra[cdk]",
+    ],
 )
 def test_commands_that_do_not_exist_are_found(command: str) -> None:
     program, *words = command.split()

@@ -53,6 +53,26 @@ def test_every_attribute_is_one_of_the_bindings(stack: Path) -> None:
     assert len(declared["resource"]["aws_kinesis_stream_consumer"]) == 2
 
 
+def test_terraform_names_stay(stack: Path) -> None:
+    """A change here replaces what others have deployed: docs/versioning.md."""
+    declared = json.loads((stack / "cdk.tf.json").read_text(encoding="utf-8"))["resource"]
+    assert {f"{kind}.{name}" for kind, entries in declared.items() for name in entries} == {
+        "aws_dynamodb_table.lake_leases_table_F829B784",
+        "aws_iam_policy.lake_access_policy_A1193370",
+        "aws_iam_role.lake_access_role_B62254CF",
+        "aws_iam_role_policy.orders_write-orders-producer_3B003764",
+        "aws_iam_role_policy_attachment.lake_access_attach-reader_46ADDFB2",
+        "aws_kinesis_stream.orders_stream_E13CBF67",
+        "aws_kinesis_stream_consumer.lake_consumer-orders_consumer_8063E663",
+        "aws_kinesis_stream_consumer.lake_consumer-payments_consumer_A1F4372A",
+        "aws_kms_alias.lake_key_alias_9B8D7843",
+        "aws_kms_alias.orders_key_alias_886CB7E9",
+        "aws_kms_key.lake_key_B69EF68D",
+        "aws_kms_key.orders_key_DC974405",
+        "aws_ssm_parameter.lake_manifest_parameter_C0C2AEF6",
+    }
+
+
 def test_terraform_applies_it_and_the_library_reads_its_manifest(stack: Path, provider: Mapping[str, str]) -> None:
     terraform = Terraform(stack, provider)
     terraform.run("validate")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 import kinesis_efo
+import kinesis_efo_infra
 from scripts.site_pages import (
     GROUPS,
     anchor,
+    constructs,
     examples,
     python_api,
     with_indents_of_mkdocs,
@@ -65,6 +67,13 @@ def test_every_public_name_has_its_place() -> None:
     named = [line.removeprefix("::: kinesis_efo.") for line in page.splitlines() if line.startswith(":::")]
     assert sorted(named) == sorted({*kinesis_efo.__all__} - {"__version__"})
     assert {name for names in GROUPS.values() for name in names} <= set(named)
+
+
+def test_every_public_name_of_the_constructs_has_its_place() -> None:
+    named = [
+        line.removeprefix("::: kinesis_efo_infra.") for line in constructs().splitlines() if line.startswith(":::")
+    ]
+    assert sorted(named) == sorted({*kinesis_efo_infra.__all__} - {"__version__"})
 
 
 def test_programs_are_shown_whole() -> None:

@@ -162,9 +162,13 @@ class Stream(Construct):
         what = f"read-{consumer.node.id}"
         grant(self, what, grantee, lambda to: to.read_stream(self.arn, consumer.arn, self.key_arn, polling=polling))
 
+    def grant_poll(self, grantee: Grantee) -> None:
+        """Let a runtime read the stream without a consumer (`readMode=polling`), and decrypt it."""
+        grant(self, "poll", grantee, lambda to: to.poll_stream(self.arn, self.key_arn))
+
     def grant_batch(self, grantee: Grantee) -> None:
         """Let a runtime read stretches of the stream, without a consumer, and decrypt it."""
-        grant(self, "batch", grantee, lambda to: to.read_batches(self.arn, self.key_arn))
+        grant(self, "batch", grantee, lambda to: to.poll_stream(self.arn, self.key_arn))
 
     def grant_write(self, grantee: Grantee) -> None:
         """Let a runtime put records into the stream, and encrypt them."""

@@ -36,7 +36,7 @@ WHOLE: dict[str, Any] = {
             "streams": ["orders", "payments", "events"],
             "access": {"kind": "emr-serverless", "policies": ["arn:aws:iam::111122223333:policy/team/lake"]},
         },
-        "ledger": {"streams": ["payments"], "lease_table": "Ledger2", "adopt_lease_table": True},
+        "ledger": {"streams": ["payments"], "lease_table": "Ledger2", "import_lease_table": True},
         "partner": {
             "streams": ["orders"],
             "access": {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]},

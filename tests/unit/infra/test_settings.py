@@ -168,7 +168,7 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
     ({"streams": {"orders": {"key": "none"}}}, "streams.orders.key: must .*; got 'none'"),
     (
         {"streams": {"orders": {"retention": 48}}},
-        "streams.orders.retention: is not a known setting; OwnStream has name, mode",
+        "streams.orders.retention: is not a known setting; OwnStream has name, import_existing",
     ),
     ({"streams": {"orders": {"existing_arn": "orders"}}}, "streams.orders.existing_arn: must match .*; got 'orders'"),
     (
@@ -220,8 +220,8 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
         "applications.lake.access.principals.0: must match",
     ),
     (
-        {"applications": apps(adopt_lease_table=True)},
-        "applications.lake.lease_table: is missing: adopt_lease_table needs",
+        {"applications": apps(import_lease_table=True)},
+        "applications.lake.lease_table: is missing: import_lease_table needs",
     ),
     ({"applications": apps(lease_table="x")}, "applications.lake.lease_table: must match .*; got 'x'"),
     (

@@ -235,7 +235,7 @@ class Application(Settings):
     @property
     def polls(self) -> bool:
         """Whether it may get records without a consumer."""
-        return self.polling is not False
+        return bool(self.polling)
 
 
 class Alarms(Settings):

@@ -94,7 +94,8 @@ def _imported(plan: Plan) -> Iterator[str]:
         address, change = each["address"], each["change"]
         if "importing" not in change or "delete" in change["actions"]:
             continue
-        names = sorted(_changed(change["before"] or {}, _after(change)) - _ONLY_IN_STATE)
+        unknown = {name for name, is_unknown in change.get("after_unknown", {}).items() if is_unknown} - _TAGS
+        names = sorted((_changed(change["before"] or {}, _after(change)) | unknown) - _ONLY_IN_STATE)
         said = f"changes {', '.join(names)}" if names else "changes nothing but tags, if anything"
         key = "; readers still need kms:Decrypt with the former key for what was written with it" * (
             "kms_key_id" in names and bool(change["before"]["kms_key_id"])

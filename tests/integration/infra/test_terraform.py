@@ -169,6 +169,16 @@ def test_a_documented_move_replaces_nothing(deploy: Deploy) -> None:
     assert changes == {"aws_ssm_parameter.lake": ["update"], "aws_cloudwatch_dashboard.applications": ["update"]}
 
 
+def test_whoever_scales_a_stream_finds_its_shards_left_alone(deploy: Deploy) -> None:
+    def scaled(shards: int) -> dict[str, Any]:
+        return {"streams": {"orders": {"mode": "provisioned", "shards": shards, "scaled_elsewhere": True}}}
+
+    deploy(**scaled(4)).apply()
+    terraform = deploy(**scaled(8))
+    assert terraform.changes() == {}
+    assert terraform.state()["aws_kinesis_stream.orders"]["shard_count"] == 4, "a new stream gets what the file says"
+
+
 def planted(stack: dict[str, Any], fault: str) -> None:
     resources = stack["resource"]
     consumer = resources["aws_kinesis_stream_consumer"]["orders_lake"]

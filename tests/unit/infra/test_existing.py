@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from infra import ledger, literals, names, rules
-from infra.errors import SettingsError
+from infra.errors import PipelineError, SettingsError
 from infra.load import load_environment
+from infra.pipeline.plans import _refuse
 from infra.settings import Environment
 
 Write = Callable[..., Path]
@@ -157,6 +158,18 @@ def test_what_contradicts_an_import_is_refused(changes: dict[str, Any], message:
         load_environment(write(**changes))
     found = [str(fault).partition("test.yaml ")[2] or str(fault) for fault in caught.value.faults]
     assert any(re.search(message, each) for each in found), found
+
+
+def test_the_pipeline_refuses_to_replace_what_the_file_imports(load: Load) -> None:
+    change = {"actions": ["delete", "create"], "before": {"name": "older"}, "after": {"name": "Old"}}
+    plan = {
+        "resource_changes": [{"address": "aws_dynamodb_table.lake", "type": "aws_dynamodb_table", "change": change}]
+    }
+    with pytest.raises(
+        PipelineError, match=r"kinesis-efo-test cannot be applied as planned:\n  aws_dynamodb_table.lake "
+    ):
+        _refuse(load(**ALL), plan)
+    _refuse(load(), plan)
 
 
 def test_two_files_do_not_import_one_stream(write: Write, tmp_path: Path) -> None:

@@ -97,6 +97,15 @@ def _capacity(draft: Draft) -> Iterator[Fault]:
             if stream.mode == "on-demand" and stream.scaled_elsewhere:
                 rule = "must not be given with mode on-demand, where AWS scales; leave it out or say mode: provisioned"
                 yield Fault(f"streams.{key}.scaled_elsewhere", True, rule)
+            if stream.warm_throughput_mib is not None:
+                path = f"streams.{key}.warm_throughput_mib"
+                if stream.mode == "provisioned":
+                    yield Fault(
+                        path, stream.warm_throughput_mib, "must not be given with mode provisioned; give shards"
+                    )
+                if draft.head is not None and not draft.head.on_demand_advantage:
+                    rule = "needs On-demand Advantage; if the account has it, say on_demand_advantage: true"
+                    yield Fault(path, stream.warm_throughput_mib, rule)
 
 
 def _references(draft: Draft) -> Iterator[Fault]:

@@ -87,6 +87,8 @@ class OwnStream(Settings):
             (free, but unusable from other accounts).
         shard_metrics: Metrics that CloudWatch gets per shard; billed per shard and metric.
         max_record_kib: Largest record in KiB (1024 to 10240).
+        warm_throughput_mib: MiB a second that an on-demand stream takes at once, with On-demand Advantage. Needs an AWS provider
+            that knows it: that of CDK Terrain does.
         other_consumers: Names of consumers on it that others register and answer for; the pipeline takes any that is
             neither declared nor named here for drift.
         tags: Tags besides the environment's.
@@ -103,6 +105,7 @@ class OwnStream(Settings):
     key: Literal["own", "aws-managed"] | KeyArn = "own"
     shard_metrics: list[ShardMetric] = []
     max_record_kib: Annotated[int, Field(ge=1024, le=10_240)] = 1024
+    warm_throughput_mib: Annotated[int, Field(ge=1, le=10_240)] | None = None
     other_consumers: list[KinesisName] = []
     tags: Tags = {}
     moved_from: Key | None = None

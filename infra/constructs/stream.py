@@ -102,6 +102,7 @@ class FanOutStream(Construct):
             encryption_key=key,
             shard_metrics=settings.shard_metrics,
             max_record_kib=settings.max_record_kib,
+            warm_throughput_mib=settings.warm_throughput_mib,
             tags=settings.tags,
             protected=environment.protected,
             import_existing=settings.import_existing,

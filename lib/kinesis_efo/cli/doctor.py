@@ -121,8 +121,8 @@ async def _checked(
     if checkpoint is not None:
         findings += await restart(access, manifest, checkpoint, clock)
     if wanted is not None:
-        subscribed, details = await measure(access, first, wanted, clock)
-        findings += subscribed
+        fanned_out, details = await measure(access, first, wanted, clock)
+        findings += fanned_out
     return findings, details
 
 

@@ -31,6 +31,13 @@ import infra.cdk
 assert infra.cdk.ENGINE == "cdktn"
 {MAIN}
 here = pathlib.Path(importlib.util.find_spec("cdktn_provider_aws").origin).parent
+from infra.cdk import App, AwsProvider, TerraformStack
+from kinesis_efo_infra import Stream
+app = App(outdir={str(outdir / "warm")!r})
+stack = TerraformStack(app, "warm")
+AwsProvider(stack, "aws", region="eu-west-1")
+Stream(stack, "orders", name="orders", warm_throughput_mib=100, encryption_key="aws-managed")
+app.synth()
 shutil.copy(next(here.glob("_jsii/*.tgz")), {str(outdir / "wheel.tgz")!r})
 sys.exit(code)
 """
@@ -66,6 +73,13 @@ def test_both_engines_synthesize_the_same(fork: Path, tmp_path: Path) -> None:
     ours, forks = stacks(tmp_path), stacks(fork)
     assert set(ours) == {"kinesis-efo-dev", "kinesis-efo-prod"}
     assert ours == forks
+
+
+def test_its_provider_knows_warm_throughput(fork: Path) -> None:
+    stack = json.loads((fork / "warm" / "stacks" / "warm" / "cdk.tf.json").read_text(encoding="utf-8"))
+    (stream,) = stack["resource"]["aws_kinesis_stream"].values()
+    assert stream["warm_throughput_mib_ps"] == 100
+    assert stream["stream_mode_details"] == {"stream_mode": "ON_DEMAND"}
 
 
 def test_schemas_are_those_of_the_wheel(fork: Path) -> None:

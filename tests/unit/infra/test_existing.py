@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from infra import ledger, literals, names, rules
+from infra import ledger, literals, names, permissions, rules
 from infra.errors import PipelineError, SettingsError
 from infra.load import load_environment
 from infra.pipeline.plans import _refuse
 from infra.settings import Environment
+from kinesis_efo_infra import iam
 
 Write = Callable[..., Path]
 Load = Callable[..., Environment]
@@ -191,6 +192,44 @@ def test_the_number_of_shards_is_left_to_who_scales(synth: Synth, load: Load) ->
     fixed = {"orders": {"mode": "provisioned", "shards": 4}}
     assert "lifecycle" not in synth(streams=fixed)["resource"]["aws_kinesis_stream"]["orders"]
     assert list(names.scaled_elsewhere(load(streams=fixed))) == []
+
+
+@pytest.mark.parametrize(
+    ("stream", "advantage", "message"),
+    [
+        (
+            {},
+            False,
+            "streams.orders.warm_throughput_mib: needs On-demand Advantage; if the account has it, say on_demand",
+        ),
+        (
+            {"mode": "provisioned", "shards": 1},
+            True,
+            "streams.orders.warm_throughput_mib: must not be given with mode prov",
+        ),
+        (
+            {"warm_throughput_mib": 0},
+            True,
+            "streams.orders.warm_throughput_mib: must be greater than or equal to 1; got 0",
+        ),
+    ],
+)
+def test_warm_throughput_goes_with_on_demand_advantage(
+    stream: dict[str, Any], advantage: bool, message: str, write: Write
+) -> None:
+    path = write(on_demand_advantage=advantage, streams={"orders": {"warm_throughput_mib": 100, **stream}})
+    with pytest.raises(SettingsError, match=message):
+        load_environment(path)
+
+
+def test_only_a_file_with_warm_throughput_lets_the_pipeline_change_it(load: Load) -> None:
+    def may(**stream: Any) -> bool:
+        statements = permissions.policies(
+            load(on_demand_advantage=True, streams={"orders": stream}, pipeline={"repository": "acme@1/data@2"})
+        )
+        return "UpdateStreamWarmThroughput" in iam.policy_json([each for kind in statements.values() for each in kind])
+
+    assert (may(warm_throughput_mib=100), may()) == (True, False)
 
 
 def test_many_applications_that_only_poll_one_stream_are_a_warning(load: Load) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from infra.cdk import App, TerraformStack
+from infra.cdk import App, AwsProvider, TerraformStack
 from kinesis_efo_infra import ArgumentError, Stream, StreamConsumer, StreamingApplication, pin_account
 
 
@@ -16,6 +16,7 @@ def stack(directory: Path) -> tuple[App, TerraformStack]:
     app = App(outdir=str(directory))
     made = TerraformStack(app, "dev")
     pin_account(made, "111122223333", "eu-west-1")
+    AwsProvider(made, "aws", region="eu-west-1")
     return app, made
 
 
@@ -45,3 +46,17 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
         StreamingApplication(made, "a", name="a", streams={"orders": orders}, polling="always")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="polling='only' reads without consumers; got one for 'orders': give its"):
         StreamingApplication(made, "b", name="b", streams={"orders": consumer}, polling="only")
+
+
+def test_warm_throughput_is_refused_where_the_provider_does_not_know_it(tmp_path: Path) -> None:
+    _, made = stack(tmp_path)
+    with pytest.raises(
+        ArgumentError, match=r"Stream 'a': warm_throughput_mib of 'orders' is not known to the AWS prov"
+    ):
+        Stream(made, "a", name="orders", warm_throughput_mib=100)
+    with pytest.raises(
+        ArgumentError, match="warm_throughput_mib goes with on-demand; got 4 shards: leave one of them out"
+    ):
+        Stream(made, "b", name="orders", warm_throughput_mib=100, shards=4)
+    with pytest.raises(ArgumentError, match="warm_throughput_mib must be a whole number from 1 to 10240; got 0"):
+        Stream(made, "c", name="orders", warm_throughput_mib=0)

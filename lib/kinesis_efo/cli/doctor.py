@@ -115,14 +115,14 @@ async def _checked(
     measured = None if wanted is None else first
     polled = [name for name, ref in manifest.streams.items() if polling or ref.polled]
     findings += await _polled(access, manifest.select(polled))
-    if subscribed := [name for name in manifest.streams if name not in polled]:
-        findings += await _fanned_out(access, manifest.select(subscribed), measured, anyway)
+    if with_consumer := [name for name in manifest.streams if name not in polled]:
+        findings += await _fanned_out(access, manifest.select(with_consumer), measured, anyway)
     findings += [await lease_checkup.lease_table(access, manifest), await lease_checkup.lease_writes(access, manifest)]
     if checkpoint is not None:
         findings += await restart(access, manifest, checkpoint, clock)
     if wanted is not None:
-        fanned_out, details = await measure(access, first, wanted, clock)
-        findings += fanned_out
+        subscribed, details = await measure(access, first, wanted, clock)
+        findings += subscribed
     return findings, details
 
 

@@ -155,7 +155,7 @@ def _check_change(environment: Environment, account: LocalAccount) -> None:
         wanted = {
             names.application_name(application, each)
             for application, each in environment.applications.items()
-            if key in each.streams
+            if key in each.streams and each.subscribes
         }
         if wanted != account.consumers(name):
             raise RehearsalError(

@@ -75,7 +75,7 @@ def between(environments: Mapping[str, Environment], *, but_on: Collection[str] 
 
 def _uses(environment: Environment) -> Iterator[_Use]:
     for key, application in environment.applications.items():
-        for stream_key in dict.fromkeys(application.streams):
+        for stream_key in dict.fromkeys(application.streams if application.subscribes else ()):
             stream = environment.streams.get(stream_key)
             if stream is None:
                 continue

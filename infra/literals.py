@@ -37,8 +37,11 @@ def literal_policy(environment: Environment, key: str) -> Policy:
     policy = Policy(environment.region)
     for stream_key in application.streams:
         consumer_arn = literal_consumer_arn(environment, stream_key, key)
-        stream_arn = names.stream_arn(environment, stream_key)
-        policy.read_stream(stream_arn, consumer_arn, _literal_key(environment, stream_key), polling=application.polling)
+        stream_arn, key_arn = names.stream_arn(environment, stream_key), _literal_key(environment, stream_key)
+        if consumer_arn is None:
+            policy.poll_stream(stream_arn, key_arn)
+        else:
+            policy.read_stream(stream_arn, consumer_arn, key_arn, polling=application.polls)
     for stream_key in application.writes:
         policy.write_stream(names.stream_arn(environment, stream_key), _literal_key(environment, stream_key))
     policy.read_write_leases(names.lease_table_arn(environment, key), _some_key(environment))
@@ -65,9 +68,13 @@ def literal_deployment(environment: Environment, key: str) -> str:
     return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
 
-def literal_consumer_arn(environment: Environment, stream_key: str, key: str) -> str:
-    """ARN of a consumer; if it is declared here, with ten zeros in place of the creation time."""
+def literal_consumer_arn(environment: Environment, stream_key: str, key: str) -> str | None:
+    """ARN of a consumer, with ten zeros for the creation time of a new one; None for an application that only polls."""
+    if not environment.applications[key].subscribes:
+        return None
     stream = environment.streams[stream_key]
+    if key in stream.import_consumers:
+        return stream.import_consumers[key]
     if isinstance(stream, AdoptedStream) and key in stream.consumers:
         return stream.consumers[key]
     name = names.consumer_name(environment, stream_key, key)

@@ -17,6 +17,8 @@ from infra.settings import Application, Environment, Head, Job, Settings, stream
 
 logger = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=Settings)
+_CALLED = {"protect": "protected", "adopt_lease_table": "import_lease_table", "import": "import_existing"}
+"""Settings by what they are not called, or not any more."""
 
 DIRECTORY = Path(__file__).parent / "environments"
 """The default directory of environment files."""
@@ -165,8 +167,8 @@ def _fault(model: type[Settings], detail: Any, path: str) -> Fault:
     match detail["type"]:
         case "missing":
             return Fault(where, None, "is missing")
-        case "extra_forbidden" if where == "protect":
-            return Fault(where, detail["input"], "is called protected")
+        case "extra_forbidden" if known := _CALLED.get(where.rpartition(".")[2]):
+            return Fault(where, detail["input"], f"is called {known}")
         case "extra_forbidden":
             known = ", ".join(model.model_fields)
             hint = f"; {model.__name__} has {known}" if len(steps) == 1 else ""

@@ -10,7 +10,7 @@ import boto3
 from botocore.exceptions import ClientError
 
 from infra import names
-from infra.settings import AdoptedStream, Environment, RoleAccess
+from infra.settings import AdoptedStream, Environment, OwnStream, RoleAccess, Stream
 from kinesis_efo_infra.table import LEASE_KEY
 
 
@@ -33,19 +33,18 @@ class LocalAccount:
         return self._session.client(service, region_name=region, endpoint_url=self._endpoint)
 
     def prepare(self) -> Environment:
-        """Make what is not declared but must exist. Returns the environment, with subnets that exist in its place."""
+        """Make what is to exist before. Returns the environment with the subnets and the consumers that exist in their place."""
         environment = self._environment
-        for stream in environment.streams.values():
-            if isinstance(stream, AdoptedStream) and _account(stream.existing_arn) == environment.account_id:
-                name = stream.existing_arn.rpartition("/")[2]
-                with _already_there():
-                    self.client("kinesis").create_stream(StreamName=name, ShardCount=1)
+        for key, stream in environment.streams.items():
+            ours = isinstance(stream, AdoptedStream) and names.is_ours(environment, key)
+            if ours or (isinstance(stream, OwnStream) and stream.import_existing):
+                self._new_stream(names.stream_name(environment, key), stream)
         for key, application in environment.applications.items():
-            if application.adopt_lease_table:
+            if application.import_lease_table:
                 self._lease_table(names.lease_table_name(environment, key))
         for arn in self._given_policies():
             self._policy(arn)
-        return self._with_subnets()
+        return self._with_consumers(self._with_subnets())
 
     def holds(self) -> set[str]:
         """Everything that a deployment may have left, each with its kind."""
@@ -90,6 +89,36 @@ class LocalAccount:
                 AttributeDefinitions=[{"AttributeName": LEASE_KEY, "AttributeType": "S"}],
                 BillingMode="PAY_PER_REQUEST",
             )
+
+    def _new_stream(self, name: str, stream: Stream) -> None:
+        on_demand = isinstance(stream, OwnStream) and stream.mode == "on-demand"
+        shards = (isinstance(stream, OwnStream) and stream.shards) or 1
+        capacity = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}} if on_demand else {"ShardCount": shards}
+        with _already_there():
+            self.client("kinesis").create_stream(StreamName=name, **capacity)
+
+    def _with_consumers(self, environment: Environment) -> Environment:
+        # An ARN holds the time of creation, which is AWS' to give.
+        streams = {
+            key: stream.model_copy(
+                update={
+                    "import_consumers": {
+                        application: self._new_consumer(names.stream_name(environment, key), arn)
+                        for application, arn in stream.import_consumers.items()
+                    }
+                }
+            )
+            for key, stream in environment.streams.items()
+        }
+        return environment.model_copy(update={"streams": streams})
+
+    def _new_consumer(self, stream: str, arn: str) -> str:
+        kinesis, stream_arn = self.client("kinesis"), self._stream(stream)["StreamARN"]
+        name = arn.rpartition("/")[2].partition(":")[0]
+        with _already_there():
+            kinesis.register_stream_consumer(StreamARN=stream_arn, ConsumerName=name)
+        answer = kinesis.describe_stream_consumer(StreamARN=stream_arn, ConsumerName=name)
+        return str(answer["ConsumerDescription"]["ConsumerARN"])
 
     def _with_subnets(self) -> Environment:
         emr = self._environment.emr

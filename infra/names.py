@@ -305,10 +305,31 @@ class Identity:
 def declared_consumers(environment: Environment) -> Iterator[tuple[str, str]]:
     """Stream and application keys of each consumer declared here, and not given by the stream's owner."""
     for application_key, application in environment.applications.items():
+        if not application.subscribes:
+            continue
         for stream_key in application.streams:
             stream = environment.streams[stream_key]
             if isinstance(stream, OwnStream) or application_key not in stream.consumers:
                 yield stream_key, application_key
+
+
+def imports(environment: Environment) -> Iterator[str]:
+    """Terraform addresses of what exists already, and which Terraform takes over."""
+    for key, stream in environment.streams.items():
+        if isinstance(stream, OwnStream) and stream.import_existing:
+            yield f"aws_kinesis_stream.{place(key, stream).now}"
+        for reader in stream.import_consumers:
+            yield f"aws_kinesis_stream_consumer.{consumer_place(environment, key, reader).now}"
+    for key, application in environment.applications.items():
+        if application.import_lease_table:
+            yield f"aws_dynamodb_table.{place(key, application).now}"
+
+
+def scaled_elsewhere(environment: Environment) -> Iterator[str]:
+    """Terraform addresses of the streams whose number of shards somebody else changes."""
+    for key, stream in environment.streams.items():
+        if isinstance(stream, OwnStream) and stream.scaled_elsewhere:
+            yield f"aws_kinesis_stream.{place(key, stream).now}"
 
 
 def identities(environment: Environment) -> Iterator[Identity]:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from infra import consumers, literals, names, permissions
+from infra import consumers, existing, literals, names, permissions
 from infra.errors import Fault
 from infra.settings import (
     AdoptedStream,
@@ -36,6 +36,7 @@ _CONSUMERS_ADVANTAGE = 50  # docs: enhanced-consumers.html, "On-demand Advantage
 _PARAMETER_BYTES = {"standard": 4096, "advanced": 8192}  # API_PutParameter, Value
 _POLICY_CHARACTERS = 6144  # IAM quotas: managed policy, white space not counted
 _ROLE_CHARACTERS = 64
+_POLLERS = 5  # a shard answers five GetRecords a second, and a query asks each shard once a second (`polling.interval`)
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ def within_environment(draft: Draft) -> list[Fault]:
     ]
     if draft.head is not None:
         faults += [*_protection(draft.head), *_places(draft, draft.head), *consumers.within(draft.environment())]
+        faults += existing.imported(draft.environment(), draft.written["applications"])
         if not faults and not draft.faults:
             faults += _sizes(draft.environment())
     return faults
@@ -92,6 +94,18 @@ def _capacity(draft: Draft) -> Iterator[Fault]:
                 yield Fault(path, stream.shards, rule)
             elif stream.mode == "provisioned" and stream.shards is None:
                 yield Fault(path, None, "is missing: mode provisioned needs the number of shards")
+            if stream.mode == "on-demand" and stream.scaled_elsewhere:
+                rule = "must not be given with mode on-demand, where AWS scales; leave it out or say mode: provisioned"
+                yield Fault(f"streams.{key}.scaled_elsewhere", True, rule)
+            if stream.warm_throughput_mib is not None:
+                path = f"streams.{key}.warm_throughput_mib"
+                if stream.mode == "provisioned":
+                    yield Fault(
+                        path, stream.warm_throughput_mib, "must not be given with mode provisioned; give shards"
+                    )
+                if draft.head is not None and not draft.head.on_demand_advantage:
+                    rule = "needs On-demand Advantage; if the account has it, say on_demand_advantage: true"
+                    yield Fault(path, stream.warm_throughput_mib, rule)
 
 
 def _references(draft: Draft) -> Iterator[Fault]:
@@ -109,24 +123,9 @@ def _references(draft: Draft) -> Iterator[Fault]:
                     )
                 if count > 1:
                     yield Fault(f"{path}.{setting}", stream_key, "must name each stream once")
-        if application.adopt_lease_table and application.lease_table is None:
-            yield Fault(f"{path}.lease_table", None, "is missing: adopt_lease_table needs the name of the table")
         if isinstance(application.access, OtherAccount):
             yield from _shared_out(draft, key, application)
-    for key, stream in draft.streams.items():
-        if isinstance(stream, AdoptedStream):
-            for application_key, consumer in stream.consumers.items():
-                yield from _given_consumer(draft, key, stream, application_key, consumer)
-
-
-def _given_consumer(
-    draft: Draft, key: str, stream: AdoptedStream, application_key: str, consumer: str
-) -> Iterator[Fault]:
-    path = f"streams.{key}.consumers.{application_key}"
-    if application_key not in draft.written["applications"]:
-        yield Fault(path, application_key, "names an application that this file does not have")
-    if not consumer.startswith(f"{stream.existing_arn}/consumer/"):
-        yield Fault(path, consumer, f"must be a consumer of {stream.existing_arn}")
+    yield from existing.given(draft.streams, draft.applications, draft.written["applications"])
 
 
 def _shared_out(draft: Draft, key: str, application: Application) -> Iterator[Fault]:
@@ -136,7 +135,7 @@ def _shared_out(draft: Draft, key: str, application: Application) -> Iterator[Fa
         if isinstance(stream, OwnStream) and stream.key == "aws-managed":
             rule = "must be own or the ARN of a key: other accounts cannot decrypt with the AWS-managed key"
             yield Fault(f"streams.{stream_key}.key", stream.key, f"{rule} ({path} reads from another account)")
-    for setting in ("lease_table", "adopt_lease_table", "writes", "batch"):
+    for setting in ("lease_table", "import_lease_table", "writes", "batch"):
         if value := getattr(application, setting):
             rule = "must not be given with access other-account: the other account declares its own side"
             yield Fault(f"{path}.{setting}", value, rule)
@@ -154,7 +153,8 @@ def consumers_at_most(*, advantage: bool) -> int:
 def _consumer_limit(draft: Draft) -> Iterator[Fault]:
     advantage = draft.head is not None and draft.head.on_demand_advantage
     limit = consumers_at_most(advantage=advantage)
-    consumers = Counter(key for application in draft.applications.values() for key in set(application.streams))
+    subscribed = [each for each in draft.applications.values() if each.subscribes]
+    consumers = Counter(key for application in subscribed for key in set(application.streams))
     for key, stream in draft.streams.items():
         if isinstance(stream, OwnStream):
             consumers[key] += len(stream.other_consumers)
@@ -276,7 +276,8 @@ def _places(draft: Draft, head: Head) -> Iterator[Fault]:
             path = f"streams.{key}"
             yield from _same_region(f"{path}.existing_arn", stream.existing_arn, head)
             if names.parse_arn(stream.existing_arn).account != head.account_id:
-                missing = [a for a, b in draft.applications.items() if key in b.streams and a not in stream.consumers]
+                readers = [name for name, each in draft.applications.items() if key in each.streams and each.subscribes]
+                missing = [each for each in readers if each not in stream.consumers]
                 if missing:
                     rule = (
                         f"is in another account, whose owner registers the consumers: consumers must name one for "
@@ -348,6 +349,16 @@ def warnings(environment: Environment) -> Iterable[str]:
     for key, stream in environment.streams.items():
         if key not in consumed:
             yield f"streams.{key}: no application consumes it, yet it is billed while it exists"
+        pollers = [
+            each
+            for each, application in environment.applications.items()
+            if application.polling == "only" and key in application.streams
+        ]
+        if len(pollers) > _POLLERS:
+            yield (
+                f"streams.{key}: {len(pollers)} applications only poll it ({', '.join(pollers)}): each shard answers five GetRecords "
+                "a second, and 2 MB/s, to all of them together"
+            )
         for application_key, application in environment.applications.items():
             if not isinstance(application.access, OtherAccount) or key not in application.streams:
                 continue

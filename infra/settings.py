@@ -95,13 +95,18 @@ class OwnStream(Settings):
 
     Attributes:
         name: Name in Kinesis; default `<environment>-<key of the entry>`, or `<project>.<environment>-<key of the entry>`.
+        import_existing: A stream of this name exists: Terraform takes it over as it is, and gives it these settings.
+        import_consumers: Consumers on it that exist and are declared from now on: their ARNs, by application key.
         mode: Capacity mode.
         shards: Number of shards, with mode `provisioned` only.
+        scaled_elsewhere: Somebody else, such as a scaler, changes the number of shards: `shards` is that of a new stream.
         retention_hours: How long records stay readable, 24 hours to 365 days.
         key: Encryption key: `own` (a customer key declared here), the ARN of a key, or `aws-managed`
             (free, but unusable from other accounts).
         shard_metrics: Metrics that CloudWatch gets per shard; billed per shard and metric.
         max_record_kib: Largest record in KiB (1024 to 10240).
+        warm_throughput_mib: MiB a second that an on-demand stream takes at once, with On-demand Advantage. Needs an AWS provider
+            that knows it: that of CDK Terrain does.
         other_consumers: Names of consumers on it that others register and answer for; the pipeline takes any that is
             neither declared nor named here for drift.
         tags: Tags besides the environment's.
@@ -109,12 +114,16 @@ class OwnStream(Settings):
     """
 
     name: KinesisName | None = None
+    import_existing: bool = False
+    import_consumers: dict[Key, ConsumerArn] = {}
     mode: Literal["on-demand", "provisioned"] = "on-demand"
     shards: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    scaled_elsewhere: bool = False
     retention_hours: Annotated[int, Field(ge=24, le=8760)] = 24
     key: Literal["own", "aws-managed"] | KeyArn = "own"
     shard_metrics: list[ShardMetric] = []
     max_record_kib: Annotated[int, Field(ge=1024, le=10_240)] = 1024
+    warm_throughput_mib: Annotated[int, Field(ge=1, le=10_240)] | None = None
     other_consumers: list[KinesisName] = []
     tags: Tags = {}
     moved_from: Key | None = None
@@ -128,12 +137,14 @@ class AdoptedStream(Settings):
         key: ARN of the customer key that encrypts it, so that readers may decrypt; none for `aws/kinesis`, or without
             encryption.
         consumers: Consumers that its owner registered, by application key; they are used, and not declared here.
+        import_consumers: Consumers on it that exist and are declared here from now on: their ARNs, by application key.
         moved_from: Key that this entry had before.
     """
 
     existing_arn: StreamArn
     key: KeyArn | None = None
     consumers: dict[Key, ConsumerArn] = {}
+    import_consumers: dict[Key, ConsumerArn] = {}
     moved_from: Key | None = None
 
 
@@ -217,11 +228,11 @@ class Application(Settings):
         writes: Keys of streams of this environment it may put records into.
         lag_threshold_seconds: The alarm goes off when it is further behind than this for five minutes.
         continuous: False for jobs that run now and then: silence is then no alarm.
-        polling: Also allow GetRecords (`readMode=polling`).
+        polling: Also allow GetRecords (`readMode=polling`); `only` allows nothing else, and declares no consumers.
         batch: Declare a second policy, for who reads stretches of the streams (`spark.read`): with neither consumers nor leases.
         access: Who runs it.
         lease_table: Name of the lease table; default `<project>-<environment>-<application>`.
-        adopt_lease_table: The table exists, as one restored from a backup does: import it (never a KCL's).
+        import_lease_table: The table exists, as one restored from a backup does: Terraform takes it over (never a KCL's).
         moved_from: Key that this entry had before.
     """
 
@@ -230,12 +241,22 @@ class Application(Settings):
     writes: list[Key] = []
     lag_threshold_seconds: Annotated[int, Field(ge=1, le=31_536_000)] = 300
     continuous: bool = True
-    polling: bool = False
+    polling: Literal[True, False, "only"] = False
     batch: bool = False
     access: Access = PolicyOnly()
     lease_table: TableName | None = None
-    adopt_lease_table: bool = False
+    import_lease_table: bool = False
     moved_from: Key | None = None
+
+    @property
+    def subscribes(self) -> bool:
+        """Whether it has a consumer on each of its streams."""
+        return self.polling != "only"
+
+    @property
+    def polls(self) -> bool:
+        """Whether it may get records without a consumer."""
+        return bool(self.polling)
 
 
 class Alarms(Settings):

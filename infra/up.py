@@ -82,7 +82,7 @@ def up(
 
 
 def localized(environment: Environment) -> Environment:
-    """The environment for local AWS, where adopted streams and tables do not exist and so are declared.
+    """The environment for local AWS, where adopted and imported things do not exist and so are declared.
 
     Raises:
         UpError: Two streams have one name: local AWS is one account, where both cannot exist.
@@ -92,10 +92,10 @@ def localized(environment: Environment) -> Environment:
         own = stream
         if isinstance(own, AdoptedStream):
             own = OwnStream(name=names.stream_name(environment, key), mode="provisioned", shards=1)
-        streams[key] = own
+        streams[key] = own.model_copy(update={"import_existing": False, "import_consumers": {}})
     # Local AWS has no EMR.
     emr = environment.emr and environment.emr.model_copy(update={"serverless": None})
-    changes = {"streams": streams, "applications": _not_adopting(environment), "emr": emr}
+    changes = {"streams": streams, "applications": _not_importing(environment), "emr": emr}
     local = environment.model_copy(update=changes)
     used: dict[str, str] = {}
     for key in streams:
@@ -109,9 +109,9 @@ def localized(environment: Environment) -> Environment:
     return local
 
 
-def _not_adopting(environment: Environment) -> Mapping[str, Application]:
+def _not_importing(environment: Environment) -> Mapping[str, Application]:
     return {
-        key: application.model_copy(update={"adopt_lease_table": False})
+        key: application.model_copy(update={"import_lease_table": False})
         for key, application in environment.applications.items()
     }
 
@@ -182,7 +182,7 @@ class _Boto3:
             assert isinstance(stream, OwnStream), "localized"
             self._stream(names.stream_name(environment, key), stream)
         for key, application in environment.applications.items():
-            references = {each: self._consumer(each, key) for each in application.streams}
+            references = {each: self._read(each, key) for each in application.streams}
             if not isinstance(application.access, OtherAccount):
                 table = names.lease_table_name(environment, key)
                 document = manifest.manifest(
@@ -218,9 +218,12 @@ class _Boto3:
         summary: dict[str, Any] = self._kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
         return summary
 
-    def _consumer(self, key: str, application: str) -> StreamRef:
+    def _read(self, key: str, application: str) -> StreamRef:
+        """What an application reads: its consumer, which is declared, or the stream if it only polls."""
         stream = names.stream_name(self._environment, key)
         arn = self._summary(stream)["StreamARN"]
+        if not self._environment.applications[application].subscribes:
+            return StreamRef(stream, arn, None)
         name = names.application_name(application, self._environment.applications[application])
         with _already_there():
             self._kinesis.register_stream_consumer(StreamARN=arn, ConsumerName=name)

@@ -90,7 +90,8 @@ class Alarms(Construct):
             self._writes_throttled(names.place(key, settings), key, stream)
         for application in stream.consumers:
             self._consumer(key, stream, application)
-        polling = [each for each in stream.consumers if self._environment.applications[each].polling]
+        readers = {name: each for name, each in self._environment.applications.items() if key in each.streams}
+        polling = [name for name, each in readers.items() if each.polls]
         for application in polling:
             self._polled(key, stream, application)
         if polling:
@@ -166,7 +167,7 @@ class Alarms(Construct):
         name = names.stream_name(self._environment, key)
         dimensions = {"StreamName": stream.name, "ConsumerName": consumer}
         # An application has no subscription while it polls.
-        always_subscribed = settings.continuous and not settings.polling
+        always_subscribed = settings.continuous and not settings.polls
         lag = self._alarm(
             place.join("lag"),
             name=self._name(reader, f"{name}/lag"),

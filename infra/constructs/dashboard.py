@@ -7,7 +7,7 @@ from typing import Any
 
 from infra import names
 from infra.cdk import CloudwatchDashboard, Construct, Fn
-from infra.constructs.alarms import LAG, RATE_EXCEEDED, WRITES_THROTTLED, Alarms
+from infra.constructs.alarms import ITERATOR_AGE, LAG, RATE_EXCEEDED, READS_THROTTLED, WRITES_THROTTLED, Alarms
 from infra.constructs.stream import FanOutStream
 from infra.settings import Environment
 
@@ -64,6 +64,16 @@ class Dashboard(Construct):
         # Metrics of a stream in another account are in that account.
         streams = [each for each in settings.streams if names.is_ours(self._environment, each)]
 
+        limit = {"horizontal": [{"label": "alarm", "value": settings.lag_threshold_seconds * 1000}]}
+        if not settings.subscribes:
+            # Without a consumer, there are only metrics of all that poll the stream.
+            return [
+                self._widget(f"{key}: milliseconds behind", self._of_streams(ITERATOR_AGE, streams), "Maximum")
+                | {"annotations": limit},
+                self._widget(f"{key}: bytes received", self._of_streams("GetRecords.Bytes", streams), "Sum"),
+                self._widget(f"{key}: reads throttled", self._of_streams(READS_THROTTLED, streams), "Sum"),
+            ]
+
         def per_stream(metric: str) -> list[list[Any]]:
             return [
                 [
@@ -75,7 +85,6 @@ class Dashboard(Construct):
                 for each in streams
             ]
 
-        limit = {"horizontal": [{"label": "alarm", "value": settings.lag_threshold_seconds * 1000}]}
         return [
             self._widget(f"{key}: milliseconds behind", per_stream(LAG), "Maximum") | {"annotations": limit},
             self._widget(f"{key}: bytes received", per_stream("SubscribeToShardEvent.Bytes"), "Sum"),
@@ -85,13 +94,13 @@ class Dashboard(Construct):
     def _writers(self) -> list[dict[str, Any]]:
         ours = [key for key in self._streams if names.is_ours(self._environment, key)]
 
-        def of_streams(metric: str) -> list[list[Any]]:
-            return [[*self._metric(metric, key), {"label": key}] for key in ours]
-
         return [
-            self._widget("bytes written", of_streams("IncomingBytes"), "Sum"),
-            self._widget("writes throttled", of_streams(WRITES_THROTTLED), "Sum"),
+            self._widget("bytes written", self._of_streams("IncomingBytes", ours), "Sum"),
+            self._widget("writes throttled", self._of_streams(WRITES_THROTTLED, ours), "Sum"),
         ]
+
+    def _of_streams(self, metric: str, keys: list[str]) -> list[list[Any]]:
+        return [[*self._metric(metric, key), {"label": key}] for key in keys]
 
     def _metric(self, metric: str, key: str) -> list[Any]:
         return ["AWS/Kinesis", metric, "StreamName", self._streams[key].name]

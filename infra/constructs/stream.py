@@ -38,7 +38,7 @@ class FanOutStream(Construct):
             self._stream = Stream.from_arn(self, "stream", settings.existing_arn, encryption_key=settings.key)
         else:
             self._stream = self._declare(settings)
-        self._consumers = {name: self._consumer(name) for name in self._readers}
+        self._consumers = {name: self._consumer(name) for name, each in self._readers.items() if each.subscribes}
         self._share()
 
     @property
@@ -53,18 +53,24 @@ class FanOutStream(Construct):
 
     @property
     def consumers(self) -> Mapping[str, StreamConsumer]:
-        """Each consumer, by the key of its application."""
+        """Each consumer, by the key of its application; one that only polls has none."""
         return MappingProxyType(self._consumers)
 
+    def read_by(self, application: str) -> StreamConsumer | Stream:
+        """What an application reads: its consumer, or the stream itself if it only polls."""
+        return self._consumers.get(application, self._stream)
+
     def grant_read(self, policy: iam.Policy, application: str) -> None:
-        """Let a runtime read the stream through an application's consumer, and decrypt it.
+        """Let a runtime read the stream as an application does, and decrypt it.
 
         Args:
             policy: Gathers what the runtime may do.
             application: Key of the application.
         """
-        polling = self._environment.applications[application].polling
-        self._stream.grant_read(policy, self._consumers[application], polling=polling)
+        if (consumer := self._consumers.get(application)) is None:
+            self._stream.grant_poll(policy)
+        else:
+            self._stream.grant_read(policy, consumer, polling=self._environment.applications[application].polls)
 
     def grant_batch(self, policy: iam.Policy) -> None:
         """Let a runtime read stretches of the stream, without a consumer, and decrypt it."""
@@ -96,8 +102,11 @@ class FanOutStream(Construct):
             encryption_key=key,
             shard_metrics=settings.shard_metrics,
             max_record_kib=settings.max_record_kib,
+            warm_throughput_mib=settings.warm_throughput_mib,
             tags=settings.tags,
             protected=environment.protected,
+            import_existing=settings.import_existing,
+            ignore_shard_changes=settings.scaled_elsewhere,
             place=self._place,
         )
 
@@ -111,6 +120,7 @@ class FanOutStream(Construct):
             stream=self._stream,
             name=names.consumer_name(self._environment, self._key, application),
             protected=self._environment.protected,
+            import_existing=self._settings.import_consumers.get(application),
             place=self._consumer_place(application),
         )
 
@@ -120,7 +130,7 @@ class FanOutStream(Construct):
     def _foreign(self) -> dict[str, tuple[Sequence[str], bool]]:
         """Applications that run in other accounts: their principals, and whether they may poll."""
         return {
-            name: (application.access.principals, application.polling)
+            name: (application.access.principals, application.polls)
             for name, application in self._readers.items()
             if isinstance(application.access, OtherAccount)
         }
@@ -132,10 +142,9 @@ class FanOutStream(Construct):
         """
         on_stream = []
         for name, (principals, polling) in self._foreign().items():
-            consumer = self._consumers[name]
-            self._resource_policy(
-                self._consumer_place(name), consumer.arn, [iam.share_consumer(consumer.arn, principals)]
-            )
+            if (consumer := self._consumers.get(name)) is not None:
+                statement = iam.share_consumer(consumer.arn, principals)
+                self._resource_policy(self._consumer_place(name), consumer.arn, [statement])
             on_stream.append(iam.share_stream(name, self.arn, principals, polling=polling))
         if on_stream and isinstance(self._settings, OwnStream):
             self._resource_policy(self._place, self.arn, on_stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.permissions.scope import Scope, tagged, tags_new
-from infra.settings import Environment
+from infra.settings import Environment, OwnStream
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
 
@@ -43,6 +43,7 @@ def change_data(environment: Environment) -> list[Statement]:
                 "kinesis:UpdateMaxRecordSize",
                 "kinesis:UpdateShardCount",
                 "kinesis:UpdateStreamMode",
+                *(("kinesis:UpdateStreamWarmThroughput",) if _warmed(environment) else ()),
             ),
             scope.streams,
         ),
@@ -87,6 +88,10 @@ def change_data(environment: Environment) -> list[Statement]:
         ),
         Statement("WriteDashboards", ("cloudwatch:DeleteDashboards", "cloudwatch:PutDashboard"), scope.dashboards),
     ]
+
+
+def _warmed(environment: Environment) -> bool:
+    return any(isinstance(each, OwnStream) and each.warm_throughput_mib for each in environment.streams.values())
 
 
 def change_access(environment: Environment) -> list[Statement]:

@@ -32,21 +32,26 @@ class Changes:
         update: Resources that are changed in place.
         replace: Resources that are destroyed and created again; they get new ARNs.
         destroy: Resources that are destroyed.
+        imported: Resources that exist and are taken over, some of them among those that are updated.
     """
 
     create: int = 0
     update: int = 0
     replace: int = 0
     destroy: int = 0
+    imported: int = 0
 
     @classmethod
     def of(cls, plan: Mapping[str, Any]) -> Changes:
         """Count the changes in a plan, as `terraform show -json` writes it."""
-        counts = Counter(_kind(each["change"]["actions"]) for each in plan.get("resource_changes", []))
-        return cls(counts["create"], counts["update"], counts["replace"], counts["destroy"])
+        changes = [each["change"] for each in plan.get("resource_changes", [])]
+        counts = Counter(_kind(each["actions"]) for each in changes)
+        imported = sum("importing" in each for each in changes)
+        return cls(counts["create"], counts["update"], counts["replace"], counts["destroy"], imported)
 
     def __str__(self) -> str:
-        return f"{self.create} to create, {self.update} to update, {self.replace} to replace, {self.destroy} to destroy"
+        imported = f"{self.imported} to import, " if self.imported else ""
+        return f"{imported}{self.create} to create, {self.update} to update, {self.replace} to replace, {self.destroy} to destroy"
 
 
 def _kind(actions: list[str]) -> str:

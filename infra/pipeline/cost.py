@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ class Reading:
 
     Attributes:
         consumers: How many the stack declares. Each gets every GB once.
-        shards: Shards of the stream; None if it is on-demand, or not declared in the stack.
+        shards: Shards of the stream; None if it is on-demand, scaled by somebody else, or not declared in the stack.
         on_demand: Whether it is on-demand; None if it is not declared in the stack.
     """
 
@@ -52,8 +52,13 @@ class Change:
     after: Reading
 
 
-def changes(plan: Plan) -> list[Change]:
-    """The streams whose reading is billed otherwise after the plan."""
+def changes(plan: Plan, scaled: Collection[str] = ()) -> list[Change]:
+    """The streams whose reading is billed otherwise after the plan.
+
+    Args:
+        plan: The plan.
+        scaled: Addresses of streams whose number of shards is not the plan's to know, since somebody else changes it.
+    """
     streams = {each["address"]: each["change"] for each in _resources(plan, _STREAM)}
     addresses = {
         values["arn"]: address
@@ -72,7 +77,9 @@ def changes(plan: Plan) -> list[Change]:
     changed = []
     for stream in sorted({*consumers["before"], *consumers["after"]}):
         change = streams.get(stream, {"before": None, "after": None})
-        before, after = (_reading(consumers[when][stream], change[when]) for when in ("before", "after"))
+        before, after = (
+            _reading(consumers[when][stream], change[when], known=stream not in scaled) for when in ("before", "after")
+        )
         if before != after:
             changed.append(Change(stream, before, after))
     return changed
@@ -89,12 +96,12 @@ def _references(plan: Plan) -> Iterator[tuple[str, str]]:
             yield each["address"], ".".join(names[0].split(".")[:2])
 
 
-def _reading(consumers: int, stream: Mapping[str, Any] | None) -> Reading:
+def _reading(consumers: int, stream: Mapping[str, Any] | None, *, known: bool) -> Reading:
     if not consumers or stream is None:
         return Reading(consumers)
     details = stream.get("stream_mode_details") or [{}]
     on_demand = details[0].get("stream_mode") == "ON_DEMAND"
-    return Reading(consumers, None if on_demand else stream.get("shard_count"), on_demand)
+    return Reading(consumers, stream.get("shard_count") if known and not on_demand else None, on_demand)
 
 
 def table(changed: list[Change], region: str, prices: Prices | None, *, advantage: bool) -> list[str]:

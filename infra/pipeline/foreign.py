@@ -60,7 +60,7 @@ def _declared(environments: Iterable[Environment]) -> Iterable[tuple[str, str]]:
     """Stream ARN and name of each consumer that an application declares, or was given."""
     for environment in environments:
         for key, application in environment.applications.items():
-            for stream in application.streams:
+            for stream in application.streams if application.subscribes else ():
                 yield names.stream_arn(environment, stream), names.consumer_name(environment, stream, key)
 
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-_APPLICATION, _STREAM = "aws_emrserverless_application", "aws_kinesis_stream"
+_APPLICATION, _STREAM, _TABLE = "aws_emrserverless_application", "aws_kinesis_stream", "aws_dynamodb_table"
+_FIXED = ("name", "stream_arn", "hash_key", "range_key")
+"""Attributes of streams, consumers and tables that AWS cannot change."""
 _TAGS = {"tags", "tags_all"}
+_ONLY_IN_STATE = {"enforce_consumer_deletion", "timeouts", "region"}
+"""Attributes that the provider keeps in Terraform's state, and not in AWS."""
 
 Plan = Mapping[str, Any]
 """A plan, as `terraform show -json` writes it."""
 
 
-def refusals(plan: Plan) -> list[str]:
-    """What AWS would refuse, with the way that it allows."""
-    refused = []
+def refusals(plan: Plan, imports: Collection[str] = ()) -> list[str]:
+    """What AWS would refuse, with the way that it allows; and what exists, is to be taken over, and would be lost.
+
+    Args:
+        plan: The plan.
+        imports: Addresses of what the settings import.
+    """
+    refused = list(_lost(plan, imports))
     for stream, before, after in _updates(plan, _STREAM):
         present, wanted = before.get("shard_count"), after.get("shard_count")
         # Of a stream that was on-demand, only AWS knows the present number.
@@ -31,7 +40,7 @@ def refusals(plan: Plan) -> list[str]:
 
 def notes(plan: Plan) -> list[str]:
     """What reviewers must know, because it loses records or stops jobs."""
-    told = []
+    told = list(_imported(plan))
     for stream, before, after in _updates(plan, _STREAM):
         present, wanted = before.get("retention_period") or 0, after.get("retention_period") or 0
         if wanted < present:
@@ -58,12 +67,53 @@ def applications_to_stop(plan: Plan) -> list[str]:
     return [before["id"] for _, before, after in _updates(plan, _APPLICATION) if _changed(before, after)]
 
 
+def _lost(plan: Plan, imports: Collection[str]) -> Iterator[str]:
+    """What was there before Terraform, and would not survive its being taken over."""
+    for each in plan.get("resource_changes", []):
+        address, change = each["address"], each["change"]
+        if "importing" not in change and address not in imports:
+            continue
+        before, after = change["before"] or {}, change["after"] or {}
+        if "delete" in change["actions"]:
+            fixed = [name for name in _FIXED if before.get(name) != after.get(name)]
+            why = "; ".join(f"{name} is {before.get(name)!r} and not {after.get(name)!r}" for name in fixed)
+            yield (
+                f"{address} exists, is to be imported and would be replaced ({why or 'the plan says why'}): what is in it would be "
+                "lost. Import what fits, or correct the file"
+            )
+        elif each["type"] == _TABLE and before.get("global_secondary_index"):
+            yield (
+                f"{address} is imported and has a global secondary index, as the lease table of a KCL 3 has, which would lose "
+                "it: take another table (docs/how-to/kcl.md)"
+            )
+
+
+def _imported(plan: Plan) -> Iterator[str]:
+    """What is imported, and what becomes of it."""
+    for each in plan.get("resource_changes", []):
+        address, change = each["address"], each["change"]
+        if "importing" not in change or "delete" in change["actions"]:
+            continue
+        unknown = {name for name, is_unknown in change.get("after_unknown", {}).items() if is_unknown} - _TAGS
+        names = sorted((_changed(change["before"] or {}, _after(change)) | unknown) - _ONLY_IN_STATE)
+        said = f"changes {', '.join(names)}" if names else "changes nothing but tags, if anything"
+        key = "; readers still need kms:Decrypt with the former key for what was written with it" * (
+            "kms_key_id" in names and bool(change["before"]["kms_key_id"])
+        )
+        yield f"{address}: exists and is imported, which {said}{key}"
+
+
 def _updates(plan: Plan, kind: str) -> Iterator[tuple[str, Plan, Plan]]:
     """Address, values before, and values after, of each resource of a type that is changed in place."""
     for each in plan.get("resource_changes", []):
         if each["type"] == kind and each["change"]["actions"] == ["update"]:
-            unknown = {name: None for name, is_unknown in each["change"].get("after_unknown", {}).items() if is_unknown}
-            yield each["address"], each["change"]["before"], {**each["change"]["after"], **unknown}
+            yield each["address"], each["change"]["before"], _after(each["change"])
+
+
+def _after(change: Mapping[str, Any]) -> Plan:
+    """The values after a change; None for those that only AWS knows."""
+    unknown = {name: None for name, is_unknown in change.get("after_unknown", {}).items() if is_unknown}
+    return {**change["after"], **unknown}
 
 
 def _changed(before: Plan, after: Plan) -> set[str]:

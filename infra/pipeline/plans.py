@@ -208,12 +208,13 @@ class Planner:
 
 
 def _refuse(environment: Environment, plan: Plan) -> None:
-    if refused := refusals(plan):
+    if refused := refusals(plan, set(names.imports(environment))):
         listing = "\n".join(f"  {each}" for each in refused)
-        raise PipelineError(f"AWS would refuse in the middle of {names.stack_name(environment)}:\n{listing}")
+        raise PipelineError(f"{names.stack_name(environment)} cannot be applied as planned:\n{listing}")
 
 
 def _cost(environment: Environment, plan: Plan) -> Sequence[str]:
     region = environment.region
     advantage = environment.on_demand_advantage
-    return tuple(cost.table(cost.changes(plan), region, prices_of(region), advantage=advantage))
+    changed = cost.changes(plan, scaled=set(names.scaled_elsewhere(environment)))
+    return tuple(cost.table(changed, region, prices_of(region), advantage=advantage))

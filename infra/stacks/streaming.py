@@ -88,7 +88,7 @@ class StreamingStack(TerraformStack):
             name=names.lease_table_name(environment, key),
             encryption_key=key_arn,
             protected=environment.protected,
-            import_existing=application.adopt_lease_table,
+            import_existing=application.import_lease_table,
             place=place,
         )
         manifest = Manifest(
@@ -98,7 +98,7 @@ class StreamingStack(TerraformStack):
             environment=names.qualified(environment),
             name=names.parameter_name(environment, key),
             table=table,
-            consumers={each: stream.consumers[key] for each, stream in consumed.items()},
+            streams={each: stream.read_by(key) for each, stream in consumed.items()},
             encryption_key=key_arn,
             tier=environment.manifest_tier,
             place=place,

@@ -104,11 +104,13 @@ class Manifest:
             "environment": self.environment,
             "region": self.region,
             "leaseTable": lease_table,
-            "streams": {
-                name: {"streamName": ref.stream_name, "streamArn": ref.stream_arn, "consumerArn": ref.consumer_arn}
-                for name, ref in self.streams.items()
-            },
+            "streams": {name: _entry(ref) for name, ref in self.streams.items()},
         }
+
+
+def _entry(ref: StreamRef) -> dict[str, str]:
+    consumer = {} if ref.consumer_arn is None else {"consumerArn": ref.consumer_arn}
+    return {"streamName": ref.stream_name, "streamArn": ref.stream_arn, **consumer}
 
 
 class Session(Protocol):
@@ -208,7 +210,7 @@ class _Reader:
             name,
             self.text(entry, f"{path}.streamName"),
             self.text(entry, f"{path}.streamArn"),
-            self.text(entry, f"{path}.consumerArn"),
+            self.text(entry, f"{path}.consumerArn") if "consumerArn" in entry else None,
         )
         if len(self._faults) == before:
             for message in arn_faults(ref, region):
@@ -228,7 +230,6 @@ def arn_faults(ref: StreamRef, region: str) -> list[str]:
     """Contradictions between a stream's name and ARNs, one sentence each."""
     faults = []
     stream = STREAM_ARN.fullmatch(ref.stream_arn)
-    consumer = CONSUMER_ARN.fullmatch(ref.consumer_arn or "")
     if not stream:
         faults.append(f"streamArn {ref.stream_arn!r} is not the ARN of a Kinesis stream")
     else:
@@ -239,6 +240,9 @@ def arn_faults(ref: StreamRef, region: str) -> list[str]:
             )
         if stream["name"] != ref.stream_name:
             faults.append(f"streamArn {ref.stream_arn!r} does not belong to streamName {ref.stream_name!r}")
+    if ref.consumer_arn is None:
+        return faults
+    consumer = CONSUMER_ARN.fullmatch(ref.consumer_arn)
     if not consumer:
         faults.append(
             f"consumerArn {ref.consumer_arn!r} is not the ARN of a stream consumer (.../consumer/<name>:<creation time>)"
@@ -298,12 +302,19 @@ def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
     """The manifest of a query, whether its options name one or give the ARNs directly.
 
     Raises:
-        ManifestError: As `load_manifest`, or `streams` names one that is not in it.
+        ManifestError: As `load_manifest`; or `streams` names one that is not in it; or one has no consumer, and `readMode` is
+            not `polling`.
     """
     manifest = load_manifest(options.manifest, session).select(options.streams) if options.manifest else _given(options)
     if options.read_mode == "polling":
         polled = {name: replace(ref, consumer_arn=None) for name, ref in manifest.streams.items()}
         return replace(manifest, streams=polled)
+    if polled_only := [name for name, ref in manifest.streams.items() if ref.polled]:
+        raise ManifestError(
+            f"the manifest {manifest.source} names no consumer (consumerArn) for {', '.join(map(repr, polled_only))}, so "
+            "that only GetRecords can read it: say readMode=polling. For readMode=efo, declare a consumer "
+            "(the application's `polling: true` in place of `polling: only`), and deploy"
+        )
     return manifest
 
 

@@ -17,11 +17,13 @@ def _text(description: str, form: re.Pattern[str] | None = None) -> dict[str, An
 
 _STREAM: Final = {
     "type": "object",
-    "required": ["streamName", "streamArn", "consumerArn"],
+    "required": ["streamName", "streamArn"],
     "properties": {
         "streamName": _text("the stream's name in Kinesis", STREAM_NAME),
         "streamArn": _text("the stream's ARN: of that name, in that region", STREAM_ARN),
-        "consumerArn": _text("the ARN of the application's consumer of that stream", CONSUMER_ARN),
+        "consumerArn": _text(
+            "the ARN of the application's consumer of that stream; left out where it only polls", CONSUMER_ARN
+        ),
     },
 }
 

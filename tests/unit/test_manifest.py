@@ -79,7 +79,7 @@ def test_a_missing_key(key: str) -> None:
     assert refused(data) == f"manifest m.json: key '{key}' is missing"
 
 
-@pytest.mark.parametrize("key", ["streamName", "streamArn", "consumerArn"])
+@pytest.mark.parametrize("key", ["streamName", "streamArn"])
 def test_a_missing_key_of_a_stream(key: str) -> None:
     data = document()
     del data["streams"]["orders"][key]
@@ -289,3 +289,42 @@ def test_polling_needs_no_consumer(tmp_path: Path) -> None:
     assert resolve_manifest(options, Session(None)).streams["orders"].polled
     options = SourceOptions.parse({"manifest": str(path)})
     assert resolve_manifest(options, Session(None)).streams["orders"].reader == f"consumer {CONSUMER}"
+
+
+def polled() -> dict[str, Any]:
+    """A manifest with a stream that has a consumer, and with one that has none."""
+    streams = document()["streams"]
+    clicks = {"streamName": "clicks", "streamArn": STREAM.replace("dev-orders", "clicks")}
+    return document(streams={**streams, "clicks": clicks})
+
+
+def test_a_stream_without_a_consumer_is_read_and_written_again() -> None:
+    manifest = parse_manifest(json.dumps(polled()), "m.json")
+    assert (manifest.streams["clicks"].polled, manifest.streams["orders"].polled) == (True, False)
+    written = manifest.document(document()["leaseTable"])
+    assert written == polled()
+    assert parse_manifest(json.dumps(written), "m.json") == manifest
+
+
+@pytest.mark.parametrize("value", [None, "", 3])
+def test_a_consumer_that_is_named_must_be_one(value: Any) -> None:
+    fault = f"'streams.orders.consumerArn' must be a text that is not empty; got {value!r}"
+    assert refused(stream(consumerArn=value)) == f"manifest m.json: {fault}"
+
+
+def test_a_stream_without_a_consumer_can_only_be_polled(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps(polled()))
+
+    def resolved(**options: str) -> Any:
+        return resolve_manifest(SourceOptions.parse({"manifest": str(path), **options}), Session(None))
+
+    with pytest.raises(ManifestError) as caught:
+        resolved()
+    assert str(caught.value) == (
+        f"the manifest {path} names no consumer (consumerArn) for 'clicks', so that only GetRecords can read it: say "
+        "readMode=polling. For readMode=efo, declare a consumer (the application's `polling: true` in place of "
+        "`polling: only`), and deploy"
+    )
+    assert resolved(streams="orders").streams["orders"].consumer_arn == CONSUMER, "what is not read does not matter"
+    assert all(ref.polled for ref in resolved(readMode="polling").streams.values())

@@ -113,7 +113,10 @@ async def _checked(
     if wanted is not None:
         await refuse_live_readers(access, manifest, first, wanted, clock)
     measured = None if wanted is None else first
-    findings += await (_polled(access, manifest) if polling else _fanned_out(access, manifest, measured, anyway))
+    polled = [name for name, ref in manifest.streams.items() if polling or ref.polled]
+    findings += await _polled(access, manifest.select(polled))
+    if with_consumer := [name for name in manifest.streams if name not in polled]:
+        findings += await _fanned_out(access, manifest.select(with_consumer), measured, anyway)
     findings += [await lease_checkup.lease_table(access, manifest), await lease_checkup.lease_writes(access, manifest)]
     if checkpoint is not None:
         findings += await restart(access, manifest, checkpoint, clock)

@@ -177,7 +177,8 @@ def _of_manifest(manifest: Path, shards: dict[str, int], out: Path | None) -> Wa
             )
         by_name[ref.stream_name] = key
     streams = [
-        LocalStream(key, ref.stream_name, shards.get(key, 1), ref.consumer_arn) for key, ref in given.streams.items()
+        LocalStream(key, ref.stream_name, shards.get(key, 1), ref.consumer_arn, ref.polled)
+        for key, ref in given.streams.items()
     ]
     arn = STREAM_ARN.fullmatch(next(iter(given.streams.values())).stream_arn)
     assert arn is not None, "checked by load_manifest"
@@ -207,7 +208,7 @@ def write_manifest(asked: Wanted, document: dict[str, Any]) -> Path:
     """
     path = asked.manifest
     if path == asked.given:
-        consumers = {name: entry["consumerArn"] for name, entry in document["streams"].items()}
+        consumers = {name: entry.get("consumerArn") for name, entry in document["streams"].items()}
         if consumers == {stream.name: stream.consumer_arn for stream in asked.application.streams}:
             return path.absolute()
         path = path.with_name(f"{path.stem}-{ENVIRONMENT}.json")

@@ -33,7 +33,11 @@ def check(*, aws: AwsSettings, manifest: str, as_json: bool) -> None:
 
     async def examine() -> list[Any]:
         async with Access(aws, found.region) as access:
-            checks = [check(access, ref) for ref in found.streams.values() for check in (stream, consumer)]
+            checks = [
+                check(access, ref)
+                for ref in found.streams.values()
+                for check in ((stream,) if ref.polled else (stream, consumer))
+            ]
             return [*await asyncio.gather(*checks), await lease_table(access, found)]
 
     report(as_json, asyncio.run(examine()))
@@ -56,6 +60,6 @@ def _view(found: Manifest) -> RenderableType:
     )
     streams = output.table(
         ("stream", "name in Kinesis", "consumer"),
-        [(name, ref.stream_name, ref.consumer_arn) for name, ref in found.streams.items()],
+        [(name, ref.stream_name, ref.consumer_arn or "none: it is polled") for name, ref in found.streams.items()],
     )
     return Group(head, Text(), streams)

@@ -57,7 +57,8 @@ def choose(aws: AwsSettings, stream: str, location: str | None, consumer_arn: st
         choice = replace(
             choice, ref=replace(choice.ref, consumer_arn=consumer_arn), application=_owner(manifest, consumer_arn)
         )
-    _check(choice.ref, consumer_arn)
+    if faults := arn_faults(choice.ref, ""):
+        raise UsageError("; ".join(faults))
     return choice
 
 
@@ -89,10 +90,3 @@ def _owner(manifest: Manifest | None, consumer_arn: str) -> str | None:
         return None
     owned = any(ref.consumer_arn == consumer_arn for ref in manifest.streams.values())
     return manifest.application if owned else None
-
-
-def _check(ref: StreamRef, consumer_arn: str | None) -> None:
-    # A stream that is read without a consumer has none to check.
-    faults = [fault for fault in arn_faults(ref, "") if consumer_arn is not None or not fault.startswith("consumerArn")]
-    if faults:
-        raise UsageError("; ".join(faults))

@@ -24,6 +24,8 @@ def consumer_faults(manifest: Manifest, kinesis: Any) -> Iterator[str]:
         kinesis: A botocore Kinesis client.
     """
     for stream in manifest.streams.values():
+        if stream.polled:
+            continue
         try:
             answer = kinesis.describe_stream_consumer(ConsumerARN=stream.consumer_arn)
         except ClientError as error:

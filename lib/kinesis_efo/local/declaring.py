@@ -26,12 +26,14 @@ class LocalStream:
         stream_name: Its name in Kinesis.
         shards: Number of shards.
         consumer_arn: The ARN that the consumer should have, creation time and all; None for a new one.
+        polled: Whether it is read without a consumer.
     """
 
     name: str
     stream_name: str
     shards: int = 1
     consumer_arn: str | None = None
+    polled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +76,11 @@ def declare(aws: LocalAws, application: LocalApplication, *, seconds: float = 60
             partial(_stream_status, kinesis, stream.stream_name), f"stream {stream.stream_name}", seconds
         )
         arn = kinesis.describe_stream_summary(StreamName=stream.stream_name)["StreamDescriptionSummary"]["StreamARN"]
-        consumer = _register(aws, kinesis, application.name, arn, stream.consumer_arn)
-        entries[stream.name] = {"streamName": stream.stream_name, "streamArn": arn, "consumerArn": consumer}
-    for entry in entries.values():
-        consumer = entry["consumerArn"]
+        entries[stream.name] = {"streamName": stream.stream_name, "streamArn": arn}
+        if not stream.polled:
+            consumer = _register(aws, kinesis, application.name, arn, stream.consumer_arn)
+            entries[stream.name]["consumerArn"] = consumer
+    for consumer in [entry["consumerArn"] for entry in entries.values() if "consumerArn" in entry]:
         _wait_until_active(partial(_consumer_status, kinesis, consumer), f"consumer {consumer}", seconds)
     table = application.lease_table or f"kinesis-efo-{application.environment}-{application.name}"
     return {

@@ -251,7 +251,7 @@ async def measured(
 async def reported(
     clients: Clients, streams: Mapping[str, StreamRef], now: float, window: timedelta = METRIC_WINDOW
 ) -> tuple[dict[str, int], list[str]]:
-    """CloudWatch's last `MillisBehindLatest` of each stream's consumer, the maximum over its shards.
+    """CloudWatch's last `MillisBehindLatest` of each stream's consumer, if it has one, the maximum over its shards.
 
     Args:
         clients: Gives the clients.
@@ -262,7 +262,9 @@ async def reported(
     Returns:
         Milliseconds by logical name, for streams that have figures; and the reasons why CloudWatch gave none.
     """
-    names = sorted(streams)
+    names = sorted(name for name, ref in streams.items() if not ref.polled)
+    if not names:
+        return {}, []
     queries: list[dict[str, Any]] = [
         {
             "Id": f"q{number}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Literal
 
 from kinesis_efo_infra import checks
 from kinesis_efo_infra.access import BatchAccess, ReaderAccess
@@ -28,9 +29,9 @@ class StreamingApplication(Construct):
         id: Its id there.
         name: The application: the name of its consumers, and part of the names of all else.
         streams: What it reads, by the names that options and offsets have: choose them once. For a stream, a consumer is
-            declared; a consumer is taken as it is.
+            declared, unless it only polls; a consumer is taken as it is.
         environment: Where it is deployed, such as `prod`: part of all names but the consumers'; default: the name of the stack.
-        polling: Also allow GetRecords, for `readMode=polling`.
+        polling: Also allow GetRecords, for `readMode=polling`; `only` allows nothing else, and declares no consumers.
         batch: Declare a second policy, for who reads stretches of the streams: with neither consumers nor leases.
         writes: Streams it may put records into.
         encryption_key: Key of lease table and manifest: `own` (one is declared for both), `aws-managed`, a `CustomerKey`, or
@@ -43,7 +44,7 @@ class StreamingApplication(Construct):
         place: Its Terraform name; that of a consumer is joined from it and the stream's name in `streams`.
 
     Raises:
-        ArgumentError: There are no streams, or an argument of a part is wrong.
+        ArgumentError: There are no streams, consumers are given to one that only polls, or an argument of a part is wrong.
 
     >>> lake = StreamingApplication(stack, "lake-app", name="lake", streams={"orders": orders}, trust=EmrServerless())
     >>> lake.manifest.location
@@ -58,7 +59,7 @@ class StreamingApplication(Construct):
         name: str,
         streams: Mapping[str, Stream | StreamConsumer],
         environment: str | None = None,
-        polling: bool = False,
+        polling: Literal[True, False, "only"] = False,
         batch: bool = False,
         writes: Sequence[Stream] = (),
         encryption_key: EncryptionKey = OWN,
@@ -75,6 +76,15 @@ class StreamingApplication(Construct):
         check_key(owner, encryption_key)
         if not streams:
             raise ArgumentError(f"{owner}: streams must have at least one; got {streams!r}: it would read nothing")
+        if polling not in (True, False, "only"):
+            raise ArgumentError(
+                f"{owner}: polling must be True, False or 'only'; got {polling!r}: True allows both ways"
+            )
+        given = [key for key, each in streams.items() if isinstance(each, StreamConsumer)]
+        if polling == "only" and given:
+            raise ArgumentError(
+                f"{owner}: polling='only' reads without consumers; got one for {given[0]!r}: give its stream"
+            )
         super().__init__(scope, id)
         if encryption_key == OWN:
             encryption_key = CustomerKey(
@@ -85,6 +95,9 @@ class StreamingApplication(Construct):
                 protected=protected,
                 place=place,
             )
+        self._streams = {
+            key: each.stream if isinstance(each, StreamConsumer) else each for key, each in streams.items()
+        }
         self._consumers = {
             key: each
             if isinstance(each, StreamConsumer)
@@ -97,6 +110,7 @@ class StreamingApplication(Construct):
                 place=place.join(key) if place else None,
             )
             for key, each in streams.items()
+            if polling != "only"
         }
         self._table = LeaseTable(
             self,
@@ -112,13 +126,16 @@ class StreamingApplication(Construct):
             application=name,
             environment=environment,
             table=self._table,
-            consumers=self._consumers,
+            streams=self._consumers or self._streams,
             encryption_key=encryption_key,
             place=place,
         )
         policy = policy_for(self)
-        for consumer in self._consumers.values():
-            consumer.stream.grant_read(policy, consumer, polling=polling)
+        for key, stream in self._streams.items():
+            if polling == "only":
+                stream.grant_poll(policy)
+            else:
+                stream.grant_read(policy, self._consumers[key], polling=polling)
         for stream in writes:
             stream.grant_write(policy)
         self._table.grant_read_write(policy)
@@ -139,7 +156,7 @@ class StreamingApplication(Construct):
 
     @property
     def consumers(self) -> Mapping[str, StreamConsumer]:
-        """Its consumers, by the names of `streams`."""
+        """Its consumers, by the names of `streams`; none if it only polls."""
         return MappingProxyType(self._consumers)
 
     @property
@@ -164,8 +181,8 @@ class StreamingApplication(Construct):
 
     def _batch_access(self, name: str, environment: str, place: Place | None) -> BatchAccess:
         policy = policy_for(self)
-        for consumer in self._consumers.values():
-            consumer.stream.grant_batch(policy)
+        for stream in self._streams.values():
+            stream.grant_batch(policy)
         self._manifest.grant_read(policy)
         return BatchAccess(
             self,

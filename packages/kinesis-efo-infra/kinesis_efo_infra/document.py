@@ -19,12 +19,12 @@ class StreamRef:
     Attributes:
         name: Name in Kinesis.
         arn: ARN of the stream.
-        consumer_arn: ARN of the application's consumer on it.
+        consumer_arn: ARN of the application's consumer on it; None where it only polls.
     """
 
     name: str
     arn: str
-    consumer_arn: str
+    consumer_arn: str | None
 
 
 def manifest(
@@ -56,8 +56,10 @@ def manifest(
         "environment": environment,
         "region": region,
         "leaseTable": {"name": table_name, "arn": table_arn},
-        "streams": {
-            name: {"streamName": ref.name, "streamArn": ref.arn, "consumerArn": ref.consumer_arn}
-            for name, ref in streams.items()
-        },
+        "streams": {name: _stream(ref) for name, ref in streams.items()},
     }
+
+
+def _stream(ref: StreamRef) -> dict[str, str]:
+    consumer = {} if ref.consumer_arn is None else {"consumerArn": ref.consumer_arn}
+    return {"streamName": ref.name, "streamArn": ref.arn, **consumer}

@@ -156,8 +156,8 @@ class Policy:
         self.add(Statement("SubscribeToConsumers", SUBSCRIBE, (consumer_arn,)))
         self._decrypt_stream(key_arn)
 
-    def read_batches(self, stream_arn: str, key_arn: str | None) -> None:
-        """Allow reading stretches of a stream, without a consumer."""
+    def poll_stream(self, stream_arn: str, key_arn: str | None) -> None:
+        """Allow reading a stream with GetRecords, without a consumer."""
         self.add(Statement("ReadStreams", _read_actions(polling=True), (stream_arn,)))
         self._decrypt_stream(key_arn)
 

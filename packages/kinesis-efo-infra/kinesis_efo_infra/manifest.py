@@ -12,6 +12,7 @@ from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.grants import Grantee, grant
 from kinesis_efo_infra.key import OWN, EncryptionKey, check_key, key_arn
 from kinesis_efo_infra.places import Place
+from kinesis_efo_infra.stream import Stream
 from kinesis_efo_infra.table import LeaseTable
 
 
@@ -23,7 +24,8 @@ class Manifest(Construct):
         id: Its id there.
         application: The application, as metrics and messages call it.
         table: Its lease table.
-        consumers: Its consumers, by the names that options and offsets have for their streams: choose them once.
+        streams: What it reads, by the names that options and offsets have: choose them once. A consumer, or a stream that it
+            only polls, without one.
         environment: Where it is deployed, such as `prod`, for metrics and messages; default: the name of the stack.
         name: Name of the parameter; default: `/kinesis-efo/<environment>/<application>`.
         encryption_key: `own` (a customer key is declared), `aws-managed`, a `CustomerKey`, or the ARN of one.
@@ -32,10 +34,10 @@ class Manifest(Construct):
         place: Its Terraform name.
 
     Raises:
-        ArgumentError: There are no consumers, or an argument is outside of what Parameter Store takes (Systems Manager API
+        ArgumentError: There are no streams, or an argument is outside of what Parameter Store takes (Systems Manager API
             reference, PutParameter).
 
-    >>> manifest = Manifest(stack, "manifest", application="lake", table=table, consumers={"orders": lake})
+    >>> manifest = Manifest(stack, "manifest", application="lake", table=table, streams={"orders": lake})
     >>> manifest.location
     'ssm:///kinesis-efo/streaming/lake'
     """
@@ -47,7 +49,7 @@ class Manifest(Construct):
         *,
         application: str,
         table: LeaseTable,
-        consumers: Mapping[str, StreamConsumer],
+        streams: Mapping[str, StreamConsumer | Stream],
         environment: str | None = None,
         name: str | None = None,
         encryption_key: EncryptionKey = OWN,
@@ -62,8 +64,8 @@ class Manifest(Construct):
         checks.text(owner, "name", name, checks.PARAMETER_NAME, "give a full name that begins with a '/'")
         checks.one_of(owner, "tier", tier, ("standard", "advanced"), "standard holds 4 KB, advanced 8 KB")
         check_key(owner, encryption_key)
-        if not consumers:
-            raise ArgumentError(f"{owner}: consumers must have at least one; got {consumers!r}: it would read nothing")
+        if not streams:
+            raise ArgumentError(f"{owner}: streams must have at least one; got {streams!r}: it would read nothing")
         super().__init__(scope, id)
         account = account_of(self)
         content = document.manifest(
@@ -72,10 +74,7 @@ class Manifest(Construct):
             region=account.region,
             table_name=table.name,
             table_arn=table.arn,
-            streams={
-                key: document.StreamRef(consumer.stream.name, consumer.stream.arn, consumer.arn)
-                for key, consumer in consumers.items()
-            },
+            streams={key: _reference(each) for key, each in streams.items()},
         )
         self._key_arn = key_arn(
             self,
@@ -115,3 +114,9 @@ class Manifest(Construct):
     def grant_read(self, grantee: Grantee) -> None:
         """Let a runtime load the manifest."""
         grant(self, "manifest", grantee, lambda to: to.read_manifest(self._arn, self._key_arn))
+
+
+def _reference(read: StreamConsumer | Stream) -> document.StreamRef:
+    if isinstance(read, StreamConsumer):
+        return document.StreamRef(read.stream.name, read.stream.arn, read.arn)
+    return document.StreamRef(read.name, read.arn, None)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kinesis_efo_infra import checks
 from kinesis_efo_infra.base import keep, put
-from kinesis_efo_infra.cdk import Construct, Fn, KinesisStream, KinesisStreamStreamModeDetails
+from kinesis_efo_infra.cdk import ENGINE, Construct, Fn, KinesisStream, KinesisStreamStreamModeDetails
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.grants import Grantee, grant
 from kinesis_efo_infra.key import OWN, CustomerKey, EncryptionKey, check_key, key_arn
@@ -26,6 +26,7 @@ SHARD_METRICS: Final = (
     "IteratorAgeMilliseconds",
 )
 """Metrics that CloudWatch can have by shard. Source: Kinesis API reference, EnableEnhancedMonitoring."""
+_WARM: Final = "warm_throughput_mib_ps"
 
 
 class Stream(Construct):
@@ -41,6 +42,8 @@ class Stream(Construct):
             `CustomerKey`, or the ARN of one.
         shard_metrics: Metrics that CloudWatch gets by shard; billed by shard and metric.
         max_record_kib: Largest record in KiB, 1024 to 10240.
+        warm_throughput_mib: MiB that an on-demand stream takes each second without a warning, 1 to 10240, in an account with
+            On-demand Advantage. Needs an AWS provider that knows it, as that of CDK Terrain.
         tags: Its tags, beside the provider's.
         protected: Terraform refuses to destroy the stream and its key.
         import_existing: A stream of this name exists in the account: Terraform takes it over, with these settings.
@@ -48,8 +51,8 @@ class Stream(Construct):
         place: Its Terraform name.
 
     Raises:
-        ArgumentError: An argument is outside of what Kinesis takes (API reference, CreateStream and
-            IncreaseStreamRetentionPeriod).
+        ArgumentError: An argument is outside of what Kinesis takes (API reference, CreateStream,
+            IncreaseStreamRetentionPeriod and UpdateStreamWarmThroughput), or of what the AWS provider knows.
 
     >>> orders = Stream(stack, "orders", name="orders", shards=4, retention_hours=48)
     >>> orders.grant_write("orders-producer")
@@ -66,6 +69,7 @@ class Stream(Construct):
         encryption_key: EncryptionKey = OWN,
         shard_metrics: Sequence[str] = (),
         max_record_kib: int = 1024,
+        warm_throughput_mib: int | None = None,
         tags: Mapping[str, str] | None = None,
         protected: bool = False,
         import_existing: bool = False,
@@ -83,6 +87,7 @@ class Stream(Construct):
         for metric in shard_metrics:
             checks.one_of(owner, "shard_metrics", metric, SHARD_METRICS, "name each metric that you need")
         check_key(owner, encryption_key)
+        warm = _warm(owner, name, shards, warm_throughput_mib)
         super().__init__(scope, id)
         self._key_arn = key_arn(
             self,
@@ -105,6 +110,7 @@ class Stream(Construct):
             max_record_size_in_kib=max_record_kib,
             tags=dict(tags or {}) or None,
             lifecycle=keep(protected, ignoring=("shard_count",) if ignore_shard_changes else ()),
+            **warm,
         )
         put(stream, place)
         if import_existing:
@@ -162,13 +168,35 @@ class Stream(Construct):
         what = f"read-{consumer.node.id}"
         grant(self, what, grantee, lambda to: to.read_stream(self.arn, consumer.arn, self.key_arn, polling=polling))
 
+    def grant_poll(self, grantee: Grantee) -> None:
+        """Let a runtime read the stream without a consumer (`readMode=polling`), and decrypt it."""
+        grant(self, "poll", grantee, lambda to: to.poll_stream(self.arn, self.key_arn))
+
     def grant_batch(self, grantee: Grantee) -> None:
         """Let a runtime read stretches of the stream, without a consumer, and decrypt it."""
-        grant(self, "batch", grantee, lambda to: to.read_batches(self.arn, self.key_arn))
+        grant(self, "batch", grantee, lambda to: to.poll_stream(self.arn, self.key_arn))
 
     def grant_write(self, grantee: Grantee) -> None:
         """Let a runtime put records into the stream, and encrypt them."""
         grant(self, "write", grantee, lambda to: to.write_stream(self.arn, self.key_arn))
+
+
+def _warm(owner: str, name: str, shards: int | None, mib: int | None) -> dict[str, Any]:
+    """The provider's argument for warm throughput, where it is wanted."""
+    if mib is None:
+        return {}
+    checks.number(owner, "warm_throughput_mib", mib, 1, 10_240, "10 GiB/s is what AWS gives at most")
+    if shards is not None:
+        raise ArgumentError(
+            f"{owner}: warm_throughput_mib goes with on-demand; got {shards} shards: leave one of them out"
+        )
+    if not hasattr(KinesisStream, _WARM):
+        raise ArgumentError(
+            f"{owner}: warm_throughput_mib of {name!r} is not known to the AWS provider of the bindings for {ENGINE}; got {mib}: "
+            "use CDK Terrain, whose provider 6.69 knows it (KINESIS_EFO_CDK=cdktn), or leave it out, and say "
+            f"`aws kinesis update-stream-warm-throughput --stream-name {name} --warm-throughput-mibps {mib}`"
+        )
+    return {_WARM: mib}
 
 
 class _GivenStream(Stream):

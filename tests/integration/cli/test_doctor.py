@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -63,6 +64,23 @@ def test_a_polling_application_needs_no_consumer(run: Run, world: Callable[..., 
     found = run("doctor", "--manifest", here.manifest, "--polling", "--json")
     assert found.code == 0
     assert _lines(found)["polling orders"]["detail"] == "GetRecords answers"
+
+
+def test_a_manifest_says_which_streams_are_only_polled(run: Run, world: Callable[..., World]) -> None:
+    here = world({"orders": 1, "clicks": 1})
+    here.kinesis.deregister_stream_consumer(ConsumerARN=here.consumers["orders"])
+    document = json.loads(here.manifest.read_text())
+    del document["streams"]["orders"]["consumerArn"]
+    here.manifest.write_text(json.dumps(document))
+    found = run("doctor", "--manifest", here.manifest, "--json")
+    lines = _lines(found)
+    assert (found.code, lines["polling orders"]["detail"]) == (0, "GetRecords answers")
+    assert {name for name in lines if name.endswith("of orders")} == {"shards of orders"}
+    assert lines["subscribing to clicks"]["status"] == "passed"
+    assert run("manifest", "check", "--manifest", here.manifest).code == 0
+    assert "none: it is polled" in run("manifest", "show", "--manifest", here.manifest).out
+    # CloudWatch knows no consumer without a name.
+    assert run("lag", "--manifest", here.manifest, "--json").code == 0
 
 
 def test_what_is_gone_has_its_fix(run: Run, world: Callable[..., World]) -> None:

@@ -28,15 +28,24 @@ WHOLE: dict[str, Any] = {
     "pipeline": PIPELINE,
     "streams": {
         "orders": {"mode": "provisioned", "shards": 2, "retention_hours": 48, "shard_metrics": ["IncomingBytes"]},
+        "returns": {
+            "name": "old-returns",
+            "import_existing": True,
+            "import_consumers": {"lake": "arn:aws:kinesis:eu-west-1:111122223333:stream/old-returns/consumer/lake:1"},
+            "mode": "provisioned",
+            "shards": 3,
+            "scaled_elsewhere": True,
+        },
         "payments": {"existing_arn": "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"},
         "events": {"existing_arn": FOREIGN, "consumers": {"lake": f"{FOREIGN}/consumer/lake:1"}},
     },
     "applications": {
         "lake": {
-            "streams": ["orders", "payments", "events"],
+            "streams": ["orders", "returns", "payments", "events"],
             "access": {"kind": "emr-serverless", "policies": ["arn:aws:iam::111122223333:policy/team/lake"]},
         },
-        "ledger": {"streams": ["payments"], "lease_table": "Ledger2", "adopt_lease_table": True},
+        "ledger": {"streams": ["payments"], "lease_table": "Ledger2", "import_lease_table": True},
+        "auditor": {"streams": ["orders"], "polling": "only"},
         "partner": {
             "streams": ["orders"],
             "access": {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]},
@@ -80,6 +89,8 @@ def test_stacks_are_applied_planned_again_changed_and_destroyed(
         "applied",
         "destroyed",
     ]
+    assert ": applied, 3 to import, " in said[1], "a stream, its consumer and a table were there"
+    assert said[1].endswith("0 to replace, 0 to destroy; a second plan is empty")
     assert "0 to replace, 0 to destroy; a second plan is empty" in said[2]
 
 
@@ -124,6 +135,7 @@ def test_the_account_shows_what_is_in_it(declare: Declare) -> None:
         holds = account.holds()
         assert {
             "kinesis payments",
+            "kinesis old-returns",
             "dynamodb Ledger2",
             "iam arn:aws:iam::111122223333:policy/team/lake",
             "iam arn:aws:iam::111122223333:policy/extra",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -88,6 +89,24 @@ def test_make_compares_the_environments_that_it_is_given() -> None:
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said.splitlines()[-1] == ".venv/bin/python -m scripts.engines examples/environments"
     assert "scripts/setup venv .venv-cdktn" in said or (ROOT / ".venv-cdktn/.full").exists()
+
+
+def test_its_provider_knows_warm_throughput(tmp_path: Path) -> None:
+    script = f"""
+from kinesis_efo_infra import Stream
+from cdktf import App, TerraformStack
+from cdktf_cdktf_provider_aws.provider import AwsProvider
+app = App(outdir={str(tmp_path)!r})
+stack = TerraformStack(app, "warm")
+AwsProvider(stack, "aws", region="eu-west-1")
+Stream(stack, "orders", name="orders", warm_throughput_mib=100, encryption_key="aws-managed")
+app.synth()
+"""
+    subprocess.run([fork(), "-c", script], cwd=ROOT, check=True)
+    stack = json.loads((tmp_path / "stacks" / "warm" / "cdk.tf.json").read_text(encoding="utf-8"))
+    (stream,) = stack["resource"]["aws_kinesis_stream"].values()
+    assert stream["warm_throughput_mib_ps"] == 100
+    assert stream["stream_mode_details"] == {"stream_mode": "ON_DEMAND"}
 
 
 def test_schemas_are_those_of_the_wheel() -> None:

@@ -25,7 +25,7 @@ from kinesis_efo.errors import AccessRefusedError, LeaseError
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport
 from kinesis_efo.kinesis.topology import Topology, identified
-from kinesis_efo.kinesis.transport import BotoTransport, Unlimited, subscription_config
+from kinesis_efo.kinesis.transport import BotoTransport, Transport, Unlimited, subscription_config
 from kinesis_efo.leases import (
     Checkpoints,
     Lease,
@@ -81,6 +81,7 @@ class World:
     gate: Enforced
     writer: Writer
     batch_policy: str
+    polling_policy: str
 
     @property
     def settings(self) -> AwsSettings:
@@ -98,6 +99,7 @@ def declared(provider: Mapping[str, str], tmp_path_factory: pytest.TempPathFacto
         applications={
             "lake": {"streams": ["orders"], "batch": True},
             "copy": {"streams": ["orders"], "writes": ["clicks"]},
+            "poll": {"streams": ["orders"], "polling": "only"},
         },
     )
     gate = Enforced(REGION, ACCOUNT)
@@ -125,8 +127,8 @@ def declared(provider: Mapping[str, str], tmp_path_factory: pytest.TempPathFacto
         aws.client("kinesis").put_record(StreamARN=stream, PartitionKey="k", Data=b"event")
         clicks = state["aws_kinesis_stream.clicks"]["arn"]
         writer = Writer(clicks, state["aws_iam_policy.copy"]["policy"], {clicks: state["aws_kms_key.clicks"]["arn"]})
-        batch_policy = state["aws_iam_policy.lake_batch"]["policy"]
-        yield World(aws, state["aws_iam_policy.lake"]["policy"], keys, gate, writer, batch_policy)
+        batch_policy, polling_policy = (state[f"aws_iam_policy.{name}"]["policy"] for name in ("lake_batch", "poll"))
+        yield World(aws, state["aws_iam_policy.lake"]["policy"], keys, gate, writer, batch_policy, polling_policy)
 
 
 @pytest.fixture
@@ -141,24 +143,29 @@ def world(declared: World, monkeypatch: pytest.MonkeyPatch) -> World:
     return declared
 
 
-async def life(world: World) -> int:
+async def life(world: World, application: str = "lake") -> int:
     """Make all calls of a reader, from the manifest to the removal of a lease; returns the bytes of events read."""
-    manifest = await asyncio.to_thread(load_manifest, "ssm:///kinesis-efo/test/lake", SyncClients(world.settings))
+    location = f"ssm:///kinesis-efo/test/{application}"
+    manifest = await asyncio.to_thread(load_manifest, location, SyncClients(world.settings))
+    polled = manifest.streams["orders"].polled
+    config = AioConfig(**(POLLING_CONFIG if polled else subscription_config()))
     clients = AsyncClients(world.settings, manifest.region)
     async with (
         await clients.open("dynamodb", client_config(lease_timeout=10)) as dynamodb,
         await clients.open("kinesis") as control,
-        await clients.open("kinesis", AioConfig(**subscription_config())) as subscriptions,
+        await clients.open("kinesis", config) as reader,
     ):
         table = LeaseTable(dynamodb, manifest.lease_table, declared_by=manifest.source)
-        return await read(manifest, table, Topology(control), BotoTransport(subscriptions))
+        transport = PollingTransport(reader, SystemClock(), 0.2) if polled else BotoTransport(reader)
+        return await read(manifest, table, Topology(control), transport)
 
 
-async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transport: BotoTransport) -> int:
+async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transport: Transport) -> int:
     stream = manifest.streams["orders"]
     shards = await topology.shards(stream.stream_arn)
     identity = await identified(topology, stream.stream_arn)
-    assert await topology.consumer_exists(stream.consumer_arn or "")  # asked where SubscribeToShard misses something
+    if stream.consumer_arn:
+        assert await topology.consumer_exists(stream.consumer_arn)  # asked where SubscribeToShard misses something
     keys, clock = LeaseKeys(manifest.stream_names), SystemClock()
     lease = RunLease(table, owner_id(Random(1)), keys, Timing(10), clock, Random(2))
     failures: list[LeaseError] = []
@@ -210,6 +217,25 @@ def test_the_whole_life_of_a_reader_passes_under_the_policy(world: World) -> Non
     }
     used = {action for action, _ in world.gate.calls}
     assert granted - used == set(), "everything that is granted is needed"
+
+
+def test_a_reader_that_only_polls_passes_under_the_policy_of_polling_only(world: World) -> None:
+    (stream,) = (arn.partition("/consumer/")[0] for arn in world.keys if "/consumer/" in arn)
+    keys = {stream: next(iter(world.keys.values()))}
+    shared = next(key for arn, key in world.keys.items() if ":parameter/" in arn)
+    for arn in list(world.keys)[1:]:
+        keys[arn.replace("-lake", "-poll").replace("/lake", "/poll")] = shared
+    world.gate.enforce(world.polling_policy, keys)
+    assert asyncio.run(life(world, "poll")) > 0
+    assert world.gate.refused == set()
+    granted = {
+        action
+        for statement in json.loads(world.polling_policy)["Statement"]
+        if statement["Effect"] == "Allow"
+        for action in many(statement["Action"])
+    }
+    assert {action for action, _ in world.gate.calls} == granted, "everything that is granted is needed"
+    assert not {action for action in granted if "Consumer" in action or "Subscribe" in action}
 
 
 @pytest.mark.parametrize("sid", SIDS)

@@ -41,7 +41,7 @@ EVERYTHING: dict[str, Any] = {
     },
     "applications": {
         "lake": {"streams": ["orders", "clicks", "events"], "access": {"kind": "emr-ec2"}},
-        "ledger": {"streams": ["payments"], "lease_table": "Ledger2", "adopt_lease_table": True},
+        "ledger": {"streams": ["payments"], "lease_table": "Ledger2", "import_lease_table": True},
         "partner": {
             "streams": ["orders"],
             "access": {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]},

@@ -16,6 +16,7 @@ def test_everything_is_declared_and_the_manifest_names_it() -> None:
         LocalStream("orders", "prod-orders", 3, kept),
         LocalStream("visits", "visits", 1, elsewhere),
         LocalStream("clicks", "clicks"),
+        LocalStream("polled", "polled", polled=True),
     ]
     settings = Settings(region="eu-west-1", account_id="111122223333", stream_creating_seconds=0.05)
     with LocalAws(settings=settings) as aws:
@@ -24,8 +25,13 @@ def test_everything_is_declared_and_the_manifest_names_it() -> None:
         assert (found.application, found.environment, found.region) == ("lake", "local", "eu-west-1")
         kinesis = aws.client("kinesis")
         shards = {name: len(kinesis.list_shards(StreamName=name)["Shards"]) for name in found.stream_names.values()}
-        assert shards == {"prod-orders": 3, "visits": 1, "clicks": 1}
+        assert shards == {"prod-orders": 3, "visits": 1, "clicks": 1, "polled": 1}
+        polled = document["streams"]["polled"]
+        assert set(polled) == {"streamName", "streamArn"}
+        assert kinesis.list_stream_consumers(StreamARN=polled["streamArn"])["Consumers"] == []
         for ref in found.streams.values():
+            if ref.polled:
+                continue
             described = kinesis.describe_stream_consumer(ConsumerARN=ref.consumer_arn)["ConsumerDescription"]
             assert (described["ConsumerName"], described["ConsumerStatus"]) == ("lake", "ACTIVE")
         # The time is part of the ARN; that of another partition cannot be kept.

@@ -3,7 +3,8 @@
 Runs as a script in a separate environment (`tf`, `grpcio`, `msgpack`, `boto3`), with schemas and socket as arguments. It answers
 as the provider does for everything that Terraform itself checks: types, references, cycles, replacements, policy documents, ARNs.
 It does not know what AWS would refuse. If the configuration or AWS_ENDPOINT_URL names an endpoint for Kinesis, it creates, changes and
-deletes streams, consumers, resource policies, tables, parameters and buckets there, and reads streams and parameters.
+deletes streams, consumers, resource policies, tables, parameters and buckets there, reads streams and parameters, and finds there
+what is imported.
 """
 
 from __future__ import annotations
@@ -277,6 +278,34 @@ def read_stream(current: Json) -> Json | None:
     }
 
 
+def found(kind: str, given: str) -> Json:
+    """What AWS says of something that is imported by its name or ARN: from local AWS, if there is one."""
+    match kind:
+        case "aws_kinesis_stream" if endpoint():
+            there = summary(given)
+            mode = there["StreamModeDetails"]["StreamMode"]
+            shards = {"shard_count": there["OpenShardCount"]} if mode == "PROVISIONED" else {}
+            named = {"id": there["StreamARN"], "arn": there["StreamARN"], "name": given}
+            return {**read_stream(named), **shards, "stream_mode_details": [{"stream_mode": mode}]}
+        case "aws_kinesis_stream_consumer":
+            if endpoint():
+                client("kinesis").describe_stream_consumer(ConsumerARN=given)
+            stream, _, name = given.partition("/consumer/")
+            return {"id": given, "arn": given, "stream_arn": stream, "name": name.partition(":")[0]}
+        case "aws_dynamodb_table" if endpoint():
+            table = client("dynamodb").describe_table(TableName=given)["Table"]
+            keys = {each["KeyType"]: each["AttributeName"] for each in table["KeySchema"]}
+            billing = table.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED")
+            schema = {"hash_key": keys["HASH"], "range_key": keys.get("RANGE"), "billing_mode": billing}
+            attributes = [
+                {"name": a["AttributeName"], "type": a["AttributeType"]} for a in table["AttributeDefinitions"]
+            ]
+            return {"id": given, "arn": table["TableArn"], "name": given, **schema, "attribute": attributes}
+    service = {"aws_kinesis_stream": "kinesis:{}:{}:stream", "aws_dynamodb_table": "dynamodb:{}:{}:table"}[kind]
+    arn = f"arn:aws:{service.format(CONFIG['region'], CONFIG['allowed_account_ids'][0])}/{given}"
+    return {"id": given, "name": given, "hash_key": "leaseKey", "arn": arn}
+
+
 def delete(kind: str, prior: Json) -> None:
     """Delete a resource from local AWS."""
     if endpoint() is None:
@@ -361,7 +390,7 @@ class Provider(rpc.ProviderServicer):
 
     def ImportResourceState(self, request, context):
         block = SCHEMAS[request.type_name]
-        known = {"id": request.id, "name": request.id, "hash_key": "leaseKey", "arn": f"arn:aws:stub:::{request.id}"}
+        known = found(request.type_name, request.id)
         empty: Json = {each["name"]: None for each in block["attrs"]}
         empty |= {each["name"]: None if each["nesting"] == "single" else [] for each in block["blocks"]}
         imported = pb.ImportResourceState.ImportedResource(type_name=request.type_name)

@@ -134,6 +134,15 @@ def test_one_account_has_one_stream_of_a_name(tmp_path: Path) -> None:
         wanted([], None, manifest(tmp_path / "prod.json", streams=streams), None)
 
 
+def test_a_stream_that_is_only_polled_gets_no_consumer(tmp_path: Path) -> None:
+    entry = {"streamName": "prod-orders", "streamArn": ARN}
+    given = manifest(tmp_path / "prod.json", streams={"orders": entry})
+    asked = wanted([], None, given, None)
+    assert asked is not None
+    assert [stream.polled for stream in asked.application.streams] == [True]
+    assert write_manifest(asked, {"environment": "local", "streams": {"orders": entry}}) == given
+
+
 def test_a_manifest_that_is_right_stays_and_another_gets_a_new_version(tmp_path: Path) -> None:
     given = manifest(tmp_path / "prod.json")
     before = given.read_text()

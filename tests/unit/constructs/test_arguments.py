@@ -32,7 +32,7 @@ def orders(stack: TerraformStack) -> Stream:
 def manifest(stack: TerraformStack, **changes: Any) -> Manifest:
     table = LeaseTable(stack, "table", name="leases", encryption_key="aws-managed")
     consumer = StreamConsumer.from_arn(stack, "consumer", CONSUMER, stream=orders(stack))
-    return Manifest(stack, "m", **{"application": "lake", "table": table, "consumers": {"orders": consumer}, **changes})
+    return Manifest(stack, "m", **{"application": "lake", "table": table, "streams": {"orders": consumer}, **changes})
 
 
 WRONG: list[tuple[Callable[[TerraformStack], Any], str]] = [
@@ -81,7 +81,7 @@ WRONG: list[tuple[Callable[[TerraformStack], Any], str]] = [
     (lambda s: LeaseTable(s, "t", name="ab"), r"LeaseTable 't': name must match .*; got 'ab'"),
     (lambda s: manifest(s, name="lake"), r"Manifest 'm': name must match .*; got 'lake': give a full name .* '/'"),
     (lambda s: manifest(s, tier="huge"), r"tier must be one of standard, advanced; got 'huge'"),
-    (lambda s: manifest(s, consumers={}), r"consumers must have at least one; got {}: it would read nothing"),
+    (lambda s: manifest(s, streams={}), r"streams must have at least one; got {}: it would read nothing"),
     (lambda s: manifest(s, environment="the test"), r"environment must match .*; got 'the test': give `environment`"),
     (
         lambda s: ReaderAccess(s, "a", application="a" * 128, policy=policy_for(s)),

@@ -27,7 +27,7 @@ def reader() -> Policy:
 
 def without_a_consumer() -> Policy:
     policy = Policy(REGION)
-    policy.read_batches(STREAM, STREAM_KEY)
+    policy.poll_stream(STREAM, STREAM_KEY)
     return policy
 
 

@@ -327,7 +327,7 @@ def test_the_lease_table(synth: Synth) -> None:
 
 
 def test_a_kcl_table_is_imported(synth: Synth) -> None:
-    stack = synth(applications=apps(lease_table="LakeRestored", adopt_lease_table=True))
+    stack = synth(applications=apps(lease_table="LakeRestored", import_lease_table=True))
     assert stack["import"] == [{"id": "LakeRestored", "to": "aws_dynamodb_table.lake"}]
     assert stack["resource"]["aws_dynamodb_table"]["lake"]["name"] == "LakeRestored"
     assert "import" not in synth()

@@ -85,6 +85,14 @@ def test_the_shards_of_an_adopted_stream_are_not_known() -> None:
     )
 
 
+def test_nor_those_of_a_stream_that_somebody_else_scales() -> None:
+    new = plan((ORDERS, stream(4), stream(4)), ("aws_kinesis_stream_consumer.a", None, consumer()))
+    (change,) = changes(new, scaled=[ORDERS])
+    assert change == Change(ORDERS, Reading(0, None, on_demand=None), Reading(1, None, on_demand=False))
+    row = table([change], "us-east-1", PRICES, advantage=False)[2]
+    assert row.endswith("| 0 → 730 for each shard | 0 → 1 | 0.00 → 10.95 for each shard | 0.000 → 0.013 |")
+
+
 def test_the_prices_have_their_date_and_source_and_a_region_without_has_hours_and_gb() -> None:
     change = Change(ORDERS, Reading(), Reading(2, 4, on_demand=False))
     assert table([change], "us-east-1", PRICES, advantage=False)[-1] == (

@@ -63,6 +63,59 @@ def test_retention_that_falls_is_told() -> None:
     assert notes(retention(24, 168)) == []
 
 
+def importing(
+    kind: str, before: dict[str, Any], after: dict[str, Any], *actions: str, **unknown: bool
+) -> dict[str, Any]:
+    made = plan(kind, before, after, *actions, **unknown)
+    made["resource_changes"][0]["change"]["importing"] = {"id": "old"}
+    return made
+
+
+def test_what_an_import_changes_is_told() -> None:
+    before = {"name": "old", "retention_period": 24, "kms_key_id": None, "tags": {}, "enforce_consumer_deletion": None}
+    after = {**before, "retention_period": 48, "tags": {"owner": "me"}, "enforce_consumer_deletion": False}
+    # The key is new: its ARN is not known yet.
+    encrypted = importing("aws_kinesis_stream", before, after, kms_key_id=True, tags_all=True)
+    assert notes(encrypted) == [
+        "aws_kinesis_stream.x: exists and is imported, which changes kms_key_id, retention_period"
+    ]
+    known = {**after, "kms_key_id": "new"}
+    (note,) = notes(importing("aws_kinesis_stream", before, known))
+    assert note.endswith("changes kms_key_id, retention_period"), "nothing was encrypted with another key before"
+    (note,) = notes(importing("aws_kinesis_stream", {**before, "kms_key_id": "former"}, known))
+    assert note.endswith(
+        "retention_period; readers still need kms:Decrypt with the former key for what was written with it"
+    )
+    (note,) = notes(importing("aws_kinesis_stream_consumer", before, before, "no-op"))
+    assert note == "aws_kinesis_stream_consumer.x: exists and is imported, which changes nothing but tags, if anything"
+    assert refusals(encrypted) == []
+
+
+@pytest.mark.parametrize("state", ["imported", "in the state already"])
+def test_what_is_imported_is_never_replaced(state: str) -> None:
+    before, after = {"name": "old", "hash_key": "id", "range_key": "n"}, {"name": "old", "hash_key": "leaseKey"}
+    make = importing if state == "imported" else plan
+    replaced = make("aws_dynamodb_table", before, after, "delete", "create")
+    (refused,) = refusals(replaced, ["aws_dynamodb_table.x"])
+    assert refused.startswith(
+        "aws_dynamodb_table.x exists, is to be imported and would be replaced (hash_key is 'id' and "
+    )
+    assert "not 'leaseKey'; range_key is 'n' and not None): what is in it would be lost" in refused
+    assert notes(replaced) == []
+
+
+def test_what_is_declared_may_be_replaced_where_terraform_allows_it() -> None:
+    assert refusals(plan("aws_kinesis_stream", {"name": "a"}, {"name": "b"}, "delete", "create")) == []
+
+
+def test_a_table_of_a_kcl_3_is_not_imported() -> None:
+    index = [{"name": "LeaseOwnerToLeaseKeyIndex"}]
+    (refused,) = refusals(importing("aws_dynamodb_table", {"global_secondary_index": index}, {}))
+    assert refused.startswith(
+        "aws_dynamodb_table.x is imported and has a global secondary index, as the lease table of a KCL 3"
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "unknown", "named"),
     [

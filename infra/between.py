@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import permutations
 
-from infra import consumers, names
+from infra import consumers, locations, names
 from infra.errors import Fault
 from infra.settings import Environment, OtherAccount, OwnStream, RoleAccess
 
@@ -34,6 +34,7 @@ def between_environments(environments: Mapping[str, Environment]) -> list[Fault]
         *declared_twice,
         *consumers.between(environments, but_on=twice),
         *_buckets(environments),
+        *locations.between(environments),
         *_prefixes(environments),
         *_pipelines(environments),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from infra import names
-from infra.artifacts import use_artifacts
+from infra.artifacts import use_artifacts, use_locations
 from infra.manifest import deployment, manifest, runtime_role
 from infra.settings import AdoptedStream, Environment, OwnStream
 from kinesis_efo_infra.document import StreamRef
@@ -47,6 +47,7 @@ def literal_policy(environment: Environment, key: str) -> Policy:
         bucket = names.bucket_arn(environment, names.artifacts_bucket(environment))
         name = names.application_name(key, application)
         use_artifacts(policy, bucket, names.prefix(environment), name, _some_key(environment))
+    use_locations(policy, environment, key)
     policy.deny_registration()
     return policy
 

@@ -52,7 +52,7 @@ def deployment(
         "architecture": emr.architecture,
         "python": emr.python,
         "program": job.program if job else None,
-        "arguments": job.arguments if job else [],
+        "arguments": names.job_arguments(environment, job) if job else [],
         "spark": job.spark if job else {},
     }
     # CDKTF leaves out nulls; documents that are written without it must be the same.

@@ -11,11 +11,13 @@ from infra.settings import (
     AdoptedStream,
     Application,
     Environment,
+    Job,
     OtherAccount,
     OwnStream,
     RoleAccess,
     Stream,
 )
+from kinesis_efo_infra.locations import Location
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.regions import partition
 
@@ -220,10 +222,33 @@ def artifacts_bucket(environment: Environment) -> str:
     return given or f"{prefix(environment)}-{environment.account_id}"
 
 
+_REFERENCE = re.compile(r"\$(output|checkpoint)\b")
+
+
+def references(text: str) -> set[str]:
+    """What an argument of a job refers to: settings of its application."""
+    return set(_REFERENCE.findall(text))
+
+
+def job_arguments(environment: Environment, job: Job) -> list[str]:
+    """The arguments of a job, with the locations that they refer to."""
+    application = environment.applications[job.application]
+    return [_REFERENCE.sub(lambda found: str(getattr(application, found[1])), each) for each in job.arguments]
+
+
+def locations(application: Application) -> dict[str, Location]:
+    """Where an application writes, by setting."""
+    given = {"output": application.output, "checkpoint": application.checkpoint}
+    return {setting: Location.parse(uri) for setting, uri in given.items() if uri}
+
+
 def job_buckets(environment: Environment) -> tuple[str, ...]:
-    """Buckets that jobs may use: that of their programs, those that their arguments name, and those that the pipeline is told."""
+    """Buckets that jobs may use: that of their programs, those they write to or name in arguments, and those the pipeline is told."""
     texts = [text for job in environment.jobs for text in (*job.arguments, *job.spark.values())]
     found = {bucket for text in texts for bucket in _S3_URI.findall(text)}
+    found |= {
+        each.bucket for application in environment.applications.values() for each in locations(application).values()
+    }
     own = {artifacts_bucket(environment)} if environment.emr else set()
     told = environment.pipeline.buckets if environment.pipeline else []
     return tuple(sorted(found | own | set(told)))

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from infra import consumers, literals, names, permissions
+from infra import consumers, literals, locations, names, permissions
 from infra.errors import Fault
 from infra.settings import (
     AdoptedStream,
@@ -75,6 +75,7 @@ def within_environment(draft: Draft) -> list[Fault]:
         *_uniqueness(draft),
         *_moves(draft),
         *_jobs(draft),
+        *locations.within(draft.applications, draft.jobs, draft.head),
     ]
     if draft.head is not None:
         faults += [*_protection(draft.head), *_places(draft, draft.head), *consumers.within(draft.environment())]
@@ -136,7 +137,7 @@ def _shared_out(draft: Draft, key: str, application: Application) -> Iterator[Fa
         if isinstance(stream, OwnStream) and stream.key == "aws-managed":
             rule = "must be own or the ARN of a key: other accounts cannot decrypt with the AWS-managed key"
             yield Fault(f"streams.{stream_key}.key", stream.key, f"{rule} ({path} reads from another account)")
-    for setting in ("lease_table", "adopt_lease_table", "writes", "batch"):
+    for setting in ("lease_table", "adopt_lease_table", "writes", "batch", "output", "checkpoint", "output_key"):
         if value := getattr(application, setting):
             rule = "must not be given with access other-account: the other account declares its own side"
             yield Fault(f"{path}.{setting}", value, rule)

@@ -7,6 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from kinesis_efo_infra.errors import ArgumentError
+from kinesis_efo_infra.locations import Location
+
 _KINESIS_NAME = r"[a-zA-Z0-9_.-]{1,128}"
 _OWNER, _NAME = "[A-Za-z0-9-]{1,39}", "[A-Za-z0-9_.-]{1,100}"
 _STREAM_ARN = rf"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{{12}}:stream/{_KINESIS_NAME}"
@@ -81,6 +84,16 @@ def _tags(tags: dict[str, str]) -> dict[str, str]:
     return tags
 
 
+def _location(uri: str) -> str:
+    try:
+        Location.parse(uri)
+    except ArgumentError as error:
+        raise ValueError(str(error).removeprefix("a location ").partition("; got ")[0]) from None
+    return uri
+
+
+S3Location = Annotated[str, AfterValidator(_location)]
+"""`s3://bucket/prefix`."""
 Tags = Annotated[dict[str, str], AfterValidator(_tags)]
 
 
@@ -219,6 +232,9 @@ class Application(Settings):
         continuous: False for jobs that run now and then: silence is then no alarm.
         polling: Also allow GetRecords (`readMode=polling`).
         batch: Declare a second policy, for who reads stretches of the streams (`spark.read`): with neither consumers nor leases.
+        output: Where it writes, as `s3://bucket/prefix`: it may use what lies below, and nothing beside.
+        checkpoint: The same for Spark's checkpoints, where they are not below `output`.
+        output_key: ARN of the customer key of what it writes to both.
         access: Who runs it.
         lease_table: Name of the lease table; default `<project>-<environment>-<application>`.
         adopt_lease_table: The table exists, as one restored from a backup does: import it (never a KCL's).
@@ -232,6 +248,9 @@ class Application(Settings):
     continuous: bool = True
     polling: bool = False
     batch: bool = False
+    output: S3Location | None = None
+    checkpoint: S3Location | None = None
+    output_key: KeyArn | None = None
     access: Access = PolicyOnly()
     lease_table: TableName | None = None
     adopt_lease_table: bool = False
@@ -295,7 +314,7 @@ class Job(Settings):
     Attributes:
         application: Key of the application. It has one job at most: its leases let one run read.
         program: Path of the program, relative to the project; it must take `--manifest`, which is added.
-        arguments: Its arguments.
+        arguments: Its arguments; `$output` and `$checkpoint` stand for those of its application.
         spark: Settings of Spark; they win over those that `kinesis-efo emr submit` chooses.
         target: `cluster:<id>`, `serverless:<application id>` or `eks:<virtual cluster id>`; default: this environment's
             application of EMR Serverless, where the access is that of EMR Serverless.

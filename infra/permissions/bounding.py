@@ -66,12 +66,12 @@ def _use_buckets(scope: Scope) -> list[Statement]:
     return [
         Statement(
             "Buckets",
-            ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"),
+            iam.USE_OBJECTS,
             tuple(f"{each}/*" for each in scope.job_buckets),
         ),
         Statement(
             "ListBuckets",
-            ("s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads"),
+            ("s3:ListBucket", *iam.FIND_UPLOADS),
             scope.job_buckets,
         ),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra import names
+from infra.artifacts import use_locations
 from infra.cdk import (
     App,
     AwsProvider,
@@ -113,6 +114,7 @@ class StreamingStack(TerraformStack):
         manifest.grant_read(policy)
         if self._jobs:
             self._jobs.grant_run(policy, key)
+        use_locations(policy, environment, key)
         serverless = self._jobs.application_arn if self._jobs else None
         access = reader_access(
             self, environment, key, policy, serverless_arn=serverless, boundary_arn=self._boundary.arn

@@ -7,12 +7,13 @@ from types import MappingProxyType
 
 from kinesis_efo_infra import checks
 from kinesis_efo_infra.access import BatchAccess, ReaderAccess
-from kinesis_efo_infra.base import environment_of
+from kinesis_efo_infra.base import account_of, environment_of
 from kinesis_efo_infra.cdk import Construct
 from kinesis_efo_infra.consumer import StreamConsumer
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.grants import policy_for
 from kinesis_efo_infra.key import OWN, CustomerKey, EncryptionKey, check_key
+from kinesis_efo_infra.locations import Location
 from kinesis_efo_infra.manifest import Manifest
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.stream import Stream
@@ -33,6 +34,9 @@ class StreamingApplication(Construct):
         polling: Also allow GetRecords, for `readMode=polling`.
         batch: Declare a second policy, for who reads stretches of the streams: with neither consumers nor leases.
         writes: Streams it may put records into.
+        output: Where it writes, as `s3://bucket/prefix`: it may use what lies below, and nothing beside.
+        checkpoint: The same for Spark's checkpoints, where they are not below `output`.
+        output_key: ARN of the customer key of what it writes to both; default: none.
         encryption_key: Key of lease table and manifest: `own` (one is declared for both), `aws-managed`, a `CustomerKey`, or
             the ARN of one.
         trust: Who may assume a role: `EmrOnEc2`, `EmrServerless` or `ServiceAccount`; default: no role is declared.
@@ -61,6 +65,9 @@ class StreamingApplication(Construct):
         polling: bool = False,
         batch: bool = False,
         writes: Sequence[Stream] = (),
+        output: str | None = None,
+        checkpoint: str | None = None,
+        output_key: str | None = None,
         encryption_key: EncryptionKey = OWN,
         trust: Trust | None = None,
         role_name: str | None = None,
@@ -75,6 +82,9 @@ class StreamingApplication(Construct):
         check_key(owner, encryption_key)
         if not streams:
             raise ArgumentError(f"{owner}: streams must have at least one; got {streams!r}: it would read nothing")
+        locations = _locations(owner, output=output, checkpoint=checkpoint)
+        if output_key is not None:
+            checks.text(owner, "output_key", output_key, checks.KEY_ARN, "give the ARN of a key")
         super().__init__(scope, id)
         if encryption_key == OWN:
             encryption_key = CustomerKey(
@@ -121,6 +131,9 @@ class StreamingApplication(Construct):
             consumer.stream.grant_read(policy, consumer, polling=polling)
         for stream in writes:
             stream.grant_write(policy)
+        for what, location in locations.items():
+            bucket_arn = f"arn:{account_of(self).partition}:s3:::{location.bucket}"
+            policy.use_location(what.capitalize(), location, bucket_arn, output_key)
         self._table.grant_read_write(policy)
         self._manifest.grant_read(policy)
         self._access = ReaderAccess(
@@ -175,3 +188,10 @@ class StreamingApplication(Construct):
             policy=policy,
             place=place.join("batch") if place else None,
         )
+
+
+def _locations(owner: str, **uris: str | None) -> dict[str, Location]:
+    try:
+        return {what: Location.parse(uri) for what, uri in uris.items() if uri is not None}
+    except ArgumentError as error:
+        raise ArgumentError(f"{owner}: {error}") from None

@@ -85,7 +85,9 @@ def assert_jobs_can_be_submitted(environment: Environment, key: str, state: dict
     )
     assert found.artifacts == f"s3://{state['aws_s3_bucket.artifacts']['bucket']}"
     assert found.logs_key_arn == state["aws_kms_key.environment_key"]["arn"]
-    assert (found.program, list(found.arguments)) == ((job.program, job.arguments) if job else (None, []))
+    assert (found.program, list(found.arguments)) == (
+        (job.program, names.job_arguments(environment, job)) if job else (None, [])
+    )
     match environment.applications[key].access:
         case EmrServerless(application_id=None):
             application_id = state["aws_emrserverless_application.jobs"]["id"]

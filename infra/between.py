@@ -61,7 +61,7 @@ def _buckets(environments: Mapping[str, Environment]) -> Iterator[Fault]:
     states = {environment.state_bucket: name for name, environment in environments.items()}
     used: dict[str, str] = {}
     for name, environment in environments.items():
-        for bucket in names.job_buckets(environment):
+        for bucket in dict.fromkeys((*names.job_buckets(environment), names.manifest_bucket(environment))):
             if bucket in states:
                 rule = f"must not be used by jobs, because it holds the state of {states[bucket]}; use another bucket"
                 yield Fault(f"{name}.yaml", bucket, rule)

@@ -45,6 +45,13 @@ class LocalAccount:
                 self._lease_table(names.lease_table_name(environment, key))
         for arn in self._given_policies():
             self._policy(arn)
+        if (bucket := environment.manifest_bucket) is not None:
+            # S3 refuses us-east-1 as a constraint: that is where a bucket is without one.
+            elsewhere = {"CreateBucketConfiguration": {"LocationConstraint": environment.region}}
+            with _already_there():
+                self.client("s3").create_bucket(
+                    Bucket=bucket, **(elsewhere if environment.region != "us-east-1" else {})
+                )
         return self._with_subnets()
 
     def holds(self) -> set[str]:
@@ -142,5 +149,9 @@ def _already_there() -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        if error.response["Error"]["Code"] not in ("ResourceInUseException", "EntityAlreadyExists"):
+        if error.response["Error"]["Code"] not in (
+            "ResourceInUseException",
+            "EntityAlreadyExists",
+            "BucketAlreadyOwnedByYou",
+        ):
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, product
 
 from infra import names
 from infra.errors import Fault
@@ -59,6 +59,14 @@ def between(environments: Mapping[str, Environment]) -> Iterator[Fault]:
     for (one, first, location), (two, second, other) in combinations(places, 2):
         if one != two and location.overlaps(other):
             yield _apart(second, other, first, location)
+    manifests = [
+        (f"{name}.yaml manifest_store", Location(bucket, names.path(environment)))
+        for name, environment in environments.items()
+        if (bucket := names.manifest_bucket(environment)) is not None
+    ]
+    for (_, place, location), (other_place, other) in product(places, manifests):
+        if location.overlaps(other):
+            yield _apart(place, location, other_place, other)
     artifacts = {names.artifacts_bucket(each): name for name, each in environments.items() if each.emr}
     for _, place, location in places:
         if location.bucket in artifacts:

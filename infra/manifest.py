@@ -42,7 +42,7 @@ def deployment(
         "application": application,
         "environment": names.qualified(environment),
         "region": environment.region,
-        "manifest": f"ssm://{names.parameter_name(environment, key)}",
+        "manifest": names.manifest_location(environment, key),
         "target": target,
         "roleArn": role_arn,
         "artifacts": f"s3://{bucket}",

@@ -210,6 +210,32 @@ def parameter_arn(environment: Environment, key: str) -> str:
     return arn(environment, "ssm", f"parameter{parameter_name(environment, key)}")
 
 
+def manifest_bucket(environment: Environment) -> str | None:
+    """Name of the bucket of manifests; None where they are in Parameter Store."""
+    return (
+        (environment.manifest_bucket or artifacts_bucket(environment)) if environment.manifest_store == "s3" else None
+    )
+
+
+def manifest_key(environment: Environment, key: str) -> str:
+    """Key of an application's manifest in its bucket, if it is in one."""
+    return parameter_name(environment, key).removeprefix("/")
+
+
+def manifest_location(environment: Environment, key: str) -> str:
+    """Where an application's manifest is, as jobs name it."""
+    bucket = manifest_bucket(environment)
+    return f"s3://{bucket}/{manifest_key(environment, key)}" if bucket else f"ssm://{parameter_name(environment, key)}"
+
+
+def manifest_arn(environment: Environment, key: str) -> str:
+    """ARN of an application's manifest."""
+    bucket = manifest_bucket(environment)
+    if bucket is None:
+        return parameter_arn(environment, key)
+    return f"{bucket_arn(environment, bucket)}/{manifest_key(environment, key)}"
+
+
 def deployment_parameter_name(environment: Environment, key: str) -> str:
     """Name of the parameter that says how an application is run."""
     return f"{parameter_name(environment, key)}/job"

@@ -374,6 +374,8 @@ class Head(Settings):
         key: Customer key of lease tables and manifests: `own` (declared here), or the ARN of one.
         on_demand_advantage: The account uses Kinesis On-demand Advantage: 50 consumers per stream instead of 20.
         manifest_tier: Parameter Store tier: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
+        manifest_store: Where manifests are: `ssm` (parameters), or `s3`, where they may be of any size.
+        manifest_bucket: With `s3`, a bucket that exists; default: that of `emr`.
         alarms: See `Alarms`.
         pipeline: See `Pipeline`; without it, people deploy this environment.
         emr: See `Emr`; without it, nothing about jobs is declared.
@@ -390,6 +392,8 @@ class Head(Settings):
     key: Literal["own"] | KeyArn = "own"
     on_demand_advantage: bool = False
     manifest_tier: Literal["standard", "advanced"] = "standard"
+    manifest_store: Literal["ssm", "s3"] = "ssm"
+    manifest_bucket: BucketName | None = None
     alarms: Alarms = Alarms()
     pipeline: Pipeline | None = None
     emr: Emr | None = None

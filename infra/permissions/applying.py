@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.permissions.scope import Scope, tagged, tags_new
+from infra.permissions.scope import Scope, tagged, tags_new, use_manifest_keys
 from infra.settings import Environment
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
@@ -75,6 +75,7 @@ def change_data(environment: Environment) -> list[Statement]:
             ("ssm:AddTagsToResource", "ssm:DeleteParameter", "ssm:PutParameter", "ssm:RemoveTagsFromResource"),
             scope.parameters,
         ),
+        *_write_manifest_objects(environment, scope),
         Statement(
             "WriteAlarms",
             (
@@ -86,6 +87,22 @@ def change_data(environment: Environment) -> list[Statement]:
             scope.alarms,
         ),
         Statement("WriteDashboards", ("cloudwatch:DeleteDashboards", "cloudwatch:PutDashboard"), scope.dashboards),
+    ]
+
+
+def _write_manifest_objects(environment: Environment, scope: Scope) -> list[Statement]:
+    """Write the manifests that are in S3, and delete them with all their versions."""
+    if not scope.manifest_objects:
+        return []
+    listed = (Condition("StringLike", "s3:prefix", (scope.manifest_prefix,)),)
+    return [
+        Statement(
+            "WriteManifestObjects",
+            ("s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject"),
+            scope.manifest_objects,
+        ),
+        Statement("FindManifestVersions", ("s3:ListBucketVersions",), scope.manifest_bucket, conditions=listed),
+        *use_manifest_keys(environment, scope, "EncryptManifestObjects", ("kms:GenerateDataKey",)),
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from infra import names
 from infra.settings import OWNER_TAGS, Environment, OwnStream, RoleAccess
+from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
 from kinesis_efo_infra.regions import partition
 
@@ -40,6 +41,10 @@ class Scope:
             (names.lease_table_arn(environment, key) for key in applications),
         )
         self.parameters = (self._arn("ssm", f"parameter/{path}/*"),)
+        manifests = names.manifest_bucket(environment)
+        self.manifest_bucket = (names.bucket_arn(environment, manifests),) if manifests else ()
+        self.manifest_prefix = f"{path}/*"
+        self.manifest_objects = tuple(f"{each}/{self.manifest_prefix}" for each in self.manifest_bucket)
         self.alarms = (self._arn("cloudwatch", f"alarm:{path}/*"),)
         self.dashboards = (self._iam_like("cloudwatch", f"dashboard/{prefix}"),)
         self.policies = (self._iam_like("iam", f"policy/{prefix}-*"),)
@@ -134,3 +139,11 @@ def tags_new(environment: Environment) -> tuple[Condition, ...]:
     """
     owners = tuple(Condition("Null", f"aws:ResourceTag/{tag}", ("true",)) for tag in OWNER_TAGS)
     return (*tagged("aws:RequestTag", environment), *owners)
+
+
+def use_manifest_keys(environment: Environment, scope: Scope, sid: str, actions: tuple[str, ...]) -> list[Statement]:
+    """Use the key of lease tables and manifests for manifests in S3: the declared one, which has tags, or the given one."""
+    via = iam.through(environment.region, "s3")
+    if environment.key == "own":
+        return [Statement(sid, actions, scope.keys, conditions=(*via, *tagged("aws:ResourceTag", environment)))]
+    return [Statement(sid, actions, (environment.key,), conditions=via)]

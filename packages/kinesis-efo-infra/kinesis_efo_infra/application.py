@@ -37,6 +37,7 @@ class StreamingApplication(Construct):
         output: Where it writes, as `s3://bucket/prefix`: it may use what lies below, and nothing beside.
         checkpoint: The same for Spark's checkpoints, where they are not below `output`.
         output_key: ARN of the customer key of what it writes to both; default: none.
+        manifest_bucket: Bucket in which the manifest is kept as an object; default: it is a parameter of at most 4 KB.
         encryption_key: Key of lease table and manifest: `own` (one is declared for both), `aws-managed`, a `CustomerKey`, or
             the ARN of one.
         trust: Who may assume a role: `EmrOnEc2`, `EmrServerless` or `ServiceAccount`; default: no role is declared.
@@ -68,6 +69,7 @@ class StreamingApplication(Construct):
         output: str | None = None,
         checkpoint: str | None = None,
         output_key: str | None = None,
+        manifest_bucket: str | None = None,
         encryption_key: EncryptionKey = OWN,
         trust: Trust | None = None,
         role_name: str | None = None,
@@ -123,6 +125,7 @@ class StreamingApplication(Construct):
             environment=environment,
             table=self._table,
             consumers=self._consumers,
+            bucket=manifest_bucket,
             encryption_key=encryption_key,
             place=place,
         )

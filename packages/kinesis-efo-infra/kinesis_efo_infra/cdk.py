@@ -40,6 +40,11 @@ from cdktf_cdktf_provider_aws.kinesis_stream import KinesisStream, KinesisStream
 from cdktf_cdktf_provider_aws.kinesis_stream_consumer import KinesisStreamConsumer
 from cdktf_cdktf_provider_aws.kms_alias import KmsAlias
 from cdktf_cdktf_provider_aws.kms_key import KmsKey
+from cdktf_cdktf_provider_aws.s3_object import (
+    S3Object,
+    S3ObjectOverrideProvider,
+    S3ObjectOverrideProviderDefaultTags,
+)
 from cdktf_cdktf_provider_aws.ssm_parameter import SsmParameter
 from constructs import Construct
 
@@ -69,6 +74,9 @@ __all__ = [
     "KinesisStreamStreamModeDetails",
     "KmsAlias",
     "KmsKey",
+    "S3Object",
+    "S3ObjectOverrideProvider",
+    "S3ObjectOverrideProviderDefaultTags",
     "SsmParameter",
     "StringConcat",
     "TerraformResource",

@@ -182,10 +182,19 @@ class Policy:
         self.add(Statement("KeepLeases", LEASES, (table_arn,)))
         self._decrypt_state(key_arn)
 
-    def read_manifest(self, parameter_arn: str, key_arn: str | None) -> None:
-        """Allow loading a manifest from Parameter Store."""
-        self.add(Statement("LoadManifest", ("ssm:GetParameter",), (parameter_arn,)))
-        self._decrypt_state(key_arn)
+    def read_manifest(self, arn: str, key_arn: str | None, *, in_s3: bool = False) -> None:
+        """Allow loading a manifest from Parameter Store, or from S3.
+
+        Args:
+            arn: The parameter or the object.
+            key_arn: Customer key of it, if it has one.
+            in_s3: Whether it is an object.
+        """
+        self.add(Statement("LoadManifest", ("s3:GetObject" if in_s3 else "ssm:GetParameter",), (arn,)))
+        if not in_s3:
+            self._decrypt_state(key_arn)
+        elif key_arn:
+            self.add(Statement("DecryptManifest", ("kms:Decrypt",), (key_arn,), conditions=self.through("s3")))
 
     def use_location(self, what: str, location: Location, bucket_arn: str, key_arn: str | None) -> None:
         """Allow reading, writing, deleting and listing objects below a prefix of a bucket.

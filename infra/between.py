@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import permutations
 
-from infra import consumers, locations, names
+from infra import consumers, locations, names, pods
 from infra.errors import Fault
 from infra.settings import Environment, OtherAccount, OwnStream, RoleAccess
 
@@ -22,6 +22,10 @@ def between_environments(environments: Mapping[str, Environment]) -> list[Fault]
             if not isinstance(application.access, OtherAccount):
                 used[names.lease_table_arn(environment, key)].append(f"{name}.yaml applications.{key}")
                 used[names.policy_arn(environment, key)].append(f"{name}.yaml applications.{key}")
+            if service_account := pods.associated(application):
+                used[names.arn(environment, "eks", f"service account {service_account}")].append(
+                    f"{name}.yaml applications.{key}"
+                )
             if isinstance(application.access, RoleAccess):
                 used[names.role_arn(environment, key)].append(f"{name}.yaml applications.{key}")
     declared_twice = [

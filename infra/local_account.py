@@ -9,7 +9,7 @@ from typing import Any
 import boto3
 from botocore.exceptions import ClientError
 
-from infra import names
+from infra import names, pods
 from infra.settings import AdoptedStream, Environment, RoleAccess
 from kinesis_efo_infra.table import LEASE_KEY
 
@@ -33,7 +33,7 @@ class LocalAccount:
         return self._session.client(service, region_name=region, endpoint_url=self._endpoint)
 
     def prepare(self) -> Environment:
-        """Make what is not declared but must exist. Returns the environment, with subnets that exist in its place."""
+        """Make what is not declared but must exist. Returns the environment, as far as local AWS can have it."""
         environment = self._environment
         for stream in environment.streams.values():
             if isinstance(stream, AdoptedStream) and _account(stream.existing_arn) == environment.account_id:
@@ -52,7 +52,7 @@ class LocalAccount:
                 self.client("s3").create_bucket(
                     Bucket=bucket, **(elsewhere if environment.region != "us-east-1" else {})
                 )
-        return self._with_subnets()
+        return pods.without_associations(self._with_subnets())
 
     def holds(self) -> set[str]:
         """Everything that a deployment may have left, each with its kind."""

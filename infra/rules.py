@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from infra import consumers, literals, locations, names, permissions
+from infra import consumers, literals, locations, names, permissions, pods
 from infra.errors import Fault
 from infra.settings import (
     AdoptedStream,
@@ -75,6 +75,7 @@ def within_environment(draft: Draft) -> list[Fault]:
         *_uniqueness(draft),
         *_moves(draft),
         *_jobs(draft),
+        *pods.within(draft.applications),
         *locations.within(draft.applications, draft.jobs, draft.head),
     ]
     if draft.head is not None:

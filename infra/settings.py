@@ -192,18 +192,23 @@ class EmrServerless(_Role):
 
 
 class Eks(_Role):
-    """A role for a Kubernetes service account, through the cluster's OIDC provider.
+    """A role for Kubernetes service accounts, through the cluster's OIDC provider or through EKS Pod Identity.
 
     Attributes:
         oidc_provider_arn: The cluster's IAM OIDC provider.
+        cluster: In its place, the name of the EKS cluster, for Pod Identity. It must have the EKS Pod Identity Agent.
         namespace: Kubernetes namespace.
-        service_account: Name of the service account; `*` stands for any characters, as EMR on EKS needs.
+        service_account: Name of the service account. With an OIDC provider, `*` stands for any characters, as EMR on EKS needs; with
+            Pod Identity, it is a whole name, and by default those that EMR on EKS makes for jobs of this role.
     """
 
     kind: Literal["eks"]
-    oidc_provider_arn: OidcArn
+    oidc_provider_arn: OidcArn | None = None
+    cluster: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")] | None = None
     namespace: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
-    service_account: Annotated[str, StringConstraints(pattern=r"^[a-z0-9*]([a-z0-9.*-]{0,251}[a-z0-9*])?$")]
+    service_account: Annotated[str, StringConstraints(pattern=r"^[a-z0-9*]([a-z0-9.*-]{0,251}[a-z0-9*])?$")] | None = (
+        None
+    )
 
 
 class OtherAccount(Settings):

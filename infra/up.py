@@ -21,7 +21,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra import manifest, names
+from infra import manifest, names, pods
 from infra.errors import UpError
 from infra.load import load_environments
 from infra.pipeline.terraform import find_binary, missing_binary
@@ -97,7 +97,7 @@ def localized(environment: Environment) -> Environment:
     # Local AWS has no EMR.
     emr = environment.emr and environment.emr.model_copy(update={"serverless": None})
     changes = {"streams": streams, "applications": _not_adopting(environment), "emr": emr}
-    local = environment.model_copy(update=changes)
+    local = pods.without_associations(environment.model_copy(update=changes))
     used: dict[str, str] = {}
     for key in streams:
         name = names.stream_name(local, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from infra.permissions.pods import change_associations
 from infra.permissions.scope import Scope, tagged, tags_new, use_manifest_keys
 from infra.settings import Environment
 from kinesis_efo_infra import iam
@@ -157,6 +158,7 @@ def change_access(environment: Environment) -> list[Statement]:
             ),
             scope.profiles,
         ),
+        *change_associations(environment, scope.roles),
         # A key has no name before it exists, so its tags say whose it is.
         Statement("CreateKeys", ("kms:CreateKey",), ("*",), conditions=tagged("aws:RequestTag", environment)),
         # A new key has no alias yet, either; somebody else's mostly has one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra import names
+from infra.permissions.pods import see_associations
 from infra.permissions.scope import Scope, never_others, tagged, use_manifest_keys
 from infra.settings import Environment
 from kinesis_efo_infra import iam
@@ -87,6 +88,7 @@ def read(environment: Environment) -> list[Statement]:
         ),
         # AWS knows no resource for these.
         Statement("ReadWhatHasNoArn", ("kinesis:DescribeLimits", "kms:ListAliases", "ssm:DescribeParameters"), ("*",)),
+        *see_associations(environment),
         *_read_jobs(environment),
         # The role that applies has this policy as well.
         never_others(environment),

@@ -40,7 +40,7 @@ class StreamingApplication(Construct):
         manifest_bucket: Bucket in which the manifest is kept as an object; default: it is a parameter of at most 4 KB.
         encryption_key: Key of lease table and manifest: `own` (one is declared for both), `aws-managed`, a `CustomerKey`, or
             the ARN of one.
-        trust: Who may assume a role: `EmrOnEc2`, `EmrServerless` or `ServiceAccount`; default: no role is declared.
+        trust: Who may assume a role: `EmrOnEc2`, `EmrServerless`, `ServiceAccount` or `PodIdentity`; default: no role is declared.
         role_name: Name of the role; default: `kinesis-efo-<environment>-<name>`.
         role_policies: ARNs of more managed policies of the role, such as for checkpoint and output buckets.
         permissions_boundary: ARN of the role's permissions boundary.

@@ -31,6 +31,7 @@ from cdktf_cdktf_provider_aws.dynamodb_table import (
     DynamodbTablePointInTimeRecovery,
     DynamodbTableServerSideEncryption,
 )
+from cdktf_cdktf_provider_aws.eks_pod_identity_association import EksPodIdentityAssociation
 from cdktf_cdktf_provider_aws.iam_instance_profile import IamInstanceProfile
 from cdktf_cdktf_provider_aws.iam_policy import IamPolicy
 from cdktf_cdktf_provider_aws.iam_role import IamRole
@@ -63,6 +64,7 @@ __all__ = [
     "DynamodbTableAttribute",
     "DynamodbTablePointInTimeRecovery",
     "DynamodbTableServerSideEncryption",
+    "EksPodIdentityAssociation",
     "Fn",
     "IamInstanceProfile",
     "IamPolicy",

@@ -161,7 +161,9 @@ def identity(kind: str, planned: Json) -> Json:
         case "aws_s3_object":
             known = {"id": planned["key"], "arn": f"arn:aws:s3:::{planned['bucket']}/{planned['key']}"}
         case "aws_eks_pod_identity_association":
-            known = {"id": uuid.uuid4().hex, "association_id": f"a-{uuid.uuid4().hex[:17]}"}
+            association = f"a-{uuid.uuid4().hex[:17]}"
+            at = arn("eks", f"podidentityassociation/{planned['cluster_name']}/{association}")
+            known = {"id": association, "association_id": association, "association_arn": at, "arn": at}
         case "aws_emrserverless_application":
             short = f"00{uuid.uuid4().hex[:14]}"
             known = {"id": short, "arn": arn("emr-serverless", f"/applications/{short}")}

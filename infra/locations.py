@@ -37,15 +37,19 @@ def within(applications: Mapping[str, Application], jobs: Sequence[Job], head: H
             yield _apart(second, other, first, location)
     for number, job in enumerate(jobs):
         if job.application in applications:
-            yield from _arguments(f"jobs.{number}.arguments", job, applications[job.application])
+            yield from _references(f"jobs.{number}", job, applications[job.application])
 
 
-def _arguments(path: str, job: Job, application: Application) -> Iterator[Fault]:
-    for argument in job.arguments:
-        for setting in sorted(names.references(argument)):
+def _references(path: str, job: Job, application: Application) -> Iterator[Fault]:
+    texts = [(f"{path}.arguments", each) for each in job.arguments]
+    texts += [(f"{path}.spark.{name}", each) for name, each in job.spark.items()]
+    for place, text in texts:
+        for setting in sorted(names.references(text)):
             if getattr(application, setting) is None:
-                rule = f"refers to what applications.{job.application} does not have: say {setting}: s3://bucket/prefix there"
-                yield Fault(path, argument, rule)
+                there = f"applications.{job.application}"
+                yield Fault(
+                    place, text, f"refers to what {there} does not have: say {setting}: s3://bucket/prefix there"
+                )
 
 
 def between(environments: Mapping[str, Environment]) -> Iterator[Fault]:

@@ -53,7 +53,7 @@ def deployment(
         "python": emr.python,
         "program": job.program if job else None,
         "arguments": names.job_arguments(environment, job) if job else [],
-        "spark": job.spark if job else {},
+        "spark": names.job_spark(environment, job) if job else {},
     }
     # CDKTF leaves out nulls; documents that are written without it must be the same.
     return {name: value for name, value in described.items() if value is not None}

@@ -258,8 +258,17 @@ def references(text: str) -> set[str]:
 
 def job_arguments(environment: Environment, job: Job) -> list[str]:
     """The arguments of a job, with the locations that they refer to."""
+    return [_resolved(environment, job, each) for each in job.arguments]
+
+
+def job_spark(environment: Environment, job: Job) -> dict[str, str]:
+    """The settings of Spark of a job, with the locations that they refer to."""
+    return {name: _resolved(environment, job, each) for name, each in job.spark.items()}
+
+
+def _resolved(environment: Environment, job: Job, text: str) -> str:
     application = environment.applications[job.application]
-    return [_REFERENCE.sub(lambda found: str(getattr(application, found[1])), each) for each in job.arguments]
+    return _REFERENCE.sub(lambda found: str(getattr(application, found[1])), text)
 
 
 def locations(application: Application) -> dict[str, Location]:

@@ -319,7 +319,7 @@ class Job(Settings):
     Attributes:
         application: Key of the application. It has one job at most: its leases let one run read.
         program: Path of the program, relative to the project; it must take `--manifest`, which is added.
-        arguments: Its arguments; `$output` and `$checkpoint` stand for those of its application.
+        arguments: Its arguments; here and in `spark`, `$output` and `$checkpoint` stand for those of its application.
         spark: Settings of Spark; they win over those that `kinesis-efo emr submit` chooses.
         target: `cluster:<id>`, `serverless:<application id>` or `eks:<virtual cluster id>`; default: this environment's
             application of EMR Serverless, where the access is that of EMR Serverless.

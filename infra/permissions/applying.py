@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.permissions.pods import change_associations
-from infra.permissions.scope import Scope, tagged, tags_new, use_manifest_keys
+from infra.permissions.scope import Scope, tagged, tags_new, use_environment_key
 from infra.settings import Environment
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
@@ -103,7 +103,7 @@ def _write_manifest_objects(environment: Environment, scope: Scope) -> list[Stat
             scope.manifest_objects,
         ),
         Statement("FindManifestVersions", ("s3:ListBucketVersions",), scope.manifest_bucket, conditions=listed),
-        *use_manifest_keys(environment, scope, "EncryptManifestObjects", ("kms:GenerateDataKey",)),
+        *use_environment_key(environment, scope, "EncryptManifestObjects", ("kms:GenerateDataKey",)),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra import names
 from infra.permissions.pods import see_associations
-from infra.permissions.scope import Scope, never_others, tagged, use_manifest_keys
+from infra.permissions.scope import Scope, never_others, tagged, use_environment_key
 from infra.settings import Environment
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
@@ -103,7 +103,7 @@ def _read_manifest_objects(environment: Environment, scope: Scope) -> list[State
     return [
         Statement("ReadManifestObjects", ("s3:GetObject", "s3:GetObjectTagging"), scope.manifest_objects),
         Statement("FindManifestObjects", ("s3:ListBucket",), scope.manifest_bucket, conditions=listed),
-        *use_manifest_keys(environment, scope, "DecryptManifestObjects", ("kms:Decrypt",)),
+        *use_environment_key(environment, scope, "DecryptManifestObjects", ("kms:Decrypt",)),
     ]
 
 

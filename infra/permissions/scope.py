@@ -141,8 +141,8 @@ def tags_new(environment: Environment) -> tuple[Condition, ...]:
     return (*tagged("aws:RequestTag", environment), *owners)
 
 
-def use_manifest_keys(environment: Environment, scope: Scope, sid: str, actions: tuple[str, ...]) -> list[Statement]:
-    """Use the key of lease tables and manifests for manifests in S3: the declared one, which has tags, or the given one."""
+def use_environment_key(environment: Environment, scope: Scope, sid: str, actions: tuple[str, ...]) -> list[Statement]:
+    """Use the environment's key for objects in S3: the declared one, which has tags, or the given one."""
     via = iam.through(environment.region, "s3")
     if environment.key == "own":
         return [Statement(sid, actions, scope.keys, conditions=(*via, *tagged("aws:ResourceTag", environment)))]

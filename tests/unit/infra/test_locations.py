@@ -33,6 +33,7 @@ JOB = {
     "application": "lake",
     "program": "jobs/archive.py",
     "arguments": ["--output=$output/x", "--checkpoint", "$checkpoint", "$outputs", "a$b"],
+    "spark": {"spark.sql.warehouse.dir": "$output/tables"},
 }
 
 
@@ -115,6 +116,9 @@ def test_the_stack_grants_what_the_sizes_are_checked_with(writing: Environment, 
 def test_a_jobs_arguments_refer_to_the_locations(writing: Environment) -> None:
     arguments = json.loads(literal_deployment(writing, "lake"))["arguments"]
     assert arguments == ["--output=s3://lake/raw/x", "--checkpoint", "s3://state-of-lake/a/b", "$outputs", "a$b"]
+    assert json.loads(literal_deployment(writing, "lake"))["spark"] == {
+        "spark.sql.warehouse.dir": "s3://lake/raw/tables"
+    }
     assert set(names.job_buckets(writing)) == {"kinesis-efo-test-111122223333", "lake", "state-of-lake"}
 
 
@@ -135,6 +139,10 @@ WRONG = [
     ({"output": None, "checkpoint": None}, "applications.lake.output_key: must come with output or checkpoint"),
     ({"checkpoint": "s3://lake/raw"}, "applications.lake.checkpoint: must not be the output itself; give it a prefix"),
     ({"checkpoint": None}, r"jobs.0.arguments: refers to what applications.lake does not have: say checkpoint: s3://"),
+    (
+        {"output": None},
+        r"jobs.0.spark.spark.sql.warehouse.dir: refers to what applications.lake does not have: say output: s3://",
+    ),
     (
         {"access": {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}},
         "applications.lake.output: must not be given with access other-account",

@@ -113,6 +113,15 @@ def test_the_pipeline_writes_manifests_and_nothing_beside(key: str, load: Load) 
     assert not allowed(everything, "s3:PutBucketPolicy", bucket, {})
 
 
+@pytest.mark.parametrize("key", ["own", KEY])
+def test_the_pipeline_uploads_programs_with_the_environments_key(key: str, load: Load) -> None:
+    runs = applying(load(emr={}, pipeline=PIPELINE, key=key), "run-jobs")
+    arn, tags = (KEY, {}) if key == KEY else (KEY.replace("given", "own"), OURS)
+    assert allowed(runs, "kms:GenerateDataKey", arn, {**VIA_S3, **tags})
+    assert not allowed(runs, "kms:GenerateDataKey", arn, tags)
+    assert not allowed(runs, "kms:GenerateDataKey", f"{arn}-2", VIA_S3)
+
+
 def test_with_parameters_the_pipeline_has_no_bucket_of_manifests(load: Load) -> None:
     assert "s3:PutObject arn:aws:s3" not in json.dumps(applying(load(pipeline=PIPELINE), "change-access"))
     assert not any(each["Sid"].endswith("ManifestObjects") for each in applying(load(pipeline=PIPELINE)))

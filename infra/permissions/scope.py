@@ -43,7 +43,6 @@ class Scope:
         self.parameters = (self._arn("ssm", f"parameter/{path}/*"),)
         manifests = names.manifest_bucket(environment)
         self.manifest_bucket = (names.bucket_arn(environment, manifests),) if manifests else ()
-        self.manifest_prefix = f"{path}/*"
         self.manifest_objects = tuple(f"{each}/{self.manifest_prefix}" for each in self.manifest_bucket)
         self.alarms = (self._arn("cloudwatch", f"alarm:{path}/*"),)
         self.dashboards = (self._iam_like("cloudwatch", f"dashboard/{prefix}"),)
@@ -66,6 +65,11 @@ class Scope:
         self.state = (f"{bucket}/{names.state_key(environment)}",)
         self.lock = (f"{bucket}/{names.state_key(environment)}.tflock",)
         self.record = (f"{bucket}/{names.record_key(environment)}",)
+
+    @property
+    def manifest_prefix(self) -> str:
+        """Keys of manifests that are in S3, as a pattern."""
+        return f"{names.path(self._environment)}/*"
 
     @property
     def attachable(self) -> tuple[str, ...]:

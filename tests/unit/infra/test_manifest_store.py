@@ -122,6 +122,14 @@ def test_the_pipeline_uploads_programs_with_the_environments_key(key: str, load:
     assert not allowed(runs, "kms:GenerateDataKey", f"{arn}-2", VIA_S3)
 
 
+def test_projects_that_share_a_bucket_of_manifests_do_not_reach_each_others(load: Load) -> None:
+    environment = load(project="lake", manifest_store="s3", manifest_bucket="manifests", pipeline=PIPELINE)
+    everything, ours = applying(environment), names.manifest_arn(environment, "lake")
+    assert ours == "arn:aws:s3:::manifests/lake/test/lake"
+    assert allowed(everything, "s3:PutObject", ours, {})
+    assert not allowed(everything, "s3:PutObject", "arn:aws:s3:::manifests/kinesis-efo/test/lake", {})
+
+
 def test_with_parameters_the_pipeline_has_no_bucket_of_manifests(load: Load) -> None:
     assert "s3:PutObject arn:aws:s3" not in json.dumps(applying(load(pipeline=PIPELINE), "change-access"))
     assert not any(each["Sid"].endswith("ManifestObjects") for each in applying(load(pipeline=PIPELINE)))

@@ -1,8 +1,10 @@
-"""What the runtime of a job may do with the bucket of archives, programs and logs."""
+"""What the runtime of a job may do in S3: with the bucket of archives, programs and logs, and where the job writes."""
 
 from __future__ import annotations
 
+from infra import names
 from infra.names import ENVIRONMENTS, LOGS, PROGRAMS, STOPS
+from infra.settings import Environment
 from kinesis_efo_infra.iam import Condition, Policy, Statement
 
 
@@ -17,3 +19,11 @@ def use_artifacts(policy: Policy, bucket_arn: str, prefix: str, application: str
     policy.add(Statement("WriteLogs", ("s3:PutObject",), (f"{bucket_arn}/{LOGS}{application}/*",)))
     actions = ("kms:Decrypt", "kms:GenerateDataKey")
     policy.add(Statement("EncryptArtifacts", actions, (key_arn,), conditions=policy.through("s3")))
+
+
+def use_locations(policy: Policy, environment: Environment, key: str) -> None:
+    """Allow an application to use its output and its checkpoints, and nothing beside them."""
+    application = environment.applications[key]
+    for setting, location in names.locations(application).items():
+        bucket = names.bucket_arn(environment, location.bucket)
+        policy.use_location(setting.capitalize(), location, bucket, application.output_key)

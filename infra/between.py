@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import permutations
 
-from infra import consumers, names
+from infra import consumers, locations, names, pods
 from infra.errors import Fault
 from infra.settings import Environment, OtherAccount, OwnStream, RoleAccess
 
@@ -22,6 +22,10 @@ def between_environments(environments: Mapping[str, Environment]) -> list[Fault]
             if not isinstance(application.access, OtherAccount):
                 used[names.lease_table_arn(environment, key)].append(f"{name}.yaml applications.{key}")
                 used[names.policy_arn(environment, key)].append(f"{name}.yaml applications.{key}")
+            if service_account := pods.associated(application):
+                used[names.arn(environment, "eks", f"service account {service_account}")].append(
+                    f"{name}.yaml applications.{key}"
+                )
             if isinstance(application.access, RoleAccess):
                 used[names.role_arn(environment, key)].append(f"{name}.yaml applications.{key}")
     declared_twice = [
@@ -34,6 +38,7 @@ def between_environments(environments: Mapping[str, Environment]) -> list[Fault]
         *declared_twice,
         *consumers.between(environments, but_on=twice),
         *_buckets(environments),
+        *locations.between(environments),
         *_prefixes(environments),
         *_pipelines(environments),
     ]
@@ -60,7 +65,7 @@ def _buckets(environments: Mapping[str, Environment]) -> Iterator[Fault]:
     states = {environment.state_bucket: name for name, environment in environments.items()}
     used: dict[str, str] = {}
     for name, environment in environments.items():
-        for bucket in names.job_buckets(environment):
+        for bucket in dict.fromkeys((*names.job_buckets(environment), names.manifest_bucket(environment))):
             if bucket in states:
                 rule = f"must not be used by jobs, because it holds the state of {states[bucket]}; use another bucket"
                 yield Fault(f"{name}.yaml", bucket, rule)

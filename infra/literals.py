@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from infra import names
-from infra.artifacts import use_artifacts
+from infra.artifacts import use_artifacts, use_locations
 from infra.manifest import deployment, manifest, runtime_role
 from infra.settings import AdoptedStream, Environment, OwnStream
 from kinesis_efo_infra.document import StreamRef
@@ -45,11 +45,13 @@ def literal_policy(environment: Environment, key: str) -> Policy:
     for stream_key in application.writes:
         policy.write_stream(names.stream_arn(environment, stream_key), _literal_key(environment, stream_key))
     policy.read_write_leases(names.lease_table_arn(environment, key), _some_key(environment))
-    policy.read_manifest(names.parameter_arn(environment, key), _some_key(environment))
+    in_s3 = names.manifest_bucket(environment) is not None
+    policy.read_manifest(names.manifest_arn(environment, key), _some_key(environment), in_s3=in_s3)
     if environment.emr is not None:
         bucket = names.bucket_arn(environment, names.artifacts_bucket(environment))
         name = names.application_name(key, application)
         use_artifacts(policy, bucket, names.prefix(environment), name, _some_key(environment))
+    use_locations(policy, environment, key)
     policy.deny_registration()
     return policy
 

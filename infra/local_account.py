@@ -9,7 +9,7 @@ from typing import Any
 import boto3
 from botocore.exceptions import ClientError
 
-from infra import names
+from infra import names, pods
 from infra.settings import AdoptedStream, Environment, OwnStream, RoleAccess, Stream
 from kinesis_efo_infra.table import LEASE_KEY
 
@@ -33,7 +33,7 @@ class LocalAccount:
         return self._session.client(service, region_name=region, endpoint_url=self._endpoint)
 
     def prepare(self) -> Environment:
-        """Make what is to exist before. Returns the environment with the subnets and the consumers that exist in their place."""
+        """Make what is to exist before. Returns the environment as far as local AWS can have it, with what exists in its place."""
         environment = self._environment
         for key, stream in environment.streams.items():
             ours = isinstance(stream, AdoptedStream) and names.is_ours(environment, key)
@@ -44,7 +44,14 @@ class LocalAccount:
                 self._lease_table(names.lease_table_name(environment, key))
         for arn in self._given_policies():
             self._policy(arn)
-        return self._with_consumers(self._with_subnets())
+        if (bucket := environment.manifest_bucket) is not None:
+            # S3 refuses us-east-1 as a constraint: that is where a bucket is without one.
+            elsewhere = {"CreateBucketConfiguration": {"LocationConstraint": environment.region}}
+            with _already_there():
+                self.client("s3").create_bucket(
+                    Bucket=bucket, **(elsewhere if environment.region != "us-east-1" else {})
+                )
+        return pods.without_associations(self._with_consumers(self._with_subnets()))
 
     def holds(self) -> set[str]:
         """Everything that a deployment may have left, each with its kind."""
@@ -171,5 +178,9 @@ def _already_there() -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        if error.response["Error"]["Code"] not in ("ResourceInUseException", "EntityAlreadyExists"):
+        if error.response["Error"]["Code"] not in (
+            "ResourceInUseException",
+            "EntityAlreadyExists",
+            "BucketAlreadyOwnedByYou",
+        ):
             raise

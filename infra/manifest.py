@@ -42,7 +42,7 @@ def deployment(
         "application": application,
         "environment": names.qualified(environment),
         "region": environment.region,
-        "manifest": f"ssm://{names.parameter_name(environment, key)}",
+        "manifest": names.manifest_location(environment, key),
         "target": target,
         "roleArn": role_arn,
         "artifacts": f"s3://{bucket}",
@@ -52,8 +52,8 @@ def deployment(
         "architecture": emr.architecture,
         "python": emr.python,
         "program": job.program if job else None,
-        "arguments": job.arguments if job else [],
-        "spark": job.spark if job else {},
+        "arguments": names.job_arguments(environment, job) if job else [],
+        "spark": names.job_spark(environment, job) if job else {},
     }
     # CDKTF leaves out nulls; documents that are written without it must be the same.
     return {name: value for name, value in described.items() if value is not None}

@@ -11,11 +11,13 @@ from infra.settings import (
     AdoptedStream,
     Application,
     Environment,
+    Job,
     OtherAccount,
     OwnStream,
     RoleAccess,
     Stream,
 )
+from kinesis_efo_infra.locations import Location
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.regions import partition
 
@@ -208,6 +210,32 @@ def parameter_arn(environment: Environment, key: str) -> str:
     return arn(environment, "ssm", f"parameter{parameter_name(environment, key)}")
 
 
+def manifest_bucket(environment: Environment) -> str | None:
+    """Name of the bucket of manifests; None where they are in Parameter Store."""
+    return (
+        (environment.manifest_bucket or artifacts_bucket(environment)) if environment.manifest_store == "s3" else None
+    )
+
+
+def manifest_key(environment: Environment, key: str) -> str:
+    """Key of an application's manifest in its bucket, if it is in one."""
+    return parameter_name(environment, key).removeprefix("/")
+
+
+def manifest_location(environment: Environment, key: str) -> str:
+    """Where an application's manifest is, as jobs name it."""
+    bucket = manifest_bucket(environment)
+    return f"s3://{bucket}/{manifest_key(environment, key)}" if bucket else f"ssm://{parameter_name(environment, key)}"
+
+
+def manifest_arn(environment: Environment, key: str) -> str:
+    """ARN of an application's manifest."""
+    bucket = manifest_bucket(environment)
+    if bucket is None:
+        return parameter_arn(environment, key)
+    return f"{bucket_arn(environment, bucket)}/{manifest_key(environment, key)}"
+
+
 def deployment_parameter_name(environment: Environment, key: str) -> str:
     """Name of the parameter that says how an application is run."""
     return f"{parameter_name(environment, key)}/job"
@@ -220,10 +248,42 @@ def artifacts_bucket(environment: Environment) -> str:
     return given or f"{prefix(environment)}-{environment.account_id}"
 
 
+_REFERENCE = re.compile(r"\$(output|checkpoint)\b")
+
+
+def references(text: str) -> set[str]:
+    """What an argument of a job refers to: settings of its application."""
+    return set(_REFERENCE.findall(text))
+
+
+def job_arguments(environment: Environment, job: Job) -> list[str]:
+    """The arguments of a job, with the locations that they refer to."""
+    return [_resolved(environment, job, each) for each in job.arguments]
+
+
+def job_spark(environment: Environment, job: Job) -> dict[str, str]:
+    """The settings of Spark of a job, with the locations that they refer to."""
+    return {name: _resolved(environment, job, each) for name, each in job.spark.items()}
+
+
+def _resolved(environment: Environment, job: Job, text: str) -> str:
+    application = environment.applications[job.application]
+    return _REFERENCE.sub(lambda found: str(getattr(application, found[1])), text)
+
+
+def locations(application: Application) -> dict[str, Location]:
+    """Where an application writes, by setting."""
+    given = {"output": application.output, "checkpoint": application.checkpoint}
+    return {setting: Location.parse(uri) for setting, uri in given.items() if uri}
+
+
 def job_buckets(environment: Environment) -> tuple[str, ...]:
-    """Buckets that jobs may use: that of their programs, those that their arguments name, and those that the pipeline is told."""
+    """Buckets that jobs may use: that of their programs, those they write to or name in arguments, and those the pipeline is told."""
     texts = [text for job in environment.jobs for text in (*job.arguments, *job.spark.values())]
     found = {bucket for text in texts for bucket in _S3_URI.findall(text)}
+    found |= {
+        each.bucket for application in environment.applications.values() for each in locations(application).values()
+    }
     own = {artifacts_bucket(environment)} if environment.emr else set()
     told = environment.pipeline.buckets if environment.pipeline else []
     return tuple(sorted(found | own | set(told)))

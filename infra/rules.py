@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from infra import consumers, existing, literals, names, permissions
+from infra import consumers, existing, literals, locations, names, permissions, pods
 from infra.errors import Fault
 from infra.settings import (
     AdoptedStream,
@@ -76,10 +76,17 @@ def within_environment(draft: Draft) -> list[Fault]:
         *_uniqueness(draft),
         *_moves(draft),
         *_jobs(draft),
+        *pods.within(draft.applications),
+        *locations.within(draft.applications, draft.jobs, draft.head),
     ]
     if draft.head is not None:
-        faults += [*_protection(draft.head), *_places(draft, draft.head), *consumers.within(draft.environment())]
-        faults += existing.imported(draft.environment(), draft.written["applications"])
+        faults += [
+            *_protection(draft.head),
+            *_manifests(draft.head),
+            *_places(draft, draft.head),
+            *consumers.within(draft.environment()),
+            *existing.imported(draft.environment(), draft.written["applications"]),
+        ]
         if not faults and not draft.faults:
             faults += _sizes(draft.environment())
     return faults
@@ -135,7 +142,7 @@ def _shared_out(draft: Draft, key: str, application: Application) -> Iterator[Fa
         if isinstance(stream, OwnStream) and stream.key == "aws-managed":
             rule = "must be own or the ARN of a key: other accounts cannot decrypt with the AWS-managed key"
             yield Fault(f"streams.{stream_key}.key", stream.key, f"{rule} ({path} reads from another account)")
-    for setting in ("lease_table", "import_lease_table", "writes", "batch"):
+    for setting in ("lease_table", "import_lease_table", "writes", "batch", "output", "checkpoint", "output_key"):
         if value := getattr(application, setting):
             rule = "must not be given with access other-account: the other account declares its own side"
             yield Fault(f"{path}.{setting}", value, rule)
@@ -264,6 +271,14 @@ def _protection(head: Head) -> Iterator[Fault]:
         yield Fault("protected", False, "must not be false in prod, which is always protected; say protected: true")
 
 
+def _manifests(head: Head) -> Iterator[Fault]:
+    if head.manifest_store == "s3" and head.emr is None and head.manifest_bucket is None:
+        rule = "is missing: manifest_store s3 needs a bucket; name one, or declare one with emr: {}"
+        yield Fault("manifest_bucket", None, rule)
+    if head.manifest_store == "ssm" and head.manifest_bucket is not None:
+        yield Fault("manifest_bucket", head.manifest_bucket, "must come with manifest_store: s3")
+
+
 def _places(draft: Draft, head: Head) -> Iterator[Fault]:
     """Regions, accounts and lengths of names."""
     environment = draft.environment()
@@ -328,13 +343,14 @@ def _sizes(environment: Environment) -> Iterator[Fault]:
     for key, application in environment.applications.items():
         if isinstance(application.access, OtherAccount):
             continue
-        texts = {"manifest": literals.literal_manifest(environment, key)}
+        texts = {"manifest": literals.literal_manifest(environment, key)} if environment.manifest_store == "ssm" else {}
         if environment.emr is not None:
             texts["job"] = literals.literal_deployment(environment, key)
         for what, text in texts.items():
             if (size := len(text.encode())) > limit:
                 standard = environment.manifest_tier == "standard"
-                hint = "say manifest_tier: advanced" if standard else "split the application"
+                elsewhere = "split the application" if what == "job" else "say manifest_store: s3"
+                hint = "say manifest_tier: advanced" if standard else elsewhere
                 rule = f"its {what} must fit the {environment.manifest_tier} parameter tier ({limit} bytes); {hint}"
                 yield Fault(f"applications.{key}", f"{size} bytes", rule)
         characters = len(literals.literal_policy(environment, key).json())

@@ -7,6 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from kinesis_efo_infra.errors import ArgumentError
+from kinesis_efo_infra.locations import Location
+
 _KINESIS_NAME = r"[a-zA-Z0-9_.-]{1,128}"
 _OWNER, _NAME = "[A-Za-z0-9-]{1,39}", "[A-Za-z0-9_.-]{1,100}"
 _STREAM_ARN = rf"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{{12}}:stream/{_KINESIS_NAME}"
@@ -81,6 +84,16 @@ def _tags(tags: dict[str, str]) -> dict[str, str]:
     return tags
 
 
+def _location(uri: str) -> str:
+    try:
+        Location.parse(uri)
+    except ArgumentError as error:
+        raise ValueError(str(error).removeprefix("a location ").partition("; got ")[0]) from None
+    return uri
+
+
+S3Location = Annotated[str, AfterValidator(_location)]
+"""`s3://bucket/prefix`."""
 Tags = Annotated[dict[str, str], AfterValidator(_tags)]
 
 
@@ -190,18 +203,23 @@ class EmrServerless(_Role):
 
 
 class Eks(_Role):
-    """A role for a Kubernetes service account, through the cluster's OIDC provider.
+    """A role for Kubernetes service accounts, through the cluster's OIDC provider or through EKS Pod Identity.
 
     Attributes:
         oidc_provider_arn: The cluster's IAM OIDC provider.
+        cluster: In its place, the name of the EKS cluster, for Pod Identity. It must have the EKS Pod Identity Agent.
         namespace: Kubernetes namespace.
-        service_account: Name of the service account; `*` stands for any characters, as EMR on EKS needs.
+        service_account: Name of the service account. With an OIDC provider, `*` stands for any characters, as EMR on EKS needs; with
+            Pod Identity, it is a whole name, and by default those that EMR on EKS makes for jobs of this role.
     """
 
     kind: Literal["eks"]
-    oidc_provider_arn: OidcArn
+    oidc_provider_arn: OidcArn | None = None
+    cluster: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")] | None = None
     namespace: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
-    service_account: Annotated[str, StringConstraints(pattern=r"^[a-z0-9*]([a-z0-9.*-]{0,251}[a-z0-9*])?$")]
+    service_account: Annotated[str, StringConstraints(pattern=r"^[a-z0-9*]([a-z0-9.*-]{0,251}[a-z0-9*])?$")] | None = (
+        None
+    )
 
 
 class OtherAccount(Settings):
@@ -230,6 +248,9 @@ class Application(Settings):
         continuous: False for jobs that run now and then: silence is then no alarm.
         polling: Also allow GetRecords (`readMode=polling`); `only` allows nothing else, and declares no consumers.
         batch: Declare a second policy, for who reads stretches of the streams (`spark.read`): with neither consumers nor leases.
+        output: Where it writes, as `s3://bucket/prefix`: it may use what lies below, and nothing beside.
+        checkpoint: The same for Spark's checkpoints, where they are not below `output`.
+        output_key: ARN of the customer key of what it writes to both.
         access: Who runs it.
         lease_table: Name of the lease table; default `<project>-<environment>-<application>`.
         import_lease_table: The table exists, as one restored from a backup does: Terraform takes it over (never a KCL's).
@@ -243,6 +264,9 @@ class Application(Settings):
     continuous: bool = True
     polling: Literal[True, False, "only"] = False
     batch: bool = False
+    output: S3Location | None = None
+    checkpoint: S3Location | None = None
+    output_key: KeyArn | None = None
     access: Access = PolicyOnly()
     lease_table: TableName | None = None
     import_lease_table: bool = False
@@ -316,7 +340,7 @@ class Job(Settings):
     Attributes:
         application: Key of the application. It has one job at most: its leases let one run read.
         program: Path of the program, relative to the project; it must take `--manifest`, which is added.
-        arguments: Its arguments.
+        arguments: Its arguments; here and in `spark`, `$output` and `$checkpoint` stand for those of its application.
         spark: Settings of Spark; they win over those that `kinesis-efo emr submit` chooses.
         target: `cluster:<id>`, `serverless:<application id>` or `eks:<virtual cluster id>`; default: this environment's
             application of EMR Serverless, where the access is that of EMR Serverless.
@@ -376,6 +400,8 @@ class Head(Settings):
         key: Customer key of lease tables and manifests: `own` (declared here), or the ARN of one.
         on_demand_advantage: The account uses Kinesis On-demand Advantage: 50 consumers per stream instead of 20.
         manifest_tier: Parameter Store tier: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
+        manifest_store: Where manifests are: `ssm` (parameters), or `s3`, where they may be of any size.
+        manifest_bucket: With `s3`, a bucket that exists; default: that of `emr`.
         alarms: See `Alarms`.
         pipeline: See `Pipeline`; without it, people deploy this environment.
         emr: See `Emr`; without it, nothing about jobs is declared.
@@ -392,6 +418,8 @@ class Head(Settings):
     key: Literal["own"] | KeyArn = "own"
     on_demand_advantage: bool = False
     manifest_tier: Literal["standard", "advanced"] = "standard"
+    manifest_store: Literal["ssm", "s3"] = "ssm"
+    manifest_bucket: BucketName | None = None
     alarms: Alarms = Alarms()
     pipeline: Pipeline | None = None
     emr: Emr | None = None

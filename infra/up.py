@@ -21,7 +21,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra import manifest, names
+from infra import manifest, names, pods
 from infra.errors import UpError
 from infra.load import load_environments
 from infra.pipeline.terraform import find_binary, missing_binary
@@ -68,6 +68,7 @@ def up(
     with _refusals(endpoint):
         declare.reach()
         if through == "terraform":
+            declare.given_bucket()
             _apply(local, directory, endpoint)
         else:
             declare.everything()
@@ -75,7 +76,7 @@ def up(
     logger.info("declared %s at %s through %s", local.environment, endpoint, through)
     for key, application in local.applications.items():
         if not isinstance(application.access, OtherAccount):
-            logger.info("%s: .option(%r, %r)", key, "manifest", f"ssm://{names.parameter_name(local, key)}")
+            logger.info("%s: .option(%r, %r)", key, "manifest", names.manifest_location(local, key))
     # boto3 reads AWS_DEFAULT_REGION, every other SDK AWS_REGION.
     logger.info("export AWS_ENDPOINT_URL=%s AWS_REGION=%s AWS_DEFAULT_REGION=%s", endpoint, local.region, local.region)
     logger.info("export AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local")
@@ -96,7 +97,7 @@ def localized(environment: Environment) -> Environment:
     # Local AWS has no EMR.
     emr = environment.emr and environment.emr.model_copy(update={"serverless": None})
     changes = {"streams": streams, "applications": _not_importing(environment), "emr": emr}
-    local = environment.model_copy(update=changes)
+    local = pods.without_associations(environment.model_copy(update=changes))
     used: dict[str, str] = {}
     for key in streams:
         name = names.stream_name(local, key)
@@ -178,6 +179,9 @@ class _Boto3:
     def everything(self) -> None:
         """Declare streams, consumers, lease tables and manifests, and for jobs the bucket and their descriptions."""
         environment = self._environment
+        self.given_bucket()
+        if environment.emr is not None:
+            self._bucket(names.artifacts_bucket(environment))
         for key, stream in environment.streams.items():
             assert isinstance(stream, OwnStream), "localized"
             self._stream(names.stream_name(environment, key), stream)
@@ -188,7 +192,7 @@ class _Boto3:
                 document = manifest.manifest(
                     environment, key, table_name=table, table_arn=self._table(table), streams=references
                 )
-                self._parameter(names.parameter_name(environment, key), document)
+                self._manifest(key, document)
         if environment.emr is not None:
             self._jobs()
 
@@ -200,7 +204,10 @@ class _Boto3:
         """
         for key, application in self._environment.applications.items():
             if not isinstance(application.access, OtherAccount):
-                self._ssm.get_parameter(Name=names.parameter_name(self._environment, key))
+                if bucket := names.manifest_bucket(self._environment):
+                    self._s3.head_object(Bucket=bucket, Key=names.manifest_key(self._environment, key))
+                else:
+                    self._ssm.get_parameter(Name=names.parameter_name(self._environment, key))
 
     def _stream(self, name: str, stream: OwnStream) -> None:
         capacity = {"ShardCount": stream.shards} if stream.shards else {}
@@ -256,13 +263,8 @@ class _Boto3:
         return str(table()["TableArn"])
 
     def _jobs(self) -> None:
-        """Declare the bucket of artifacts, and the description of each application's jobs."""
+        """Declare the description of each application's jobs."""
         environment = self._environment
-        bucket = names.artifacts_bucket(environment)
-        # S3 refuses us-east-1 as a constraint: that is where a bucket is without one.
-        elsewhere = {"CreateBucketConfiguration": {"LocationConstraint": environment.region}}
-        with _already_there():
-            self._s3.create_bucket(Bucket=bucket, **(elsewhere if environment.region != "us-east-1" else {}))
         for key, application in environment.applications.items():
             if isinstance(application.access, OtherAccount):
                 continue
@@ -270,16 +272,38 @@ class _Boto3:
             document = manifest.deployment(
                 environment,
                 key,
-                bucket=bucket,
+                bucket=names.artifacts_bucket(environment),
                 key_arn=None,
                 target=job.target if job else None,
                 role_arn=manifest.runtime_role(application.access, names.role_arn(environment, key)),
             )
             self._parameter(names.deployment_parameter_name(environment, key), document)
 
+    def given_bucket(self) -> None:
+        """Make the bucket of manifests, if it is one that must exist: in local AWS it does not."""
+        if (bucket := self._environment.manifest_bucket) is not None:
+            self._bucket(bucket)
+
+    def _bucket(self, name: str) -> None:
+        # S3 refuses us-east-1 as a constraint: that is where a bucket is without one.
+        elsewhere = {"CreateBucketConfiguration": {"LocationConstraint": self._environment.region}}
+        with _already_there():
+            self._s3.create_bucket(Bucket=name, **(elsewhere if self._environment.region != "us-east-1" else {}))
+
+    def _manifest(self, key: str, document: Mapping[str, Any]) -> None:
+        if (bucket := names.manifest_bucket(self._environment)) is None:
+            self._parameter(names.parameter_name(self._environment, key), document)
+        else:
+            body, kind = _json(document), "application/json"
+            at = names.manifest_key(self._environment, key)
+            self._s3.put_object(Bucket=bucket, Key=at, Body=body.encode(), ContentType=kind)
+
     def _parameter(self, name: str, document: Mapping[str, Any]) -> None:
-        value = json.dumps(document, separators=(",", ":"), sort_keys=True)
-        self._ssm.put_parameter(Name=name, Type="SecureString", Value=value, Overwrite=True)
+        self._ssm.put_parameter(Name=name, Type="SecureString", Value=_json(document), Overwrite=True)
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"), sort_keys=True)
 
 
 @contextmanager

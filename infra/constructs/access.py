@@ -8,7 +8,7 @@ from infra.settings import Eks, EmrEc2, EmrServerless, Environment, RoleAccess
 from kinesis_efo_infra.access import BatchAccess, ReaderAccess
 from kinesis_efo_infra.base import policy_document, put
 from kinesis_efo_infra.iam import Policy
-from kinesis_efo_infra.trust import EmrOnEc2, ServiceAccount, Trust
+from kinesis_efo_infra.trust import EmrOnEc2, PodIdentity, ServiceAccount, Trust
 from kinesis_efo_infra.trust import EmrServerless as Serverless
 
 
@@ -72,6 +72,10 @@ def _trust(environment: Environment, access: RoleAccess, serverless_arn: str | N
                 return Serverless(names.arn(environment, "emr-serverless", resource))
             return Serverless(serverless_arn)
         case Eks():
+            if access.cluster is not None:
+                return PodIdentity(access.cluster, access.namespace, access.service_account)
+            assert access.oidc_provider_arn is not None
+            assert access.service_account is not None, "checked by pods.within"
             return ServiceAccount(access.oidc_provider_arn, access.namespace, access.service_account)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from infra.permissions.scope import Scope, tagged, tags_new
+from infra.permissions.pods import change_associations
+from infra.permissions.scope import Scope, tagged, tags_new, use_environment_key
 from infra.settings import Environment, OwnStream
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
@@ -76,6 +77,7 @@ def change_data(environment: Environment) -> list[Statement]:
             ("ssm:AddTagsToResource", "ssm:DeleteParameter", "ssm:PutParameter", "ssm:RemoveTagsFromResource"),
             scope.parameters,
         ),
+        *_write_manifest_objects(environment, scope),
         Statement(
             "WriteAlarms",
             (
@@ -92,6 +94,22 @@ def change_data(environment: Environment) -> list[Statement]:
 
 def _warmed(environment: Environment) -> bool:
     return any(isinstance(each, OwnStream) and each.warm_throughput_mib for each in environment.streams.values())
+
+
+def _write_manifest_objects(environment: Environment, scope: Scope) -> list[Statement]:
+    """Write the manifests that are in S3, and delete them with all their versions."""
+    if not scope.manifest_objects:
+        return []
+    listed = (Condition("StringLike", "s3:prefix", (scope.manifest_prefix,)),)
+    return [
+        Statement(
+            "WriteManifestObjects",
+            ("s3:DeleteObject", "s3:DeleteObjectVersion", "s3:PutObject"),
+            scope.manifest_objects,
+        ),
+        Statement("FindManifestVersions", ("s3:ListBucketVersions",), scope.manifest_bucket, conditions=listed),
+        *use_environment_key(environment, scope, "EncryptManifestObjects", ("kms:GenerateDataKey",)),
+    ]
 
 
 def change_access(environment: Environment) -> list[Statement]:
@@ -145,6 +163,7 @@ def change_access(environment: Environment) -> list[Statement]:
             ),
             scope.profiles,
         ),
+        *change_associations(environment, scope.roles),
         # A key has no name before it exists, so its tags say whose it is.
         Statement("CreateKeys", ("kms:CreateKey",), ("*",), conditions=tagged("aws:RequestTag", environment)),
         # A new key has no alias yet, either; somebody else's mostly has one.

@@ -28,6 +28,7 @@ def boundary(environment: Environment) -> list[Statement]:
         ),
         Statement("Leases", iam.LEASES, scope.tables),
         Statement("Manifest", ("ssm:GetParameter",), scope.parameters),
+        *([Statement("ManifestObject", ("s3:GetObject",), scope.manifest_objects)] if scope.manifest_objects else []),
         Statement("OwnKeys", use_keys, scope.keys, conditions=tagged("aws:ResourceTag", environment)),
         *([Statement("GivenKeys", use_keys, scope.given_keys)] if scope.given_keys else []),
         # Whatever key encrypts a bucket: it serves only objects that the role may use.
@@ -66,12 +67,12 @@ def _use_buckets(scope: Scope) -> list[Statement]:
     return [
         Statement(
             "Buckets",
-            ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject"),
+            iam.USE_OBJECTS,
             tuple(f"{each}/*" for each in scope.job_buckets),
         ),
         Statement(
             "ListBuckets",
-            ("s3:GetBucketLocation", "s3:ListBucket", "s3:ListBucketMultipartUploads"),
+            ("s3:ListBucket", *iam.FIND_UPLOADS),
             scope.job_buckets,
         ),
     ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from infra import names
-from infra.permissions.scope import Scope, never_others, tagged
+from infra.permissions.pods import see_associations
+from infra.permissions.scope import Scope, never_others, tagged, use_environment_key
 from infra.settings import Environment
 from kinesis_efo_infra import iam
-from kinesis_efo_infra.iam import Statement
+from kinesis_efo_infra.iam import Condition, Statement
 
 
 def read(environment: Environment) -> list[Statement]:
@@ -65,6 +66,7 @@ def read(environment: Environment) -> list[Statement]:
             if scope.given_keys
             else []
         ),
+        *_read_manifest_objects(environment, scope),
         Statement("ReadAlarms", ("cloudwatch:DescribeAlarms", "cloudwatch:ListTagsForResource"), scope.alarms),
         Statement("ReadDashboards", ("cloudwatch:GetDashboard",), scope.dashboards),
         Statement(
@@ -86,9 +88,22 @@ def read(environment: Environment) -> list[Statement]:
         ),
         # AWS knows no resource for these.
         Statement("ReadWhatHasNoArn", ("kinesis:DescribeLimits", "kms:ListAliases", "ssm:DescribeParameters"), ("*",)),
+        *see_associations(environment),
         *_read_jobs(environment),
         # The role that applies has this policy as well.
         never_others(environment),
+    ]
+
+
+def _read_manifest_objects(environment: Environment, scope: Scope) -> list[Statement]:
+    """Read the manifests that are in S3."""
+    if not scope.manifest_objects:
+        return []
+    listed = (Condition("StringLike", "s3:prefix", (scope.manifest_prefix,)),)
+    return [
+        Statement("ReadManifestObjects", ("s3:GetObject", "s3:GetObjectTagging"), scope.manifest_objects),
+        Statement("FindManifestObjects", ("s3:ListBucket",), scope.manifest_bucket, conditions=listed),
+        *use_environment_key(environment, scope, "DecryptManifestObjects", ("kms:Decrypt",)),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra import names
-from infra.permissions.scope import Scope, tagged, tags_new
+from infra.permissions.scope import Scope, tagged, tags_new, use_environment_key
 from infra.settings import Environment
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
@@ -55,12 +55,7 @@ def run_jobs(environment: Environment) -> list[Statement]:
             (bucket,),
         ),
         Statement("WriteArtifacts", ("s3:DeleteObject", "s3:GetObject", "s3:PutObject"), (f"{bucket}/*",)),
-        Statement(
-            "EncryptArtifacts",
-            ("kms:Decrypt", "kms:GenerateDataKey"),
-            scope.keys,
-            conditions=(*iam.through(environment.region, "s3"), *mine),
-        ),
+        *use_environment_key(environment, scope, "EncryptArtifacts", ("kms:Decrypt", "kms:GenerateDataKey")),
         Statement(
             "CreateApplications",
             ("emr-serverless:CreateApplication",),

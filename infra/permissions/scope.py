@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from infra import names
 from infra.settings import OWNER_TAGS, Environment, OwnStream, RoleAccess
+from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
 from kinesis_efo_infra.regions import partition
 
@@ -40,6 +41,9 @@ class Scope:
             (names.lease_table_arn(environment, key) for key in applications),
         )
         self.parameters = (self._arn("ssm", f"parameter/{path}/*"),)
+        manifests = names.manifest_bucket(environment)
+        self.manifest_bucket = (names.bucket_arn(environment, manifests),) if manifests else ()
+        self.manifest_objects = tuple(f"{each}/{self.manifest_prefix}" for each in self.manifest_bucket)
         self.alarms = (self._arn("cloudwatch", f"alarm:{path}/*"),)
         self.dashboards = (self._iam_like("cloudwatch", f"dashboard/{prefix}"),)
         self.policies = (self._iam_like("iam", f"policy/{prefix}-*"),)
@@ -61,6 +65,11 @@ class Scope:
         self.state = (f"{bucket}/{names.state_key(environment)}",)
         self.lock = (f"{bucket}/{names.state_key(environment)}.tflock",)
         self.record = (f"{bucket}/{names.record_key(environment)}",)
+
+    @property
+    def manifest_prefix(self) -> str:
+        """Keys of manifests that are in S3, as a pattern."""
+        return f"{names.path(self._environment)}/*"
 
     @property
     def attachable(self) -> tuple[str, ...]:
@@ -134,3 +143,11 @@ def tags_new(environment: Environment) -> tuple[Condition, ...]:
     """
     owners = tuple(Condition("Null", f"aws:ResourceTag/{tag}", ("true",)) for tag in OWNER_TAGS)
     return (*tagged("aws:RequestTag", environment), *owners)
+
+
+def use_environment_key(environment: Environment, scope: Scope, sid: str, actions: tuple[str, ...]) -> list[Statement]:
+    """Use the environment's key for objects in S3: the declared one, which has tags, or the given one."""
+    via = iam.through(environment.region, "s3")
+    if environment.key == "own":
+        return [Statement(sid, actions, scope.keys, conditions=(*via, *tagged("aws:ResourceTag", environment)))]
+    return [Statement(sid, actions, (environment.key,), conditions=via)]

@@ -145,7 +145,7 @@ def _until_healthy(environment: Environment, job: Job, name: str, run: Runner, c
     if not settings.continuous:
         return
     threshold = settings.lag_threshold_seconds
-    look = ["--manifest", f"ssm://{names.parameter_name(environment, job.application)}", "--region", environment.region]
+    look = ["--manifest", names.manifest_location(environment, job.application), "--region", environment.region]
     # A job with a longer lease timeout renews its leases less often, and must be watched for longer.
     look += [part for timeout in _lease_timeout(job.arguments) for part in ("--lease-timeout", timeout)]
     deadline = clock.now() + patience

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra import names
+from infra.artifacts import use_locations
 from infra.cdk import (
     App,
     AwsProvider,
@@ -99,6 +100,7 @@ class StreamingStack(TerraformStack):
             name=names.parameter_name(environment, key),
             table=table,
             streams={each: stream.read_by(key) for each, stream in consumed.items()},
+            bucket=self._manifest_bucket(),
             encryption_key=key_arn,
             tier=environment.manifest_tier,
             place=place,
@@ -113,13 +115,14 @@ class StreamingStack(TerraformStack):
         manifest.grant_read(policy)
         if self._jobs:
             self._jobs.grant_run(policy, key)
+        use_locations(policy, environment, key)
         serverless = self._jobs.application_arn if self._jobs else None
         access = reader_access(
             self, environment, key, policy, serverless_arn=serverless, boundary_arn=self._boundary.arn
         )
         if self._jobs:
             self._jobs.describe(key, access)
-        self._manifests[key] = manifest.parameter_name
+        self._manifests[key] = manifest.declared_location
         self._policies[key] = access.policy_arn
         if application.batch:
             batch = policy_for(self)
@@ -129,6 +132,11 @@ class StreamingStack(TerraformStack):
             self._batch_policies[key] = batch_access(self, environment, key, batch).policy_arn
         if access.role_arn:
             self._roles[key] = access.role_arn
+
+    def _manifest_bucket(self) -> str | None:
+        bucket = names.manifest_bucket(self._environment)
+        # A reference to the one that is declared here, so that there is no manifest before it.
+        return self._jobs.bucket if self._jobs and bucket == names.artifacts_bucket(self._environment) else bucket
 
     def _outputs(self) -> None:
         consumers = {
@@ -140,7 +148,7 @@ class StreamingStack(TerraformStack):
         for name, value in {
             "stream_arns": {key: stream.arn for key, stream in self._streams.items()},
             "consumer_arns": consumers,
-            "manifests": {key: f"ssm://{name}" for key, name in self._manifests.items()},
+            "manifests": self._manifests,
             "policy_arns": self._policies,
             **batch,
             "role_arns": self._roles,

@@ -6,6 +6,7 @@ A server of a few lines stands in for STS and for the services, because what mat
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import ssl
 import threading
@@ -45,6 +46,7 @@ class Aws:
         signed: Of every other request: access key, session token and region.
         lifetimes: Seconds for which the credentials of each AssumeRole hold; the last one for all that follow.
         refusal: Error code that AssumeRole answers with.
+        identified: The tokens with which pods asked for credentials, as of the EKS Pod Identity Agent.
 
     Args:
         certificate: Serve over TLS, with the key and certificate in this file.
@@ -55,6 +57,7 @@ class Aws:
         self.signed: list[tuple[str, str | None, str]] = []
         self.lifetimes = [3600.0]
         self.refusal: str | None = None
+        self.identified: list[str] = []
         aws = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -64,6 +67,13 @@ class Aws:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 status, answer = aws._answer(self.headers, body)
                 self.send_response(status)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def do_GET(self) -> None:
+                answer = aws._credentials(self.headers["Authorization"])
+                self.send_response(200)
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
@@ -89,8 +99,7 @@ class Aws:
             error = f"<Error><Code>{self.refusal}</Code><Message>User: arn:aws:iam::1:user/me</Message></Error>"
             return 403, f"<ErrorResponse>{error}</ErrorResponse>".encode()
         self.assumed.append({name: values[0] for name, values in parse_qs(body.decode()).items()} | {"key": key})
-        lifetime = self.lifetimes.pop(0) if len(self.lifetimes) > 1 else self.lifetimes[0]
-        expiration = (datetime.now(UTC) + timedelta(seconds=lifetime)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        expiration = self._expiration()
         number = len(self.assumed)
         credentials = (
             f"<AccessKeyId>ASSUMED{number}</AccessKeyId><SecretAccessKey>s</SecretAccessKey>"
@@ -98,6 +107,16 @@ class Aws:
         )
         result = f"<AssumeRoleResult><Credentials>{credentials}</Credentials></AssumeRoleResult>"
         return 200, f"<AssumeRoleResponse>{result}</AssumeRoleResponse>".encode()
+
+    def _credentials(self, token: str) -> bytes:
+        self.identified.append(token)
+        number = len(self.identified)
+        given = {"AccessKeyId": f"POD{number}", "SecretAccessKey": "s", "Token": f"session{number}"}
+        return json.dumps(given | {"Expiration": self._expiration()}).encode()
+
+    def _expiration(self) -> str:
+        lifetime = self.lifetimes.pop(0) if len(self.lifetimes) > 1 else self.lifetimes[0]
+        return (datetime.now(UTC) + timedelta(seconds=lifetime)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def close(self) -> None:
         self._server.shutdown()
@@ -173,6 +192,47 @@ def test_the_sdks_own_endpoint_variable_is_honoured(aws: Aws, call: Calls, envir
     environment.setenv("AWS_ENDPOINT_URL", aws.url)
     call(AwsSettings(region="ap-south-1", role_arn=ROLE), 1)
     assert aws.signed == [("ASSUMED1", "token1", "ap-south-1")] * 2
+
+
+@pytest.fixture
+def pod(aws: Aws, environment: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The environment that EKS gives to a pod with an association, and the file with the pod's token."""
+    token = tmp_path / "eks-pod-identity-token"
+    token.write_text("first")
+    environment.delenv("AWS_ACCESS_KEY_ID")
+    environment.delenv("AWS_SECRET_ACCESS_KEY")
+    environment.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{aws.url}/v1/credentials")
+    environment.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(token))
+    return token
+
+
+@both
+@pytest.mark.usefixtures("pod")
+def test_a_pods_credentials_come_from_the_pod_identity_agent(aws: Aws, call: Calls) -> None:
+    call(AwsSettings(endpoint_url=aws.url), 3)
+    assert aws.identified == ["first"], "asked once for both clients"
+    assert aws.signed == [("POD1", "session1", "eu-west-1")] * 4
+
+
+@both
+def test_a_pods_credentials_are_renewed_with_the_token_of_the_moment(aws: Aws, call: Calls, pod: Path) -> None:
+    aws.lifetimes = [30]
+    call(AwsSettings(endpoint_url=aws.url), 1)
+    pod.write_text("second")
+    before = len(aws.identified)
+    call(AwsSettings(endpoint_url=aws.url), 1)
+    assert set(aws.identified[:before]) == {"first"}
+    assert set(aws.identified[before:]) == {"second"}
+    keys = [key for key, _, _ in aws.signed]
+    assert len(set(keys)) == len(keys), "none is signed with credentials that are about to expire"
+
+
+@both
+@pytest.mark.usefixtures("pod")
+def test_a_pod_assumes_another_role_with_its_own(aws: Aws, call: Calls) -> None:
+    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), 1)
+    assert [assumed["key"] for assumed in aws.assumed] == ["POD1"]
+    assert aws.signed == [("ASSUMED1", "token1", "eu-west-1")] * 2
 
 
 @both

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kinesis_efo_infra.errors import ArgumentError, InfraError, MissingError
 from kinesis_efo_infra.iam import Policy, Statement
 from kinesis_efo_infra.places import Place
-from kinesis_efo_infra.trust import EmrOnEc2, EmrServerless, ServiceAccount
+from kinesis_efo_infra.trust import EmrOnEc2, EmrServerless, PodIdentity, ServiceAccount
 
 if TYPE_CHECKING:
     from kinesis_efo_infra.access import BatchAccess, ReaderAccess
@@ -37,6 +37,7 @@ __all__ = [
     "Manifest",
     "MissingError",
     "Place",
+    "PodIdentity",
     "Policy",
     "ReaderAccess",
     "ServiceAccount",

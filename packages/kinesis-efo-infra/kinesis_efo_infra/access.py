@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kinesis_efo_infra import checks
 from kinesis_efo_infra.base import account_of, environment_of, policy_document, put
-from kinesis_efo_infra.cdk import Construct, IamInstanceProfile, IamPolicy, IamRole, IamRolePolicyAttachment
+from kinesis_efo_infra.cdk import (
+    Construct,
+    EksPodIdentityAssociation,
+    IamInstanceProfile,
+    IamPolicy,
+    IamRole,
+    IamRolePolicyAttachment,
+)
 from kinesis_efo_infra.iam import Policy
 from kinesis_efo_infra.places import Place
-from kinesis_efo_infra.trust import EmrOnEc2, Trust
+from kinesis_efo_infra.trust import EmrOnEc2, PodIdentity, Trust
 
 
 class ReaderAccess(Construct):
@@ -23,7 +30,7 @@ class ReaderAccess(Construct):
         policy: The permissions granted so far, from `policy_for`; registering consumers is denied in addition, always.
         environment: Where it is deployed, for descriptions and default names; default: the name of the stack.
         policy_name: Name of the policy; default: `kinesis-efo-<environment>-<application>`.
-        trust: Who may assume a role: `EmrOnEc2`, `EmrServerless` or `ServiceAccount`; default: no role is declared.
+        trust: Who may assume a role: `EmrOnEc2`, `EmrServerless`, `ServiceAccount` or `PodIdentity`; default: no role is declared.
         role_name: Name of the role; default: the policy's.
         role_policies: ARNs of more managed policies of the role, such as for checkpoint and output buckets.
         permissions_boundary: ARN of the role's permissions boundary.
@@ -94,7 +101,8 @@ class ReaderAccess(Construct):
         return self._role.name if self._role else None
 
     def _declare(self, name: str, trust: Trust, boundary: str | None) -> IamRole:
-        statement = trust.statement(account_of(self))
+        account = account_of(self)
+        statement = trust.statement(account, name)
         trusted = policy_document(self, "trust", [statement], name=f"{self._place.now}_trust" if self._place else None)
         role = IamRole(
             self,
@@ -107,7 +115,21 @@ class ReaderAccess(Construct):
         put(role, self._place)
         if isinstance(trust, EmrOnEc2):
             put(IamInstanceProfile(self, "profile", name=role.name, role=role.name), self._place)
+        if isinstance(trust, PodIdentity):
+            self._associate(role, trust, trust.service_accounts(account.account_id, name))
         return role
+
+    def _associate(self, role: IamRole, trust: PodIdentity, service_accounts: Mapping[str, str]) -> None:
+        for part, service_account in service_accounts.items():
+            association = EksPodIdentityAssociation(
+                self,
+                f"association-{part}",
+                cluster_name=trust.cluster,
+                namespace=trust.namespace,
+                service_account=service_account,
+                role_arn=role.arn,
+            )
+            put(association, self._place and self._place.join(part))
 
     def _attach(self, role: IamRole, policies: Sequence[str]) -> None:
         # A digest: policies in different paths may share a name, and names may hold characters that Terraform refuses.

@@ -8,12 +8,13 @@ from typing import Literal
 
 from kinesis_efo_infra import checks
 from kinesis_efo_infra.access import BatchAccess, ReaderAccess
-from kinesis_efo_infra.base import environment_of
+from kinesis_efo_infra.base import account_of, environment_of
 from kinesis_efo_infra.cdk import Construct
 from kinesis_efo_infra.consumer import StreamConsumer
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.grants import policy_for
 from kinesis_efo_infra.key import OWN, CustomerKey, EncryptionKey, check_key
+from kinesis_efo_infra.locations import Location
 from kinesis_efo_infra.manifest import Manifest
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.stream import Stream
@@ -34,9 +35,13 @@ class StreamingApplication(Construct):
         polling: Also allow GetRecords, for `readMode=polling`; `only` allows nothing else, and declares no consumers.
         batch: Declare a second policy, for who reads stretches of the streams: with neither consumers nor leases.
         writes: Streams it may put records into.
+        output: Where it writes, as `s3://bucket/prefix`: it may use what lies below, and nothing beside.
+        checkpoint: The same for Spark's checkpoints, where they are not below `output`.
+        output_key: ARN of the customer key of what it writes to both; default: none.
+        manifest_bucket: Bucket in which the manifest is kept as an object; default: it is a parameter of at most 4 KB.
         encryption_key: Key of lease table and manifest: `own` (one is declared for both), `aws-managed`, a `CustomerKey`, or
             the ARN of one.
-        trust: Who may assume a role: `EmrOnEc2`, `EmrServerless` or `ServiceAccount`; default: no role is declared.
+        trust: Who may assume a role: `EmrOnEc2`, `EmrServerless`, `ServiceAccount` or `PodIdentity`; default: no role is declared.
         role_name: Name of the role; default: `kinesis-efo-<environment>-<name>`.
         role_policies: ARNs of more managed policies of the role, such as for checkpoint and output buckets.
         permissions_boundary: ARN of the role's permissions boundary.
@@ -62,6 +67,10 @@ class StreamingApplication(Construct):
         polling: Literal[True, False, "only"] = False,
         batch: bool = False,
         writes: Sequence[Stream] = (),
+        output: str | None = None,
+        checkpoint: str | None = None,
+        output_key: str | None = None,
+        manifest_bucket: str | None = None,
         encryption_key: EncryptionKey = OWN,
         trust: Trust | None = None,
         role_name: str | None = None,
@@ -85,6 +94,9 @@ class StreamingApplication(Construct):
             raise ArgumentError(
                 f"{owner}: polling='only' reads without consumers; got one for {given[0]!r}: give its stream"
             )
+        locations = _locations(owner, output=output, checkpoint=checkpoint)
+        if output_key is not None:
+            checks.text(owner, "output_key", output_key, checks.KEY_ARN, "give the ARN of a key")
         super().__init__(scope, id)
         if encryption_key == OWN:
             encryption_key = CustomerKey(
@@ -127,6 +139,7 @@ class StreamingApplication(Construct):
             environment=environment,
             table=self._table,
             streams=self._consumers or self._streams,
+            bucket=manifest_bucket,
             encryption_key=encryption_key,
             place=place,
         )
@@ -138,6 +151,9 @@ class StreamingApplication(Construct):
                 stream.grant_read(policy, self._consumers[key], polling=polling)
         for stream in writes:
             stream.grant_write(policy)
+        for what, location in locations.items():
+            bucket_arn = f"arn:{account_of(self).partition}:s3:::{location.bucket}"
+            policy.use_location(what.capitalize(), location, bucket_arn, output_key)
         self._table.grant_read_write(policy)
         self._manifest.grant_read(policy)
         self._access = ReaderAccess(
@@ -192,3 +208,10 @@ class StreamingApplication(Construct):
             policy=policy,
             place=place.join("batch") if place else None,
         )
+
+
+def _locations(owner: str, **uris: str | None) -> dict[str, Location]:
+    try:
+        return {what: Location.parse(uri) for what, uri in uris.items() if uri is not None}
+    except ArgumentError as error:
+        raise ArgumentError(f"{owner}: {error}") from None

@@ -31,6 +31,7 @@ from cdktf_cdktf_provider_aws.dynamodb_table import (
     DynamodbTablePointInTimeRecovery,
     DynamodbTableServerSideEncryption,
 )
+from cdktf_cdktf_provider_aws.eks_pod_identity_association import EksPodIdentityAssociation
 from cdktf_cdktf_provider_aws.iam_instance_profile import IamInstanceProfile
 from cdktf_cdktf_provider_aws.iam_policy import IamPolicy
 from cdktf_cdktf_provider_aws.iam_role import IamRole
@@ -40,6 +41,11 @@ from cdktf_cdktf_provider_aws.kinesis_stream import KinesisStream, KinesisStream
 from cdktf_cdktf_provider_aws.kinesis_stream_consumer import KinesisStreamConsumer
 from cdktf_cdktf_provider_aws.kms_alias import KmsAlias
 from cdktf_cdktf_provider_aws.kms_key import KmsKey
+from cdktf_cdktf_provider_aws.s3_object import (
+    S3Object,
+    S3ObjectOverrideProvider,
+    S3ObjectOverrideProviderDefaultTags,
+)
 from cdktf_cdktf_provider_aws.ssm_parameter import SsmParameter
 from constructs import Construct
 
@@ -58,6 +64,7 @@ __all__ = [
     "DynamodbTableAttribute",
     "DynamodbTablePointInTimeRecovery",
     "DynamodbTableServerSideEncryption",
+    "EksPodIdentityAssociation",
     "Fn",
     "IamInstanceProfile",
     "IamPolicy",
@@ -69,6 +76,9 @@ __all__ = [
     "KinesisStreamStreamModeDetails",
     "KmsAlias",
     "KmsKey",
+    "S3Object",
+    "S3ObjectOverrideProvider",
+    "S3ObjectOverrideProviderDefaultTags",
     "SsmParameter",
     "StringConcat",
     "TerraformResource",

@@ -21,6 +21,8 @@ TABLE_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
 """Source: DynamoDB API reference, CreateTable."""
 PARAMETER_NAME: Final = re.compile(r"(/[a-zA-Z0-9_.-]+){1,15}")
 """A parameter's full name, with its hierarchy. Source: Systems Manager API reference, PutParameter."""
+BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+"""Source: Amazon S3 user guide, bucket naming rules."""
 ROLE_NAME: Final = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)
 """Source: IAM API reference, CreateRole."""
 POLICY_NAME: Final = re.compile(r"[\w+=,.@-]{1,128}", re.ASCII)

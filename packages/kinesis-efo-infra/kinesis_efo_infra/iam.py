@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kinesis_efo_infra import regions
+from kinesis_efo_infra.locations import Location
 
 READ_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards")
 POLL_STREAM = ("kinesis:GetRecords", "kinesis:GetShardIterator")
@@ -23,6 +24,14 @@ LEASES = (
     "dynamodb:Scan",
     "dynamodb:UpdateItem",
 )
+USE_OBJECTS = (
+    "s3:AbortMultipartUpload",
+    "s3:DeleteObject",
+    "s3:GetObject",
+    "s3:ListMultipartUploadParts",
+    "s3:PutObject",
+)
+FIND_UPLOADS = ("s3:GetBucketLocation", "s3:ListBucketMultipartUploads")
 REGISTRATION = ("kinesis:DeregisterStreamConsumer", "kinesis:RegisterStreamConsumer")
 
 
@@ -173,10 +182,39 @@ class Policy:
         self.add(Statement("KeepLeases", LEASES, (table_arn,)))
         self._decrypt_state(key_arn)
 
-    def read_manifest(self, parameter_arn: str, key_arn: str | None) -> None:
-        """Allow loading a manifest from Parameter Store."""
-        self.add(Statement("LoadManifest", ("ssm:GetParameter",), (parameter_arn,)))
-        self._decrypt_state(key_arn)
+    def read_manifest(self, arn: str, key_arn: str | None, *, in_s3: bool = False) -> None:
+        """Allow loading a manifest from Parameter Store, or from S3.
+
+        Args:
+            arn: The parameter or the object.
+            key_arn: Customer key of it, if it has one.
+            in_s3: Whether it is an object.
+        """
+        self.add(Statement("LoadManifest", ("s3:GetObject" if in_s3 else "ssm:GetParameter",), (arn,)))
+        if not in_s3:
+            self._decrypt_state(key_arn)
+        elif key_arn:
+            self.add(Statement("DecryptManifest", ("kms:Decrypt",), (key_arn,), conditions=self.through("s3")))
+
+    def use_location(self, what: str, location: Location, bucket_arn: str, key_arn: str | None) -> None:
+        """Allow reading, writing, deleting and listing objects below a prefix of a bucket.
+
+        Beside it, only the names of uploads that are not complete can be listed, which S3 does for whole buckets. Source: Service
+        Authorization Reference, Amazon S3; Hadoop's S3A committers list uploads.
+
+        Args:
+            what: What is kept there, as a part of statements' ids: `Output`.
+            location: The bucket and the prefix.
+            bucket_arn: The bucket.
+            key_arn: Customer key of what is written there, if it has one.
+        """
+        self.add(Statement("UseObjects", USE_OBJECTS, tuple(f"{bucket_arn}/{each}" for each in location.keys)))
+        listed = (Condition("StringLike", "s3:prefix", location.keys),)
+        self.add(Statement(f"List{what}", ("s3:ListBucket",), (bucket_arn,), conditions=listed))
+        self.add(Statement("FindUploads", FIND_UPLOADS, (bucket_arn,)))
+        if key_arn:
+            actions = ("kms:Decrypt", "kms:GenerateDataKey")
+            self.add(Statement("EncryptObjects", actions, (key_arn,), conditions=self.through("s3")))
 
     def deny_registration(self) -> None:
         """Deny registering and deregistering consumers, whatever else a role is allowed: that is Terraform's job."""

@@ -1,4 +1,4 @@
-"""The manifest of an application in Parameter Store, by which infrastructure and library meet."""
+"""The manifest of an application, in Parameter Store or in S3, by which infrastructure and library meet."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from collections.abc import Mapping
 
 from kinesis_efo_infra import checks, document
 from kinesis_efo_infra.base import account_of, environment_of, put
-from kinesis_efo_infra.cdk import Construct, Fn, SsmParameter
+from kinesis_efo_infra.cdk import (
+    Construct,
+    Fn,
+    S3Object,
+    S3ObjectOverrideProvider,
+    S3ObjectOverrideProviderDefaultTags,
+    SsmParameter,
+)
 from kinesis_efo_infra.consumer import StreamConsumer
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.grants import Grantee, grant
@@ -17,7 +24,7 @@ from kinesis_efo_infra.table import LeaseTable
 
 
 class Manifest(Construct):
-    """An encrypted parameter that says what an application reads. A job names it as `ssm://` and its name.
+    """An encrypted parameter, or an object in S3, that says what an application reads. A job names it by its location.
 
     Args:
         scope: The parent construct.
@@ -27,9 +34,11 @@ class Manifest(Construct):
         streams: What it reads, by the names that options and offsets have: choose them once. A consumer, or a stream that it
             only polls, without one.
         environment: Where it is deployed, such as `prod`, for metrics and messages; default: the name of the stack.
-        name: Name of the parameter; default: `/kinesis-efo/<environment>/<application>`.
+        name: Name of the parameter; default: `/kinesis-efo/<environment>/<application>`. An object's key is the same without the
+            first `/`.
+        bucket: Bucket in which it is kept as an object; default: it is a parameter. An object may be of any size.
         encryption_key: `own` (a customer key is declared), `aws-managed`, a `CustomerKey`, or the ARN of one.
-        tier: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
+        tier: Of a parameter: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
         protected: Terraform refuses to destroy its key. The manifest itself can be written again.
         place: Its Terraform name.
 
@@ -52,6 +61,7 @@ class Manifest(Construct):
         streams: Mapping[str, StreamConsumer | Stream],
         environment: str | None = None,
         name: str | None = None,
+        bucket: str | None = None,
         encryption_key: EncryptionKey = OWN,
         tier: str = "standard",
         protected: bool = False,
@@ -63,6 +73,8 @@ class Manifest(Construct):
         name = name or f"/kinesis-efo/{environment}/{application}"
         checks.text(owner, "name", name, checks.PARAMETER_NAME, "give a full name that begins with a '/'")
         checks.one_of(owner, "tier", tier, ("standard", "advanced"), "standard holds 4 KB, advanced 8 KB")
+        if bucket is not None:
+            checks.text(owner, "bucket", bucket, checks.BUCKET_NAME, "give the name of a bucket, not its ARN")
         check_key(owner, encryption_key)
         if not streams:
             raise ArgumentError(f"{owner}: streams must have at least one; got {streams!r}: it would read nothing")
@@ -84,6 +96,29 @@ class Manifest(Construct):
             protected=protected,
             place=place,
         )
+        # Not json.dumps: only Terraform knows the values of references, and can quote them.
+        text = Fn.jsonencode(content)
+        # ARNs are not those of what is declared: with a reference, the policy would wait for the manifest without need.
+        if bucket is None:
+            self._location, self._arn = f"ssm://{name}", account.arn("ssm", f"parameter{name}")
+            self._declared = f"ssm://{self._parameter(name, text, tier, place).name}"
+        else:
+            key = name.removeprefix("/")
+            self._location, self._arn = f"s3://{bucket}/{key}", f"arn:{account.partition}:s3:::{bucket}/{key}"
+            self._declared = f"s3://{bucket}/{self._object(bucket, key, text, place).key}"
+        self._in_s3 = bucket is not None
+
+    @property
+    def location(self) -> str:
+        """What a job's option `manifest` says."""
+        return self._location
+
+    @property
+    def declared_location(self) -> str:
+        """The same, as a reference: what has it waits until the manifest is there."""
+        return self._declared
+
+    def _parameter(self, name: str, text: str, tier: str, place: Place | None) -> SsmParameter:
         parameter = SsmParameter(
             self,
             "parameter",
@@ -92,28 +127,29 @@ class Manifest(Construct):
             type="SecureString",
             key_id=self._key_arn,
             tier=tier.capitalize(),
-            # Not json.dumps: only Terraform knows the values of references, and can quote them.
-            value=Fn.jsonencode(content),
+            value=text,
         )
-        put(parameter, place)
-        self._name = parameter.name
-        self._literal_name = name
-        # Not the parameter's own: with a reference, the policy would wait for the manifest without need.
-        self._arn = account.arn("ssm", f"parameter{name}")
+        return put(parameter, place)
 
-    @property
-    def parameter_name(self) -> str:
-        """Name of the parameter."""
-        return self._name
-
-    @property
-    def location(self) -> str:
-        """What a job's option `manifest` says."""
-        return f"ssm://{self._literal_name}"
+    def _object(self, bucket: str, key: str, text: str, place: Place | None) -> S3Object:
+        # S3 takes ten tags for an object, and a provider may have more of them for all that it declares.
+        untagged = S3ObjectOverrideProvider(default_tags=S3ObjectOverrideProviderDefaultTags(tags={}))
+        declared = S3Object(
+            self,
+            "object",
+            bucket=bucket,
+            key=key,
+            content=text,
+            content_type="application/json",
+            server_side_encryption="aws:kms",
+            kms_key_id=self._key_arn,
+            override_provider=untagged,
+        )
+        return put(declared, place)
 
     def grant_read(self, grantee: Grantee) -> None:
         """Let a runtime load the manifest."""
-        grant(self, "manifest", grantee, lambda to: to.read_manifest(self._arn, self._key_arn))
+        grant(self, "manifest", grantee, lambda to: to.read_manifest(self._arn, self._key_arn, in_s3=self._in_s3))
 
 
 def _reference(read: StreamConsumer | Stream) -> document.StreamRef:

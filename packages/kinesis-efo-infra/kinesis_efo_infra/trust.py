@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kinesis_efo_infra.checks import OIDC_ARN
+from kinesis_efo_infra.checks import OIDC_ARN, is_token
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.iam import Condition, Statement
 from kinesis_efo_infra.regions import Account
@@ -14,7 +15,7 @@ from kinesis_efo_infra.regions import Account
 class EmrOnEc2:
     """Clusters of EMR on EC2: the role gets an instance profile of its name."""
 
-    def statement(self, account: Account) -> Statement:
+    def statement(self, account: Account, role_name: str) -> Statement:  # noqa: ARG002 - all kinds are asked alike
         """The statement of the role's trust policy."""
         service = f"ec2.{account.dns_suffix}"
         return Statement("EmrOnEc2", ("sts:AssumeRole",), (), principals={"Service": (service,)})
@@ -30,7 +31,7 @@ class EmrServerless:
 
     application_arn: str | None = None
 
-    def statement(self, account: Account) -> Statement:
+    def statement(self, account: Account, role_name: str) -> Statement:  # noqa: ARG002 - all kinds are asked alike
         """The statement of the role's trust policy."""
         return Statement(
             "EmrServerless",
@@ -73,7 +74,7 @@ class ServiceAccount:
                 f"got {self.oidc_provider_arn!r}: write the ARN itself, since no reference to it can stand in names of conditions"
             )
 
-    def statement(self, account: Account) -> Statement:  # noqa: ARG002 - all kinds are asked alike
+    def statement(self, account: Account, role_name: str) -> Statement:  # noqa: ARG002 - all kinds are asked alike
         """The statement of the role's trust policy."""
         issuer = self.oidc_provider_arn.partition("oidc-provider/")[2]
         subject = f"system:serviceaccount:{self.namespace}:{self.name}"
@@ -89,4 +90,85 @@ class ServiceAccount:
         )
 
 
-Trust = EmrOnEc2 | EmrServerless | ServiceAccount
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    """Service accounts of a Kubernetes cluster, through EKS Pod Identity: without an OIDC provider.
+
+    The cluster needs the EKS Pod Identity Agent. Source: Amazon EKS user guide, "Learn how EKS Pod Identity grants pods access".
+
+    Args:
+        cluster: Name of the EKS cluster, in the account and region of the role.
+        namespace: Kubernetes namespace.
+        service_account: Name of the service account, as it is: an association knows no wildcards. Default: the three that EMR on
+            EKS makes for the jobs of the role, whose name must then be known.
+
+    Raises:
+        ArgumentError: The name of the service account has a wildcard.
+
+    >>> PodIdentity("analytics", "lake").service_accounts("111122223333", "lake")["driver"]
+    'emr-containers-sa-spark-driver-111122223333-u2kzmt'
+    """
+
+    cluster: str
+    namespace: str
+    service_account: str | None = None
+
+    def __post_init__(self) -> None:
+        if "*" in (self.service_account or ""):
+            raise ArgumentError(
+                f"PodIdentity of {self.cluster!r}: service_account must be a name; got {self.service_account!r}: an association "
+                "knows no wildcards; leave it out for those of EMR on EKS"
+            )
+
+    def service_accounts(self, account_id: str, role_name: str) -> Mapping[str, str]:
+        """The names of the service accounts, by what runs as them.
+
+        Source: AWS command line, `aws emr-containers create-role-associations`.
+
+        Args:
+            account_id: The account of cluster and role.
+            role_name: Name of the role.
+
+        Raises:
+            ArgumentError: Only Terraform knows the name of the role, and the names of EMR on EKS are made of it.
+        """
+        if self.service_account is not None:
+            return {"pods": self.service_account}
+        if is_token(role_name):
+            raise ArgumentError(
+                f"PodIdentity of {self.cluster!r}: role_name must be a text, as EMR on EKS makes names of it; got {role_name!r}: "
+                "write the name itself, or give service_account"
+            )
+        suffix = f"{account_id}-{_base36(role_name)}"
+        return {part: f"emr-containers-sa-spark-{part}-{suffix}" for part in ("client", "driver", "executor")}
+
+    def statement(self, account: Account, role_name: str) -> Statement:
+        """The statement of the role's trust policy."""
+        names = tuple(self.service_accounts(account.account_id, role_name).values())
+        return Statement(
+            "PodIdentity",
+            ("sts:AssumeRole", "sts:TagSession"),
+            (),
+            principals={"Service": ("pods.eks.amazonaws.com",)},
+            # EKS tags its sessions. Without conditions, who may associate roles could give this one to any pod of the account.
+            conditions=(
+                Condition("StringEquals", "aws:SourceAccount", (account.account_id,)),
+                Condition(
+                    "StringEquals", "aws:RequestTag/eks-cluster-arn", (account.arn("eks", f"cluster/{self.cluster}"),)
+                ),
+                Condition("StringEquals", "aws:RequestTag/kubernetes-namespace", (self.namespace,)),
+                Condition("StringEquals", "aws:RequestTag/kubernetes-service-account", names),
+            ),
+        )
+
+
+def _base36(text: str) -> str:
+    """The bytes of a text as one number, in digits and small letters: the form in which EMR on EKS writes names of roles."""
+    number, digits = int.from_bytes(text.encode(), "big"), ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
+    return digits
+
+
+Trust = EmrOnEc2 | EmrServerless | ServiceAccount | PodIdentity

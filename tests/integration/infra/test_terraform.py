@@ -47,9 +47,9 @@ def test_a_complete_environment_is_applied_and_what_terraform_evaluates_is_right
     state = terraform.state()
     for key, application in environment.applications.items():
         if isinstance(application.access, OtherAccount):
-            assert f"aws_ssm_parameter.{key}" not in state
+            assert not {f"aws_ssm_parameter.{key}", f"aws_s3_object.{key}"} & set(state)
             continue
-        manifest = parse_manifest(state[f"aws_ssm_parameter.{key}"]["value"], "state")
+        manifest = parse_manifest(manifest_text(key, state), "state")
         assert manifest.application == names.application_name(key, application)
         assert manifest.environment == path.stem
         assert manifest.lease_table == state[f"aws_dynamodb_table.{key}"]["name"]
@@ -62,13 +62,19 @@ def test_a_complete_environment_is_applied_and_what_terraform_evaluates_is_right
         assert_jobs_can_be_submitted(environment, key, state)
 
 
+def manifest_text(key: str, state: dict[str, dict[str, Any]]) -> str:
+    """The manifest of an application, in Parameter Store or in S3."""
+    in_s3 = state.get(f"aws_s3_object.{key}")
+    return str(in_s3["content"] if in_s3 else state[f"aws_ssm_parameter.{key}"]["value"])
+
+
 def assert_sizes_were_foreseen(environment: Environment, key: str, state: dict[str, dict[str, Any]]) -> None:
     """The sizes that the settings' rules measure before synthesis are those that Terraform writes."""
-    manifest = state[f"aws_ssm_parameter.{key}"]["value"]
+    manifest = manifest_text(key, state)
     policy = json.dumps(json.loads(state[f"aws_iam_policy.{key}"]["policy"]), separators=(",", ":"))
     assert len(manifest) == len(literals.literal_manifest(environment, key))
     # A single resource or action is written without brackets.
-    assert 0 <= len(literals.literal_policy(environment, key).json()) - len(policy) <= 40
+    assert 0 <= len(literals.literal_policy(environment, key).json()) - len(policy) <= 60
 
 
 def assert_jobs_can_be_submitted(environment: Environment, key: str, state: dict[str, dict[str, Any]]) -> None:
@@ -87,11 +93,13 @@ def assert_jobs_can_be_submitted(environment: Environment, key: str, state: dict
     ssm.close()
     assert (found.application, found.manifest) == (
         application,
-        f"ssm:///kinesis-efo/{environment.environment}/{application}",
+        names.manifest_location(environment, key),
     )
     assert found.artifacts == f"s3://{state['aws_s3_bucket.artifacts']['bucket']}"
     assert found.logs_key_arn == state["aws_kms_key.environment_key"]["arn"]
-    assert (found.program, list(found.arguments)) == ((job.program, job.arguments) if job else (None, []))
+    assert (found.program, list(found.arguments)) == (
+        (job.program, names.job_arguments(environment, job)) if job else (None, [])
+    )
     match environment.applications[key].access:
         case EmrServerless(application_id=None):
             application_id = state["aws_emrserverless_application.jobs"]["id"]

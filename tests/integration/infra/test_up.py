@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
+from infra import names
 from infra.__main__ import main
 from infra.errors import UpError
 from infra.load import load_environment
 from infra.local_account import LocalAccount
 from infra.settings import Environment
-from infra.up import localized, up
+from infra.up import Way, localized, up
 from kinesis_efo.aws import SyncClients
 from kinesis_efo.emr.deployment import load_deployment
 from kinesis_efo.local import LocalAws, Settings
@@ -304,3 +305,25 @@ def test_complete_environments_come_up(path: Path, aws: LocalAws, tmp_path: Path
     environment = load_environment(tmp_path / f"{name}x.yaml")
     up(tmp_path, f"{name}x", aws.endpoint_url, through="boto3")
     assert len(aws.client("kinesis").list_streams()["StreamNames"]) == len(environment.streams)
+
+
+@pytest.mark.parametrize("where", [{"manifest_bucket": "manifests"}, {"emr": {}}], ids=["given", "artifacts"])
+@pytest.mark.parametrize("through", ["boto3", "terraform"])
+def test_manifests_in_s3_are_where_the_library_finds_them(
+    through: Way,
+    where: dict[str, Any],
+    declare: Callable[..., Environment],
+    aws: LocalAws,
+    provider: Mapping[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in provider.items():
+        monkeypatch.setenv(name, value)
+    location = names.manifest_location(declare(manifest_store="s3", **where), "lake")
+    assert location.startswith("s3://")
+    up(tmp_path, "test", aws.endpoint_url, through=through)
+    loaded = load_manifest(location, SyncClients(AwsSettings(region=REGION, endpoint_url=aws.endpoint_url)))
+    assert (loaded.application, loaded.lease_table) == ("lake", "kinesis-efo-test-lake")
+    parameters = {each["Name"] for each in aws.client("ssm").describe_parameters()["Parameters"]}
+    assert "/kinesis-efo/test/lake" not in parameters

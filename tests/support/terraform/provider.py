@@ -43,7 +43,9 @@ REPLACES = {
     "aws_kinesis_stream": ("name",),
     "aws_kinesis_stream_consumer": ("name", "stream_arn"),
     "aws_kms_alias": ("name",),
+    "aws_eks_pod_identity_association": ("cluster_name", "namespace", "service_account"),
     "aws_s3_bucket": ("bucket",),
+    "aws_s3_object": ("bucket", "key"),
     "aws_security_group": ("name", "description", "vpc_id"),
     "aws_ssm_parameter": ("name",),
 }
@@ -157,6 +159,12 @@ def identity(kind: str, planned: Json) -> Json:
             known = {"arn": arn("kms", f"key/{key}"), "key_id": key}
         case "aws_s3_bucket":
             known = {"id": planned["bucket"], "arn": f"arn:aws:s3:::{planned['bucket']}"}
+        case "aws_s3_object":
+            known = {"id": planned["key"], "arn": f"arn:aws:s3:::{planned['bucket']}/{planned['key']}"}
+        case "aws_eks_pod_identity_association":
+            association = f"a-{uuid.uuid4().hex[:17]}"
+            at = arn("eks", f"podidentityassociation/{planned['cluster_name']}/{association}")
+            known = {"id": association, "association_id": association, "association_arn": at, "arn": at}
         case "aws_emrserverless_application":
             short = f"00{uuid.uuid4().hex[:14]}"
             known = {"id": short, "arn": arn("emr-serverless", f"/applications/{short}")}
@@ -231,6 +239,8 @@ def create(kind: str, planned: Json) -> Json:
             client("kinesis").put_resource_policy(ResourceARN=planned["resource_arn"], Policy=planned["policy"])
         case "aws_ssm_parameter":
             put_parameter(planned)
+        case "aws_s3_object":
+            put_object(planned)
         case "aws_s3_bucket":
             place = {"LocationConstraint": CONFIG["region"]}
             client("s3").create_bucket(Bucket=planned["bucket"], CreateBucketConfiguration=place)
@@ -327,6 +337,8 @@ def delete(kind: str, prior: Json) -> None:
             client("dynamodb").delete_table(TableName=prior["name"])
         case "aws_ssm_parameter":
             client("ssm").delete_parameter(Name=prior["name"])
+        case "aws_s3_object":
+            client("s3").delete_object(Bucket=prior["bucket"], Key=prior["key"])
         case "aws_s3_bucket":
             client("s3").delete_bucket(Bucket=prior["bucket"])
 
@@ -334,6 +346,11 @@ def delete(kind: str, prior: Json) -> None:
 def put_parameter(planned: Json) -> None:
     """Write a parameter to local AWS, or overwrite it."""
     client("ssm").put_parameter(Name=planned["name"], Type=planned["type"], Value=planned["value"], Overwrite=True)
+
+
+def put_object(planned: Json) -> None:
+    """Write an object to local AWS, or overwrite it."""
+    client("s3").put_object(Bucket=planned["bucket"], Key=planned["key"], Body=planned["content"].encode())
 
 
 def read_parameter(current: Json) -> Json:
@@ -423,6 +440,8 @@ class Provider(rpc.ProviderServicer):
         known = identity(kind, planned) if isinstance(planned.get("id"), msgpack.ExtType) else {}
         if kind == "aws_ssm_parameter" and not known and endpoint():
             put_parameter(planned)
+        if kind == "aws_s3_object" and not known and endpoint():
+            put_object(planned)
         if kind == "aws_kinesis_stream" and not known and endpoint():
             change_stream(planned)
 

@@ -92,6 +92,14 @@ WRONG: list[tuple[Callable[[TerraformStack], Any], str]] = [
         r"StreamingApplication 'a': streams must have at least one; got {}",
     ),
     (
+        lambda s: StreamingApplication(s, "a", name="lake", streams={"o": orders(s)}, output="s3://lake/"),
+        r"StreamingApplication 'a': a location must be s3://bucket/prefix, .*; got 's3://lake/': give a prefix",
+    ),
+    (
+        lambda s: StreamingApplication(s, "a", name="lake", streams={"o": orders(s)}, output_key="alias/lake"),
+        r"output_key must match .*; got 'alias/lake': give the ARN of a key",
+    ),
+    (
         lambda s: StreamingApplication(s, "a", name="la ke", streams={"o": orders(s)}),
         r"name must match .*; got 'la ke'",
     ),

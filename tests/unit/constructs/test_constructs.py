@@ -272,3 +272,16 @@ def test_without_places_the_construct_tree_names(stack: TerraformStack, synth: S
     Stream(stack, "orders", name="orders")
     ((name, _),) = synth()["resource"]["aws_kinesis_stream"].items()
     assert name.startswith("orders_stream_")
+
+
+def test_an_application_uses_its_output_and_nothing_beside(stack: TerraformStack, synth: Synth) -> None:
+    orders = Stream.from_arn(stack, "orders", ORDERS)
+    where: dict[str, Any] = {"output": "s3://lake/raw", "checkpoint": "s3://lake/state", "output_key": KEY}
+    StreamingApplication(stack, "lake", name="lake", streams={"orders": orders}, **where)
+    (document,) = synth()["data"]["aws_iam_policy_document"].values()
+    found = {each["sid"]: each for each in document["statement"]}
+    bucket = "arn:${data.aws_partition.kinesis-efo-partition.partition}:s3:::lake"
+    keys = [f"{bucket}/{key}" for key in ("raw", "raw/*", "state", "state/*")]
+    assert found["UseObjects"]["resources"] == keys
+    assert found["ListCheckpoint"]["condition"][0]["values"] == ["state", "state/*"]
+    assert found["EncryptObjects"]["resources"] == [KEY]

@@ -29,6 +29,7 @@ def test_the_names() -> None:
         "Manifest",
         "MissingError",
         "Place",
+        "PodIdentity",
         "Policy",
         "ReaderAccess",
         "ServiceAccount",

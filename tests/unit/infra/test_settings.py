@@ -33,6 +33,8 @@ Write = Callable[..., Path]
 
 ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"
 FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
+OIDC = "arn:aws:iam::111122223333:oidc-provider/oidc.eks.eu-west-1.amazonaws.com/id/AB12"
+POD = {"kind": "eks", "namespace": "n", "cluster": "c", "service_account": "s"}
 KEY = "arn:aws:kms:eu-west-1:111122223333:key/0123abcd"
 
 
@@ -210,7 +212,30 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
     ({"applications": apps(lag_threshold_seconds=0)}, "applications.lake.lag_threshold_seconds: must be greater"),
     ({"applications": apps(name="the lake")}, "applications.lake.name: must match .*; got 'the lake'"),
     ({"applications": apps(access={"kind": "lambda"})}, "applications.lake.access: .*'lambda'.*"),
-    ({"applications": apps(access={"kind": "eks"})}, "applications.lake.access.oidc_provider_arn: is missing"),
+    (
+        {"applications": apps(access={"kind": "eks", "namespace": "n"})},
+        "applications.lake.access.oidc_provider_arn: is missing: .* cluster: <name> for EKS Pod Identity",
+    ),
+    (
+        {"applications": apps(access={"kind": "eks", "namespace": "n", "oidc_provider_arn": OIDC})},
+        "applications.lake.access.service_account: is missing: .* say emr-containers-sa-",
+    ),
+    (
+        {"applications": apps(access={"kind": "eks", "namespace": "n", "oidc_provider_arn": OIDC, "cluster": "c"})},
+        "applications.lake.access.cluster: must not come with oidc_provider_arn.*; got 'c'",
+    ),
+    (
+        {"applications": apps(access={"kind": "eks", "namespace": "n", "cluster": "c", "service_account": "emr-*"})},
+        r"applications.lake.access.service_account: must be a whole name: .*; got 'emr-\*'",
+    ),
+    (
+        {"applications": apps(access={"kind": "eks", "namespace": "n", "cluster": "arn:aws:eks:x:1:cluster/c"})},
+        "applications.lake.access.cluster: must match",
+    ),
+    (
+        {"applications": apps(access=POD) | {"pond": {"streams": ["orders"], "access": POD}}},
+        "applications.pond.access.service_account: must be associated with one role; applications.lake.access .*'c/n/s'",
+    ),
     (
         {"applications": apps(access={"kind": "other-account", "principals": []})},
         "applications.lake.access.principals: .*at least 1 item",

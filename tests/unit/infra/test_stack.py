@@ -581,6 +581,28 @@ def test_alarms_watch_enhanced_fan_out(synth: Synth) -> None:
     assert "IteratorAge" not in text
 
 
+def test_a_reader_in_another_account_is_watched_as_one_of_our_own(synth: Synth) -> None:
+    """CloudWatch has the metrics of a consumer where its stream is, whoever reads it."""
+    topic = "arn:aws:sns:eu-west-1:111122223333:oncall"
+    stack = synth(alarms={"sns_topic": topic}, applications=shared(lag_threshold_seconds=90))
+    alarms = stack["resource"]["aws_cloudwatch_metric_alarm"]
+    assert set(alarms) == {"orders_lake_lag", "orders_lake_rate", "orders_lake_retention", "orders_writes"}
+    for name in ("lag", "rate", "retention"):
+        assert alarms[f"orders_lake_{name}"]["dimensions"]["ConsumerName"] == "lake"
+        assert alarms[f"orders_lake_{name}"]["alarm_actions"] == [topic]
+    lag = alarms["orders_lake_lag"]
+    assert (lag["threshold"], lag["treat_missing_data"]) == (90_000, "breaching")
+    assert "orders_lake_lag.arn" in stack["resource"]["aws_cloudwatch_dashboard"]["applications"]["dashboard_body"]
+    silent = synth(applications=shared(continuous=False))["resource"]["aws_cloudwatch_metric_alarm"]
+    assert silent["orders_lake_lag"]["treat_missing_data"] == "notBreaching", "its owner says that it runs now and then"
+
+
+def test_only_the_consumers_of_an_adopted_stream_are_watched_for_another_account(synth: Synth) -> None:
+    stack = synth(streams={"orders": {"existing_arn": ADOPTED}}, applications=shared())
+    alarms = set(stack["resource"]["aws_cloudwatch_metric_alarm"])
+    assert alarms == {"orders_lake_lag", "orders_lake_rate", "orders_lake_retention"}
+
+
 def test_a_job_that_runs_now_and_then_may_be_silent(synth: Synth) -> None:
     alarms = synth(applications=apps(polling=True))["resource"]["aws_cloudwatch_metric_alarm"]
     assert alarms["orders_lake_lag"]["treat_missing_data"] == "notBreaching", "while it polls, it has no subscription"

@@ -1,0 +1,82 @@
+"""Rules of where applications write: each has a place of its own, of which no other keeps anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, product
+
+from infra import names
+from infra.errors import Fault
+from infra.settings import Application, Environment, Head, Job
+from kinesis_efo_infra.locations import Location
+
+_APART = "must be apart from what others write; {place} is {uri}, and one of the two would hold the other"
+
+
+def within(applications: Mapping[str, Application], jobs: Sequence[Job], head: Head | None) -> Iterator[Fault]:
+    """Faults in one file: places within each other, a key for nothing, arguments that refer to nothing."""
+    for key, application in applications.items():
+        path = f"applications.{key}"
+        written = names.locations(application)
+        if application.output_key and not written:
+            rule = "must come with output or checkpoint, which it encrypts"
+            yield Fault(f"{path}.output_key", application.output_key, rule)
+        if application.output_key and head and names.parse_arn(application.output_key).region != head.region:
+            rule = f"must be in region {head.region}, as the environment"
+            yield Fault(f"{path}.output_key", application.output_key, rule)
+        # Checkpoints below the output are what many have, as Spark's readers skip names that begin with `_`.
+        if len(written) == 2 and len(set(written.values())) == 1:
+            yield Fault(f"{path}.checkpoint", application.checkpoint, "must not be the output itself; give it a prefix")
+    places = [
+        (key, f"applications.{key}.{setting}", location)
+        for key, application in applications.items()
+        for setting, location in names.locations(application).items()
+    ]
+    for (one, first, location), (two, second, other) in combinations(places, 2):
+        if one != two and location.overlaps(other):
+            yield _apart(second, other, first, location)
+    for number, job in enumerate(jobs):
+        if job.application in applications:
+            yield from _references(f"jobs.{number}", job, applications[job.application])
+
+
+def _references(path: str, job: Job, application: Application) -> Iterator[Fault]:
+    texts = [(f"{path}.arguments", each) for each in job.arguments]
+    texts += [(f"{path}.spark.{name}", each) for name, each in job.spark.items()]
+    for place, text in texts:
+        for setting in sorted(names.references(text)):
+            if getattr(application, setting) is None:
+                there = f"applications.{job.application}"
+                yield Fault(
+                    place, text, f"refers to what {there} does not have: say {setting}: s3://bucket/prefix there"
+                )
+
+
+def between(environments: Mapping[str, Environment]) -> Iterator[Fault]:
+    """Faults between files: applications of two environments that write to one place, or among archives and programs."""
+    places = [
+        (name, f"{name}.yaml applications.{key}.{setting}", location)
+        for name, environment in environments.items()
+        for key, application in environment.applications.items()
+        for setting, location in names.locations(application).items()
+    ]
+    for (one, first, location), (two, second, other) in combinations(places, 2):
+        if one != two and location.overlaps(other):
+            yield _apart(second, other, first, location)
+    manifests = [
+        (f"{name}.yaml manifest_store", Location(bucket, names.path(environment)))
+        for name, environment in environments.items()
+        if (bucket := names.manifest_bucket(environment)) is not None
+    ]
+    for (_, place, location), (other_place, other) in product(places, manifests):
+        if location.overlaps(other):
+            yield _apart(place, location, other_place, other)
+    artifacts = {names.artifacts_bucket(each): name for name, each in environments.items() if each.emr}
+    for _, place, location in places:
+        if location.bucket in artifacts:
+            rule = f"must be in another bucket: this one holds the programs and logs of {artifacts[location.bucket]}"
+            yield Fault(place, location.uri, rule)
+
+
+def _apart(place: str, location: Location, other_place: str, other: Location) -> Fault:
+    return Fault(place, location.uri, _APART.format(place=other_place, uri=other.uri))

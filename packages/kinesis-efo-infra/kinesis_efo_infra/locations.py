@@ -1,0 +1,64 @@
+"""Places in S3 below which an application keeps its output or its checkpoints."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from kinesis_efo_infra.errors import ArgumentError
+
+_URI: Final = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<prefix>[A-Za-z0-9_.=/-]+)")
+"""A prefix without IAM's wildcards and variables. Source: Amazon S3 user guide, bucket naming rules and object key names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A bucket and a prefix in it: all keys that are the prefix, or go on with a `/`.
+
+    Attributes:
+        bucket: Name of the bucket.
+        prefix: The prefix, without a `/` at its ends.
+
+    >>> Location.parse("s3://lake/raw").overlaps(Location.parse("s3://lake/raw/checkpoints"))
+    True
+    >>> Location.parse("s3://lake/raw").overlaps(Location.parse("s3://lake/raw-2"))
+    False
+    """
+
+    bucket: str
+    prefix: str
+
+    @staticmethod
+    def parse(uri: str) -> Location:
+        """The location that a URI names.
+
+        Args:
+            uri: `s3://bucket/prefix`.
+
+        Raises:
+            ArgumentError: It is no such URI, or has no prefix.
+        """
+        found = _URI.fullmatch(uri) if isinstance(uri, str) else None
+        parts = found["prefix"].split("/") if found else [""]
+        if found is None or {"", ".", ".."} & set(parts):
+            raise ArgumentError(
+                "a location must be s3://bucket/prefix, whose parts have letters, digits, '_', '.', '=' and '-', and no '/' at "
+                f"the end; got {uri!r}: give a prefix, as what lies beside it is out of reach"
+            )
+        return Location(found["bucket"], found["prefix"])
+
+    @property
+    def uri(self) -> str:
+        """As `parse` reads it."""
+        return f"s3://{self.bucket}/{self.prefix}"
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """Its keys, as patterns of IAM: what is called as the prefix, and what lies below it."""
+        return self.prefix, f"{self.prefix}/*"
+
+    def overlaps(self, other: Location) -> bool:
+        """Whether one of the two is the other, or lies below it."""
+        one, two = f"{self.prefix}/", f"{other.prefix}/"
+        return self.bucket == other.bucket and (one.startswith(two) or two.startswith(one))

@@ -1,0 +1,212 @@
+"""Where applications write: what their policies allow, evaluated as IAM does, and what their files must not say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import names, permissions
+from infra.errors import SettingsError
+from infra.literals import literal_deployment, literal_policy
+from infra.load import load_environments
+from infra.settings import Environment
+from kinesis_efo_infra import ArgumentError, iam
+from kinesis_efo_infra.locations import Location
+from tests.support.iam import Statement, allowed
+
+Load = Callable[..., Environment]
+Synth = Callable[..., dict[str, Any]]
+KEY = "arn:aws:kms:eu-west-1:111122223333:key/lake"
+LAKE = "arn:aws:s3:::lake"
+OURS: dict[str, Any] = {
+    "streams": ["orders"],
+    "output": "s3://lake/raw",
+    "checkpoint": "s3://state-of-lake/a/b",
+    "output_key": KEY,
+    "access": {"kind": "emr-serverless"},
+}
+JOB = {
+    "application": "lake",
+    "program": "jobs/archive.py",
+    "arguments": ["--output=$output/x", "--checkpoint", "$checkpoint", "$outputs", "a$b"],
+    "spark": {"spark.sql.warehouse.dir": "$output/tables"},
+}
+
+
+@pytest.fixture
+def writing(load: Load) -> Environment:
+    """An environment with a pipeline, and an application that says where it writes."""
+    return load(applications={"lake": OURS}, jobs=[JOB], emr={}, pipeline={"repository": "acme/lake"})
+
+
+def statements(policy: str) -> list[Statement]:
+    return list(json.loads(policy)["Statement"])
+
+
+def limits(environment: Environment) -> list[list[Statement]]:
+    """The application's policy, and its boundary: AWS allows what both do."""
+    return [
+        statements(literal_policy(environment, "lake").json()),
+        statements(iam.policy_json(permissions.boundary(environment))),
+    ]
+
+
+def may(environment: Environment, action: str, resource: str, **context: str) -> bool:
+    return all(allowed(each, action, resource, {"s3:prefix": "", **context}) for each in limits(environment))
+
+
+@pytest.mark.parametrize("bucket_and_prefix", ["lake/raw", "state-of-lake/a/b"])
+def test_an_application_uses_what_lies_below_its_locations(bucket_and_prefix: str, writing: Environment) -> None:
+    bucket, _, prefix = bucket_and_prefix.partition("/")
+    arn = f"arn:aws:s3:::{bucket}"
+    for key in (prefix, f"{prefix}/", f"{prefix}/date=2026/part-0.parquet"):
+        for action in iam.USE_OBJECTS:
+            assert may(writing, action, f"{arn}/{key}"), (action, key)
+        assert may(writing, "s3:ListBucket", arn, **{"s3:prefix": key})
+    for action in iam.FIND_UPLOADS:
+        assert may(writing, action, arn)
+
+
+@pytest.mark.parametrize("key", ["", "other/x", "raw-2/x", "rawx", "a", "a/b/x", "x/raw/y"])
+def test_an_application_uses_nothing_beside_its_locations(key: str, writing: Environment) -> None:
+    for action in iam.USE_OBJECTS:
+        assert not may(writing, action, f"{LAKE}/{key}"), action
+    assert not may(writing, "s3:ListBucket", LAKE, **{"s3:prefix": key})
+    assert not may(writing, "s3:DeleteBucket", LAKE)
+    assert not may(writing, "s3:ListBucket", f"{LAKE}-2", **{"s3:prefix": "raw/"})
+
+
+def test_a_request_that_names_no_prefix_lists_nothing(writing: Environment) -> None:
+    assert not allowed(limits(writing)[0], "s3:ListBucket", LAKE, {})
+
+
+def test_the_key_is_used_through_s3_only(writing: Environment) -> None:
+    via = {"kms:ViaService": "s3.eu-west-1.amazonaws.com"}
+    for action in ("kms:Decrypt", "kms:GenerateDataKey"):
+        assert may(writing, action, KEY, **via)
+        assert not may(writing, action, KEY)
+        assert not may(writing, action, KEY, **{"kms:ViaService": "ssm.eu-west-1.amazonaws.com"})
+        assert not may(writing, action, f"{KEY}-2", **via)
+
+
+def test_without_locations_an_application_writes_nowhere(load: Load) -> None:
+    text = literal_policy(load(applications={"lake": {"streams": ["orders"]}}), "lake").json()
+    assert "s3:" not in text
+
+
+def test_the_stack_grants_what_the_sizes_are_checked_with(writing: Environment, synth: Synth) -> None:
+    documents = synth(writing)["data"]["aws_iam_policy_document"]["lake_reader"]["statement"]
+    declared = {each["sid"]: each for each in documents}
+    for sid, statement in literal_policy(writing, "lake").statements.items():
+        assert declared[sid]["actions"] == list(statement.actions)
+        assert len(declared[sid]["resources"]) == len(statement.resources)
+    assert declared["ListOutput"] == {
+        "sid": "ListOutput",
+        "effect": "Allow",
+        "actions": ["s3:ListBucket"],
+        "resources": [LAKE],
+        "condition": [{"test": "StringLike", "variable": "s3:prefix", "values": ["raw", "raw/*"]}],
+    }
+
+
+def test_a_jobs_arguments_refer_to_the_locations(writing: Environment) -> None:
+    arguments = json.loads(literal_deployment(writing, "lake"))["arguments"]
+    assert arguments == ["--output=s3://lake/raw/x", "--checkpoint", "s3://state-of-lake/a/b", "$outputs", "a$b"]
+    assert json.loads(literal_deployment(writing, "lake"))["spark"] == {
+        "spark.sql.warehouse.dir": "s3://lake/raw/tables"
+    }
+    assert set(names.job_buckets(writing)) == {"kinesis-efo-test-111122223333", "lake", "state-of-lake"}
+
+
+WRONG = [
+    ({"output": "lake/raw"}, "applications.lake.output: must be s3://bucket/prefix.*; got 'lake/raw'"),
+    ({"output": "s3://lake"}, "applications.lake.output: must be s3://bucket/prefix"),
+    ({"output": "s3://lake/raw/"}, "applications.lake.output: .*no '/' at the end; got 's3://lake/raw/'"),
+    ({"output": "s3://lake/*"}, "applications.lake.output: must be"),
+    ({"output": "s3://lake/${aws:username}"}, "applications.lake.output: must be"),
+    ({"output": "s3://lake/a/../b"}, "applications.lake.output: must be"),
+    ({"output": "s3a://lake/raw"}, "applications.lake.output: must be"),
+    ({"output": 7}, r"applications.lake.output: must be a text \(put it in quotes\); got 7"),
+    ({"output_key": "alias/lake"}, "applications.lake.output_key: must match"),
+    (
+        {"output_key": KEY.replace("eu-west-1", "us-east-1")},
+        "applications.lake.output_key: must be in region eu-west-1, as the environment",
+    ),
+    ({"output": None, "checkpoint": None}, "applications.lake.output_key: must come with output or checkpoint"),
+    ({"checkpoint": "s3://lake/raw"}, "applications.lake.checkpoint: must not be the output itself; give it a prefix"),
+    ({"checkpoint": None}, r"jobs.0.arguments: refers to what applications.lake does not have: say checkpoint: s3://"),
+    (
+        {"output": None},
+        r"jobs.0.spark.spark.sql.warehouse.dir: refers to what applications.lake does not have: say output: s3://",
+    ),
+    (
+        {"access": {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}},
+        "applications.lake.output: must not be given with access other-account",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG)
+def test_wrong_locations_are_refused(changes: dict[str, Any], message: str, load: Load) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load(applications={"lake": OURS | changes}, jobs=[JOB], emr={})
+
+
+@pytest.mark.parametrize(
+    ("other", "beside"),
+    [
+        ("s3://lake/raw", "s3://lake/raw-2"),
+        ("s3://lake/raw/_checkpoints", "s3://lake/_checkpoints"),
+        ("s3://state-of-lake/a", "s3://state-of-lake/a/c"),
+    ],
+)
+@pytest.mark.parametrize("setting", ["output", "checkpoint"])
+def test_places_of_two_applications_are_apart(setting: str, other: str, beside: str, load: Load) -> None:
+    with pytest.raises(SettingsError, match=rf"applications.pond.{setting}: must be apart .*; got '{other}'"):
+        load(applications={"lake": OURS, "pond": {"streams": ["orders"], setting: other}})
+    load(applications={"lake": OURS, "pond": {"streams": ["orders"], setting: beside}})
+
+
+def test_a_checkpoint_may_lie_below_its_own_output(load: Load) -> None:
+    load(applications={"lake": OURS | {"checkpoint": "s3://lake/raw/_checkpoints"}})
+
+
+def test_places_of_two_environments_are_apart(write: Callable[..., Path], tmp_path: Path) -> None:
+    write(environment="one", applications={"lake": OURS}, state_bucket="s-1")
+    write(environment="two", applications={"pond": OURS | {"output": "s3://lake/raw/two"}}, state_bucket="s-2")
+    with pytest.raises(SettingsError, match=r"two.yaml applications.pond.output: must be apart .* one.yaml") as caught:
+        load_environments(tmp_path)
+    assert {fault.path for fault in caught.value.faults} == {
+        "two.yaml applications.pond.output",
+        "two.yaml applications.pond.checkpoint",
+    }
+
+
+@pytest.mark.parametrize(
+    ("bucket", "message"),
+    [
+        (
+            "artifacts-of-one",
+            "one.yaml applications.lake.output: must be in another bucket: .* programs and logs of one",
+        ),
+        ("states-of-one", "one.yaml: must not be used by jobs, because it holds the state of one"),
+    ],
+)
+def test_nothing_is_written_among_programs_and_states(
+    bucket: str, message: str, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    application = OURS | {"output": f"s3://{bucket}/raw"}
+    emr = {"artifacts_bucket": "artifacts-of-one"}
+    write(environment="one", applications={"lake": application}, emr=emr, state_bucket="states-of-one")
+    with pytest.raises(SettingsError, match=message):
+        load_environments(tmp_path)
+
+
+@pytest.mark.parametrize("uri", ["", "s3://", "s3://b/", "s3://b//x", "s3://B/x", "s3://bucket/x y", "s3://bucket/."])
+def test_what_is_no_location_is_refused(uri: str) -> None:
+    with pytest.raises(ArgumentError, match="a location must be s3://bucket/prefix"):
+        Location.parse(uri)

@@ -35,6 +35,7 @@ BENCHMARKS: Final = {
     "reading": ("benchmarks.reading", "Kinesis to Spark's noop sink, local[2]"),
     "batch": ("benchmarks.batch", "A batch read and a loop over GetRecords"),
     "latency": ("benchmarks.latency", "PutRecords to foreachBatch, 1,000 records/s"),
+    "profile": ("benchmarks.profile", "A micro-batch's time, CPU and memory, beside Spark's own source"),
     "metrics": ("benchmarks.metrics", "What watching a fetcher costs"),
     "producer": ("benchmarks.producer", "Records into Kinesis"),
     "neighbours": ("benchmarks.neighbours", "Shards beside one whose reader is stuck"),

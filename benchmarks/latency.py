@@ -21,7 +21,6 @@ import kinesis_efo
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import CREDENTIALS, AwsProcess, spark_session
 from kinesis_efo.local import LocalAws, Settings
-from kinesis_efo.spark.compat import SPARK_VERSION
 from tests.support.world import World, make_world
 
 SHARDS: Final = 4
@@ -33,9 +32,6 @@ TIME_BYTES: Final = 17
 WARM_UP_SECONDS: Final = 12.0
 RUNS: Final = 3
 RUN_SECONDS: Final = 10.0
-MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
-_PACKAGE: Final = "org.apache.spark.sql.execution.streaming." + ("" if SPARK_VERSION < (4, 1) else "checkpointing.")
-FAST_MANAGER: Final = f"{_PACKAGE}FileSystemBasedCheckpointFileManager"
 
 
 def run() -> list[Figure]:
@@ -48,8 +44,9 @@ def run() -> list[Figure]:
         figures = _measured(
             spark, aws, Path(place, "defaults"), "Spark's defaults", Goal(200, least=False), Goal(600, least=False)
         )
-        spark.conf.set(MANAGER, FAST_MANAGER)
-        return figures + _measured(spark, aws, Path(place, "tuned"), "faster checkpoint manager")
+        tuned = Path(place, "tuned")
+        kinesis_efo.low_latency(spark, checkpoint=tuned)
+        return figures + _measured(spark, aws, tuned, "low_latency")
 
 
 def _measured(

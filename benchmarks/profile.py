@@ -18,6 +18,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+import kinesis_efo
 from benchmarks import latency, profiled
 from benchmarks.figures import Figure
 from benchmarks.machine import AwsProcess, spark_session
@@ -45,7 +46,7 @@ def run() -> list[Figure]:
         tempfile.TemporaryDirectory() as place,
         spark_session() as spark,
     ):
-        spark.conf.set(latency.MANAGER, latency.FAST_MANAGER)
+        kinesis_efo.low_latency(spark, checkpoint=place)
         return profile(spark, aws, Path(place))
 
 

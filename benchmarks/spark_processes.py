@@ -12,7 +12,9 @@ import psutil
 JVM, PLANNER, WORKERS, PYTHONS, PROGRAM = "JVM", "planner", "workers", "other Pythons", "driver's program"
 THREADS: Final = {
     "stream executio": "the stream's thread",
-    "Executor task l": "tasks",
+    "Executor task": "tasks",
+    "dag-scheduler": "scheduler",
+    "Thread-": "calls of the driver's program",
     "C1 CompilerThre": "compilers",
     "C2 CompilerThre": "compilers",
     "GC Thread": "garbage collector",
@@ -20,8 +22,8 @@ THREADS: Final = {
 }
 """What threads of the JVM are for, by the beginnings of their names. Linux keeps fifteen characters."""
 
-Usage = dict[tuple[int, str], float]
-"""CPU seconds of each process, or of its threads for one purpose: by process and name."""
+Usage = dict[tuple[int, int], tuple[str, float]]
+"""Kind and CPU seconds of each process, and of the JVM's threads: by process and thread, 0 for the process."""
 
 
 class SparkProcesses:
@@ -39,11 +41,11 @@ class SparkProcesses:
         used: Usage = {}
         for kind, process in self._processes():
             times = process.cpu_times()
-            used[process.pid, kind] = times.user + times.system
-        threads: defaultdict[tuple[int, str], float] = defaultdict(float)
+            used[process.pid, 0] = kind, times.user + times.system
         for thread in self._jvm.threads():
-            threads[self._jvm.pid, f"  {_purpose(self._jvm.pid, thread.id)}"] += thread.user_time + thread.system_time
-        return used | threads
+            purpose = _purpose(self._jvm.pid, thread.id)
+            used[self._jvm.pid, thread.id] = f"  {purpose}", thread.user_time + thread.system_time
+        return used
 
     def memory(self) -> dict[str, float]:
         """Bytes by kind of process: its share of what it has in common with others is proportional (PSS)."""
@@ -67,8 +69,8 @@ class SparkProcesses:
 def taken(before: Usage, after: Usage) -> dict[str, float]:
     """CPU seconds between two looks, by kind. What a process took that has ended is not in it."""
     sums: defaultdict[str, float] = defaultdict(float)
-    for (process, kind), used in after.items():
-        sums[kind] += used - before.get((process, kind), 0.0)
+    for which, (kind, used) in after.items():
+        sums[kind] += used - before.get(which, (kind, 0.0))[1]
     return dict(sums)
 
 

@@ -21,6 +21,8 @@ DAEMON = "kinesis_efo.spark.daemon"
 @pytest.fixture
 def preloading(spark: SparkSession) -> Iterator[SparkSession]:
     """The session, as if it had been started with the setting: a session has no way to change it."""
+    # The session copies what is set when it is first used, and would keep it.
+    assert spark.conf.get(SETTING, None) is None
     jvm: Any = spark.sparkContext._jvm
     environment: Any = spark.sparkContext._jsc.sc().env()
     # A field: methods of 4.3 have types that py4j cannot load.
@@ -30,6 +32,7 @@ def preloading(spark: SparkSession) -> Iterator[SparkSession]:
     conf.set(SETTING, DAEMON)
     yield spark
     conf.remove(SETTING)
+    assert spark.conf.get(SETTING, None) is None
 
 
 def test_workers_are_forked_from_the_daemon_that_has_their_imports(

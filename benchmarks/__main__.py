@@ -36,6 +36,7 @@ BENCHMARKS: Final = {
     "batch": ("benchmarks.batch", "A batch read and a loop over GetRecords"),
     "latency": ("benchmarks.latency", "PutRecords to foreachBatch, 1,000 records/s"),
     "start": ("benchmarks.start", "spark-submit to the first archived micro-batch"),
+    "profile": ("benchmarks.profile", "A micro-batch's time, CPU and memory, beside Spark's own source"),
     "metrics": ("benchmarks.metrics", "What watching a fetcher costs"),
     "producer": ("benchmarks.producer", "Records into Kinesis"),
     "neighbours": ("benchmarks.neighbours", "Shards beside one whose reader is stuck"),

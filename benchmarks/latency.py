@@ -21,18 +21,17 @@ import kinesis_efo
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import CREDENTIALS, AwsProcess, spark_session
 from kinesis_efo.local import LocalAws, Settings
-from kinesis_efo.spark.compat import SPARK_VERSION
 from tests.support.world import World, make_world
 
 SHARDS: Final = 4
 RECORDS_PER_SECOND: Final = 1_000
 RECORDS_PER_CALL: Final = 10
 RECORD_BYTES: Final = 200
+TIME_BYTES: Final = 17
+"""Bytes at the beginning of a record that say when it was sent."""
 WARM_UP_SECONDS: Final = 12.0
 RUNS: Final = 3
 RUN_SECONDS: Final = 10.0
-_MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
-_PACKAGE: Final = "org.apache.spark.sql.execution.streaming." + ("" if SPARK_VERSION < (4, 1) else "checkpointing.")
 
 
 def run() -> list[Figure]:
@@ -45,8 +44,9 @@ def run() -> list[Figure]:
         figures = _measured(
             spark, aws, Path(place, "defaults"), "Spark's defaults", Goal(200, least=False), Goal(600, least=False)
         )
-        spark.conf.set(_MANAGER, f"{_PACKAGE}FileSystemBasedCheckpointFileManager")
-        return figures + _measured(spark, aws, Path(place, "tuned"), "faster checkpoint manager")
+        tuned = Path(place, "tuned")
+        kinesis_efo.low_latency(spark, checkpoint=tuned)
+        return figures + _measured(spark, aws, tuned, "low_latency")
 
 
 def _measured(
@@ -67,7 +67,7 @@ def _windows(spark: SparkSession, aws: LocalAws, world: World, place: Path) -> l
     seen: list[tuple[float, float]] = []
 
     def take(batch: DataFrame, _: int) -> None:
-        rows = batch.selectExpr("cast(substring(data, 1, 17) as string) as sent").collect()
+        rows = batch.selectExpr(f"cast(substring(data, 1, {TIME_BYTES}) as string) as sent").collect()
         now = time.time()
         seen.extend((float(row.sent), now) for row in rows)
 
@@ -80,7 +80,7 @@ def _windows(spark: SparkSession, aws: LocalAws, world: World, place: Path) -> l
     )
     context = multiprocessing.get_context("spawn")
     enough = context.Event()
-    sender = context.Process(target=_put, args=(aws.endpoint_url, world.streams["orders"], enough), daemon=True)
+    sender = context.Process(target=put, args=(aws.endpoint_url, world.streams["orders"], enough), daemon=True)
     try:
         sender.start()
         time.sleep(WARM_UP_SECONDS)
@@ -104,7 +104,8 @@ def _windows(spark: SparkSession, aws: LocalAws, world: World, place: Path) -> l
     return windows
 
 
-def _put(endpoint: str, stream: str, enough: Event) -> None:
+def put(endpoint: str, stream: str, enough: Event) -> None:
+    """Put records into a stream, each with its time of sending in front, until it is enough; for a process of its own."""
     import boto3
 
     os.environ.update(CREDENTIALS)
@@ -113,7 +114,7 @@ def _put(endpoint: str, stream: str, enough: Event) -> None:
     due = time.monotonic()
     number = 0
     while not enough.is_set():
-        data = b"%17.6f" % time.time() + bytes(RECORD_BYTES - 17)
+        data = b"%17.6f" % time.time() + bytes(RECORD_BYTES - TIME_BYTES)
         records = [{"PartitionKey": str(number + turn), "Data": data} for turn in range(RECORDS_PER_CALL)]
         client.put_records(StreamName=stream, Records=records)
         number += RECORDS_PER_CALL

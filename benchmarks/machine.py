@@ -70,7 +70,11 @@ def _serve(ready: Connection, settings: Settings) -> None:
 @contextlib.contextmanager
 def spark_session(cores: int = 2) -> Iterator[SparkSession]:
     """A session on `local[cores]`. The processes that Spark starts have this repository on their path, and dummy credentials."""
-    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, PYTHONPATH=str(ROOT))
+    os.environ.update(
+        PYSPARK_PYTHON=sys.executable,
+        PYSPARK_DRIVER_PYTHON=sys.executable,
+        PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT / 'lib'}",
+    )
     session = (
         SparkSession.builder.master(f"local[{cores}]")
         .appName("kinesis-efo benchmarks")

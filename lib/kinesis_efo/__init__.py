@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from kinesis_efo.spark.graceful import await_stop, stop_signals
     from kinesis_efo.spark.job import job
     from kinesis_efo.spark.listener import BatchProgress, LagListener
+    from kinesis_efo.spark.tuning import LowLatency, low_latency
 
 __version__ = "0.1.0"
 __all__ = [
@@ -79,6 +80,7 @@ __all__ = [
     "LeaseError",
     "LeaseLostError",
     "LeaseTableError",
+    "LowLatency",
     "ManifestError",
     "MetricsSettings",
     "OptionsError",
@@ -104,6 +106,7 @@ __all__ = [
     "__version__",
     "await_stop",
     "job",
+    "low_latency",
     "read",
     "read_stream",
     "stop_signals",
@@ -114,12 +117,14 @@ _HOMES: Final = {
     "BatchProgress": "kinesis_efo.spark.listener",
     "BlockingProducer": "kinesis_efo.producer",
     "LagListener": "kinesis_efo.spark.listener",
+    "LowLatency": "kinesis_efo.spark.tuning",
     "MetricsSettings": "kinesis_efo.metrics",
     "Producer": "kinesis_efo.producer",
     "ProducerMetrics": "kinesis_efo.producer",
     "ProducerSettings": "kinesis_efo.producer",
     "await_stop": "kinesis_efo.spark.graceful",
     "job": "kinesis_efo.spark.job",
+    "low_latency": "kinesis_efo.spark.tuning",
     "read": "kinesis_efo.spark.facade",
     "read_stream": "kinesis_efo.spark.facade",
     "stop_signals": "kinesis_efo.spark.graceful",

@@ -71,6 +71,8 @@ def test_names_and_options_in_python_exist(block: Block) -> None:
                     _imported(block, module, alias.name)
             case ast.Attribute(ast.Name("kinesis_efo"), name):
                 _imported(block, "kinesis_efo", name)
+            case ast.Call(func=ast.Attribute(ast.Name("kinesis_efo"), "low_latency")):
+                assert {each.arg for each in node.keywords} == {"checkpoint"}
             case ast.Call(func=ast.Name("read_stream" | "read") | ast.Attribute(ast.Name("kinesis_efo"), _)):
                 for each in node.keywords:
                     if each.arg not in (None, "manifest", "streams", "since", "until"):

@@ -67,7 +67,7 @@ class SourceOptions:
     lease_timeout: float = 10.0
     checkpoint_rate: float = 25.0
     poll_timeout: float = 0.2
-    idle_checkpoint_interval: float = 60.0
+    idle_checkpoint_interval: float = 50.0
     retry: RetrySettings = field(default_factory=RetrySettings)
     aws: AwsSettings = field(default_factory=AwsSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
@@ -195,15 +195,15 @@ SOURCE_OPTIONS: Final = (
     Option("catchUp", read.flag, "true or false", "`false`",
            "Spark 4.0's way to `Trigger.AvailableNow`: the first micro-batch reads up to the tip", "catch_up"),
     Option("latencyHooks", read.flag, "true or false", "`true`",
-           "quick TCP acknowledgements, fewer zip look-ups and less garbage collection in Spark's Python workers", "latency_hooks"),
+           "quick TCP acknowledgements, fewer zip look-ups and less garbage collection in Spark's Python workers, which stay through quiet times", "latency_hooks"),
     Option("leaseTimeout", read.bounded(read.seconds, 1, 3600), "a duration such as 10s, at least 1s", "`10s`",
            "a lease that is not renewed for this long is free", "lease_timeout"),
     Option("checkpointRate", read.bounded(float, 1, 1_000), "a number of writes a second, from 1 to 1000", "`25`",
            "most checkpoints written to the lease table in a second, all shards together", "checkpoint_rate"),
     Option("pollTimeout", read.bounded(read.seconds, 0.001, 60), "a duration such as 200ms, up to 60s", "`200ms`",
            "how long a trigger waits for data before it reports that there is none", "poll_timeout"),
-    Option("idleCheckpointInterval", read.bounded(read.seconds, 1), "a duration such as 60s, at least 1s", "`60s`",
-           "how often offsets of idle shards are stored", "idle_checkpoint_interval"),
+    Option("idleCheckpointInterval", read.bounded(read.seconds, 1), "a duration such as 50s, at least 1s", "`50s`",
+           "how often offsets of idle shards are stored; with more than `50s`, Spark's Python workers end meanwhile", "idle_checkpoint_interval"),
     *AWS_OPTIONS,
     Option("subscribe.retryTimeout", read.bounded(read.seconds, 1, 7 * 86_400), "a duration such as 10m, from 1s to 7d", "`10m`",
            "how long a query lives on while a shard only fails, or while the lease table cannot be reached", "retry.timeout"),

@@ -153,6 +153,14 @@ class KinesisStreamReader(StreamReaderBase):
         if first:
             self._planner().check_replay(begin, ranges)
         together = streams_with_generations(begin, ranges)
+        tasks: list[tuple[FetcherAddress | None, list[ShardRange]]] = [
+            (fetcher, group)
+            for fetcher, theirs in by_fetcher(ranges, self._placed(ranges), together=together)
+            for group in coalesce(theirs, self._sizes, together=together)
+        ]
+        if not tasks and self._options.latency_hooks:
+            # Spark ends Python workers after a minute without a task; this one keeps them for the next record.
+            tasks = [(None, [])]
         return [
             KinesisPartition(
                 fetcher,
@@ -161,8 +169,7 @@ class KinesisStreamReader(StreamReaderBase):
                 deaggregate=self._options.deaggregate is not Deaggregation.OFF,
                 planner=runtime.planner_address,
             )
-            for fetcher, theirs in by_fetcher(ranges, self._placed(ranges), together=together)
-            for group in coalesce(theirs, self._sizes, together=together)
+            for fetcher, group in tasks
         ]
 
     def commit(self, end: dict[str, Any]) -> None:

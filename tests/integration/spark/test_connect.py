@@ -12,12 +12,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyspark
 import pytest
 
+import kinesis_efo
 from kinesis_efo.local import LocalAws
+from kinesis_efo.spark.tuning import DAEMON, MANAGER
 from tests.cluster.test_reading import assert_once_and_in_order
 from tests.support.arriving import arriving, numbered
 from tests.support.driven import Driver
@@ -118,6 +121,22 @@ def server(world: MakeWorld, tmp_path: Path) -> Iterator[Server]:
     server = Server(world().aws, tmp_path)
     yield server
     server.close()
+
+
+def test_low_latency_sets_up_a_session_of_spark_connect_where_the_place_says_what_it_is(
+    server: Server, tmp_path: Path
+) -> None:
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    session: Any = RemoteSession.builder.remote(server.url).create()
+    try:
+        unsaid = kinesis_efo.low_latency(session, checkpoint=tmp_path)
+        assert "does not say where it is" in unsaid.left[MANAGER]
+        done = kinesis_efo.low_latency(session, checkpoint=tmp_path.as_uri())
+        assert session.conf.get(MANAGER) == done.settings[MANAGER]
+        assert done.at_start == {DAEMON: "kinesis_efo.spark.daemon"}
+    finally:
+        session.stop()
 
 
 def test_fetchers_come_and_go_with_their_query_which_outlives_its_client(

@@ -37,6 +37,7 @@ PAYMENTS: Final = [("ann", b'{"order_id": "1", "paid": "2027-01-31T12:03:00Z"}')
 ELSEWHERE: Final = {"docs/writing.md", "docs/costs.md"}
 RUN: Final = {
     "docs/how-to/json-to-columns.md",
+    "docs/how-to/latency.md",
     "docs/how-to/notebooks.md",
     "docs/how-to/replay.md",
     "docs/how-to/upserts.md",
@@ -100,6 +101,15 @@ def run(spark: SparkSession, lake: World, tmp_path: Path, monkeypatch: pytest.Mo
 def rows(directory: Path) -> list[dict[str, Any]]:
     """What is in the Parquet files below a directory."""
     return [row for file in sorted(directory.rglob("*.parquet")) for row in pq.ParquetFile(file).read().to_pylist()]
+
+
+def test_latency(spark: SparkSession, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        run("docs/how-to/latency.md")
+        (shown,) = (block.text for block in blocks("text") if block.page == "docs/how-to/latency.md")
+        assert capsys.readouterr().out == shown
+    finally:
+        spark.conf.unset("spark.sql.streaming.checkpointFileManagerClass")
 
 
 def test_tutorial(lake: World, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import pickle
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from kinesis_efo.spark.finished import PlannedNote, mark_finished, presence
 from kinesis_efo.spark.partitions import KinesisPartition
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from tests.support.fetched import after, key
+from tests.support.world import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -239,6 +241,24 @@ def test_idle_offsets_alone_are_stored_once_per_interval(monkeypatch: pytest.Mon
     reader.partitions(offset(s0=START), offset(s0=after(10)))
     reader.fetcher.there = {key(0): (after(20), 0)}
     assert reader.latestOffset() == offset(s0=after(10))
+
+
+def test_a_micro_batch_without_records_has_one_task_that_reads_nothing_so_that_spark_keeps_its_workers() -> None:
+    reader = Reader({key(0): START}, idleCheckpointInterval="1s")
+    reader.fetcher.there = {key(0): (after(10), 0)}
+    wait_until(lambda: reader.latestOffset() == offset(s0=after(10)), 10, "the offset of an idle shard")
+    (partition,) = reader.partitions(offset(s0=START), offset(s0=after(10)))
+    assert partition.ranges == ()
+    worker: KinesisStreamReader = pickle.loads(pickle.dumps(KinesisStreamReader(reader._options, MANIFEST)))
+    assert list(worker.read(pickle.loads(pickle.dumps(partition)))) == []
+
+    reader._options = replace(reader._options, latency_hooks=False)
+    assert reader.partitions(offset(s0=START), offset(s0=after(10))) == []
+
+
+def test_spark_is_asked_for_a_task_before_it_ends_idle_workers() -> None:
+    """`PythonWorkerFactory` ends workers once none of them has got a task for a minute."""
+    assert SourceOptions().idle_checkpoint_interval <= 50.0
 
 
 def test_children_follow_after_the_batch_that_ends_their_parent() -> None:

@@ -1,0 +1,53 @@
+"""Spark's daemon for Python workers, with what tasks import loaded beforehand: a new worker is a fork and imports nothing.
+
+For `--conf spark.python.daemon.module=kinesis_efo.spark.daemon`. Workers share the memory of what the daemon has loaded.
+
+Forking is safe only where no other thread runs. Arrow's allocator would start one, and numpy's library of linear algebra starts
+them where Spark has not limited it to one; where threads run after all, Spark's own daemon takes over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+PRELOADED: Final = (
+    "pyspark.worker",
+    "pyspark.sql.worker.plan_data_source_read",
+    "kinesis_efo.spark.source",
+    "kinesis_efo.spark.stream_reader",
+    "encodings.ascii",
+)
+"""What the first task of a worker imports. Other versions of Spark may have other modules; workers then import what is missing."""
+_SPARKS_OWN: Final = "pyspark.daemon"
+_NO_THREADS: Final = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OMP_NUM_THREADS": "1"}
+_THREADS: Final = Path("/proc/self/task")
+
+
+def preload() -> bool:
+    """Import what workers need; whether this process can be forked afterwards."""
+    for name, value in _NO_THREADS.items():
+        os.environ.setdefault(name, value)
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):
+            import_module(name)
+    return not _THREADS.exists() or len(list(_THREADS.iterdir())) == 1
+
+
+def main() -> None:
+    """Be the daemon."""
+    if not preload():
+        os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
+    # What is there now is never garbage, and a collection in a worker would copy its pages.
+    gc.collect()
+    gc.freeze()
+    import_module(_SPARKS_OWN).manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""`kinesis_efo.low_latency`: Spark's settings for micro-batches that end soon, as far as the place of checkpoints allows.
+
+Only what was measured to help is here; docs/how-to/latency.md has the figures, and what each setting costs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from pyspark.sql import SparkSession
+
+from kinesis_efo.errors import ConfigurationError
+
+MANAGER: Final = "spark.sql.streaming.checkpointFileManagerClass"
+DAEMON: Final = "spark.python.daemon.module"
+_DAEMON: Final = "kinesis_efo.spark.daemon"
+_STREAMING: Final = "org.apache.spark.sql.execution.streaming."
+_FILE: Final = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class LowLatency:
+    """What `low_latency` found, and did; `print` shows it.
+
+    Attributes:
+        settings: Settings that the session has now, for queries that are started from now on.
+        at_start: Settings that a session takes only when it starts, and that this one has not.
+        left: Why other settings stay as they are, by name.
+    """
+
+    settings: dict[str, str] = field(default_factory=dict)
+    at_start: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"set: {name}={value}" for name, value in self.settings.items()]
+        lines += [f"give to spark-submit: --conf {name}={value}" for name, value in self.at_start.items()]
+        lines += [f"left: {name}, {reason}" for name, reason in self.left.items()]
+        return "\n".join(lines)
+
+
+def low_latency(spark: SparkSession, *, checkpoint: str | os.PathLike[str]) -> LowLatency:
+    """Make micro-batches of a session's queries end sooner. Call it before queries are started; a second call changes nothing.
+
+    What you have set yourself is left alone. No setting weakens what a checkpoint promises: where that would be so, or where
+    nothing is gained, it is left, and the answer says why.
+
+    Args:
+        spark: The session, classic or of Spark Connect.
+        checkpoint: The `checkpointLocation` of the queries: what is fast on a local disk is not safe on an object store.
+
+    Returns:
+        What was set, and what has to be given to `spark-submit`.
+
+    Raises:
+        ConfigurationError: `checkpoint` is empty.
+
+    ```python
+    print(kinesis_efo.low_latency(spark, checkpoint="file:///checkpoints/orders"))
+    ```
+    """
+    place = os.fspath(checkpoint).strip()
+    if not place:
+        raise ConfigurationError(
+            "kinesis_efo.low_latency: checkpoint is empty; give it the checkpointLocation of the queries"
+        )
+    done = LowLatency()
+    _set_manager(spark, place, done)
+    if spark.conf.get(DAEMON, None) in (None, ""):
+        done.at_start[DAEMON] = _DAEMON
+    elif spark.conf.get(DAEMON, None) != _DAEMON:
+        done.left[DAEMON] = f"it is {spark.conf.get(DAEMON, None)}"
+    return done
+
+
+def _set_manager(spark: SparkSession, place: str, done: LowLatency) -> None:
+    """Spark's way to write checkpoints starts a process for each file on local disks; its older one does not."""
+    scheme = _scheme(spark, place)
+    fast = manager_class(spark.version)
+    present = spark.conf.get(MANAGER, None)
+    if present not in (None, "", fast):
+        done.left[MANAGER] = f"it is {present}"
+    elif scheme is None:
+        done.left[MANAGER] = f"{place!r} does not say where it is; write file:// in front of it if it is on local disks"
+    elif scheme != _FILE:
+        done.left[MANAGER] = f"it is for local disks, and {place!r} is on {scheme}"
+    else:
+        spark.conf.set(MANAGER, fast)
+        done.settings[MANAGER] = fast
+
+
+def manager_class(version: str) -> str:
+    """The class that writes checkpoints without a process for each file.
+
+    Args:
+        version: Spark's version. 4.1 moved the class.
+    """
+    major, minor = (int(part) for part in re.findall(r"\d+", version)[:2])
+    package = _STREAMING if (major, minor) < (4, 1) else f"{_STREAMING}checkpointing."
+    return f"{package}FileSystemBasedCheckpointFileManager"
+
+
+def _scheme(spark: SparkSession, place: str) -> str | None:
+    """The kind of file system that a path is on; None where only the server of Spark Connect knows."""
+    if scheme := urlsplit(place).scheme:
+        return scheme.lower()
+    if not isinstance(spark, SparkSession):
+        return None
+    context: Any = spark.sparkContext
+    default: str = context._jsc.hadoopConfiguration().get("fs.defaultFS", f"{_FILE}:///")
+    return urlsplit(default).scheme.lower()

@@ -37,7 +37,7 @@ GROUPS: Final = {
 CONSTRUCTS: Final = {
     "Streams": ("Stream", "StreamConsumer"),
     "Applications": ("StreamingApplication", "LeaseTable", "Manifest"),
-    "Access": ("ReaderAccess", "BatchAccess", "EmrOnEc2", "EmrServerless", "ServiceAccount"),
+    "Access": ("ReaderAccess", "BatchAccess", "EmrOnEc2", "EmrServerless", "PodIdentity", "ServiceAccount"),
     "Permissions": ("policy_for", "Policy", "Statement"),
     "Keys, names and accounts": ("CustomerKey", "Place", "pin_account"),
     "Exceptions": ("InfraError", "ArgumentError", "MissingError"),

@@ -11,12 +11,16 @@ from collections.abc import Mapping
 
 from infra.permissions.applying import change_access, change_data
 from infra.permissions.bounding import boundary, boundary_without_pipeline, trust
-from infra.permissions.planning import read
+from infra.permissions.planning import read, read_access, read_data
 from infra.permissions.running import run_jobs
 from infra.settings import Environment
 from kinesis_efo_infra.iam import Statement
 
+PLANNING = ("read", "read-access")
+"""The policies of the role that plans."""
+
 __all__ = [
+    "PLANNING",
     "boundary",
     "boundary_without_pipeline",
     "change_access",
@@ -31,7 +35,8 @@ __all__ = [
 def policies(environment: Environment) -> Mapping[str, list[Statement]]:
     """The managed policies of the pipeline, by the last part of their names; several, as a policy's size is limited."""
     return {
-        "read": read(environment),
+        "read": read_data(environment),
+        "read-access": read_access(environment),
         "change-data": change_data(environment),
         "change-access": change_access(environment),
         **({"run-jobs": run_jobs(environment)} if environment.emr else {}),

@@ -12,6 +12,11 @@ from kinesis_efo_infra.iam import Condition, Statement
 
 def read(environment: Environment) -> list[Statement]:
     """Read the declared resources and the state, but no record of a stream and no item of a table."""
+    return [*read_data(environment), *read_access(environment)]
+
+
+def read_data(environment: Environment) -> list[Statement]:
+    """Of `read`: streams, tables, manifests, alarms, dashboards and the state."""
     scope = Scope(environment)
     mine = tagged("aws:ResourceTag", environment)
     state_region = environment.state_region or environment.region
@@ -69,6 +74,17 @@ def read(environment: Environment) -> list[Statement]:
         *_read_manifest_objects(environment, scope),
         Statement("ReadAlarms", ("cloudwatch:DescribeAlarms", "cloudwatch:ListTagsForResource"), scope.alarms),
         Statement("ReadDashboards", ("cloudwatch:GetDashboard",), scope.dashboards),
+        # AWS knows no resource for these.
+        Statement("ReadWhatHasNoArn", ("kinesis:DescribeLimits", "kms:ListAliases", "ssm:DescribeParameters"), ("*",)),
+        # The role that applies has this policy as well.
+        never_others(environment),
+    ]
+
+
+def read_access(environment: Environment) -> list[Statement]:
+    """Of `read`: policies, roles, keys, and what jobs run on."""
+    scope = Scope(environment)
+    return [
         Statement(
             "ReadPolicies",
             ("iam:GetPolicy", "iam:GetPolicyVersion", "iam:ListPolicyVersions", "iam:ListPolicyTags"),
@@ -84,14 +100,10 @@ def read(environment: Environment) -> list[Statement]:
             "ReadKeys",
             ("kms:DescribeKey", "kms:GetKeyPolicy", "kms:GetKeyRotationStatus", "kms:ListResourceTags"),
             scope.keys,
-            conditions=mine,
+            conditions=tagged("aws:ResourceTag", environment),
         ),
-        # AWS knows no resource for these.
-        Statement("ReadWhatHasNoArn", ("kinesis:DescribeLimits", "kms:ListAliases", "ssm:DescribeParameters"), ("*",)),
         *see_associations(environment),
         *_read_jobs(environment),
-        # The role that applies has this policy as well.
-        never_others(environment),
     ]
 
 

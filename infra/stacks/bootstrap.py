@@ -60,7 +60,7 @@ class BootstrapStack(TerraformStack):
         # Pull requests plan; the nightly look for drift runs on the branch.
         planning = ("pull_request", f"ref:refs/heads/{self._pipeline.branch}")
         roles = {
-            "plan": self._role("plan", provider, planning, {"read": policies["read"]}),
+            "plan": self._role("plan", provider, planning, {kind: policies[kind] for kind in permissions.PLANNING}),
             # Only a job in this GitHub environment, and so only after its approval.
             "apply": self._role(
                 "apply",

@@ -247,7 +247,9 @@ def test_only_the_apply_role_may_write(environment: Environment, tmp_path: Path)
     attached = synthesized(environment, tmp_path)["resource"]["aws_iam_role_policy_attachment"]
     assert {name: each["policy_arn"] for name, each in attached.items()} == {
         "plan_read": "${aws_iam_policy.read.arn}",
+        "plan_read_access": "${aws_iam_policy.read_access.arn}",
         "apply_read": "${aws_iam_policy.read.arn}",
+        "apply_read_access": "${aws_iam_policy.read_access.arn}",
         "apply_change_data": "${aws_iam_policy.change_data.arn}",
         "apply_change_access": "${aws_iam_policy.change_access.arn}",
     }

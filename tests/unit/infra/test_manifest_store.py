@@ -93,7 +93,7 @@ def test_a_job_may_load_its_manifest_and_write_none(where: dict[str, Any], load:
 @pytest.mark.parametrize("key", ["own", KEY])
 def test_the_pipeline_writes_manifests_and_nothing_beside(key: str, load: Load) -> None:
     environment = load(manifest_store="s3", manifest_bucket="manifests", pipeline=PIPELINE, key=key)
-    everything, plans = applying(environment), applying(environment, "read")
+    everything, plans = applying(environment), applying(environment, *permissions.PLANNING)
     bucket, ours = "arn:aws:s3:::manifests", "arn:aws:s3:::manifests/kinesis-efo/test/lake"
     encrypts, tags = (KEY, {}) if key == KEY else (KEY.replace("given", "own"), OURS)
     for action in ("s3:PutObject", "s3:DeleteObject", "s3:DeleteObjectVersion"):

@@ -110,7 +110,7 @@ CHANGES = ("DeletePodIdentityAssociation", "UpdatePodIdentityAssociation", "Unta
 
 
 def test_the_pipeline_associates_its_own_roles_in_the_clusters_that_the_file_names(environment: Environment) -> None:
-    applies, plans = role(environment), role(environment, "read")
+    applies, plans = role(environment), role(environment, *permissions.PLANNING)
     create = "eks:CreatePodIdentityAssociation"
     assert allowed(applies, create, CLUSTER, tags("RequestTag"))
     assert not allowed(applies, create, CLUSTER, {}), "without tags, it would be nobody's"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from infra import names
+from infra import addresses, names
 from infra.errors import LedgerError
 from infra.settings import Environment, OwnStream
 
@@ -53,7 +53,7 @@ def check(directory: Path, environment: Environment) -> None:
 
 def _identities(listed: Mapping[str, str], environment: Environment) -> Iterator[str]:
     """What is not declared any more, and what is new."""
-    declared = list(names.identities(environment))
+    declared = list(addresses.identities(environment))
     before = {address: what for address, what in listed.items() if not address.endswith(_RETENTION)}.items()
     now = {(each.address, each.name) for each in declared}
     moved = {(each.before, each.name) for each in declared}
@@ -80,19 +80,19 @@ def _retention(listed: Mapping[str, str], environment: Environment) -> Iterator[
             yield f"{each.address} ({each.name}) is new, or not what it was"
 
 
-def _kept(environment: Environment) -> Iterator[names.Identity]:
+def _kept(environment: Environment) -> Iterator[addresses.Identity]:
     """The hours that each declared stream keeps records, as lines of the ledger."""
     for key, stream in environment.streams.items():
         if isinstance(stream, OwnStream):
             at = names.place(key, stream)
             address, before = (f"aws_kinesis_stream.{each}{_RETENTION}" for each in (at.now, at.before))
-            yield names.Identity(address, str(stream.retention_hours), before)
+            yield addresses.Identity(address, str(stream.retention_hours), before)
 
 
 def accept(directory: Path, environment: Environment) -> Path:
     """Write the ledger of what an environment declares now, and return its path."""
     path = ledger_path(directory, environment)
-    lines = sorted(f"{each.address} {each.name}" for each in (*names.identities(environment), *_kept(environment)))
+    lines = sorted(f"{each.address} {each.name}" for each in (*addresses.identities(environment), *_kept(environment)))
     path.write_text(_HEADER.format(environment=environment.environment) + "\n".join(lines) + "\n", encoding="utf-8")
     return path
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from infra import names
+from infra import addresses, names
 from infra.checkov_gate import scan_plans
 from infra.errors import PipelineError, StalePlanError
 from infra.pipeline import cost
@@ -208,7 +208,7 @@ class Planner:
 
 
 def _refuse(environment: Environment, plan: Plan) -> None:
-    if refused := refusals(plan, set(names.imports(environment))):
+    if refused := refusals(plan, set(addresses.imports(environment))):
         listing = "\n".join(f"  {each}" for each in refused)
         raise PipelineError(f"{names.stack_name(environment)} cannot be applied as planned:\n{listing}")
 
@@ -216,5 +216,5 @@ def _refuse(environment: Environment, plan: Plan) -> None:
 def _cost(environment: Environment, plan: Plan) -> Sequence[str]:
     region = environment.region
     advantage = environment.on_demand_advantage
-    changed = cost.changes(plan, scaled=set(names.scaled_elsewhere(environment)))
+    changed = cost.changes(plan, scaled=set(addresses.scaled_elsewhere(environment)))
     return tuple(cost.table(changed, region, prices_of(region), advantage=advantage))

@@ -11,7 +11,7 @@ import botocore.session
 import pytest
 from botocore.stub import Stubber
 
-from infra import literals, names
+from infra import addresses, literals, names
 from infra.load import load_environment
 from infra.settings import EmrEc2, EmrServerless, Environment, OtherAccount
 from kinesis_efo.emr.deployment import load_deployment
@@ -41,7 +41,7 @@ def test_a_complete_environment_is_applied_and_what_terraform_evaluates_is_right
             "aws_kinesis_stream.returns": ["update"],
             "aws_kinesis_stream_consumer.returns_reports": ["no-op"],
         }
-        assert set(imported) == set(names.imports(environment))
+        assert set(imported) == set(addresses.imports(environment))
     terraform.apply()
     assert terraform.changes() == {}, "a second plan changes nothing"
     state = terraform.state()

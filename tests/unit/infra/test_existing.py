@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra import ledger, literals, names, permissions, rules
+from infra import addresses, ledger, literals, permissions, rules
 from infra.errors import PipelineError, SettingsError
 from infra.load import load_environment
 from infra.pipeline.plans import _refuse
@@ -44,7 +44,7 @@ def test_stream_consumer_and_table_are_imported_by_name_and_arn(synth: Synth, lo
         {"id": "old", "to": "aws_kinesis_stream.orders"},
         {"id": LAKE, "to": "aws_kinesis_stream_consumer.orders_lake"},
     ]
-    assert {each["to"] for each in stack["import"]} == set(names.imports(load(**ALL)))
+    assert {each["to"] for each in stack["import"]} == set(addresses.imports(load(**ALL)))
     assert stack["resource"]["aws_kinesis_stream"]["orders"]["name"] == "old"
     assert stack["resource"]["aws_kinesis_stream_consumer"]["orders_lake"]["name"] == "lake"
     plain = synth(streams={"orders": {"name": "old"}}, applications=apps(lease_table="Old"))
@@ -188,10 +188,10 @@ def test_the_number_of_shards_is_left_to_who_scales(synth: Synth, load: Load) ->
     assert (stream["shard_count"], stream["lifecycle"]) == (4, {"ignore_changes": ["shard_count"]})
     protected = synth(streams=scaled, protected=True)["resource"]["aws_kinesis_stream"]["orders"]
     assert protected["lifecycle"] == {"ignore_changes": ["shard_count"], "prevent_destroy": True}
-    assert list(names.scaled_elsewhere(load(streams=scaled))) == ["aws_kinesis_stream.orders"]
+    assert list(addresses.scaled_elsewhere(load(streams=scaled))) == ["aws_kinesis_stream.orders"]
     fixed = {"orders": {"mode": "provisioned", "shards": 4}}
     assert "lifecycle" not in synth(streams=fixed)["resource"]["aws_kinesis_stream"]["orders"]
-    assert list(names.scaled_elsewhere(load(streams=fixed))) == []
+    assert list(addresses.scaled_elsewhere(load(streams=fixed))) == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra import literals, names
+from infra import addresses, literals
 from infra.errors import Fault, SettingsError
 from infra.load import load_environment
 from infra.settings import Application, Environment, OwnStream
@@ -34,8 +34,8 @@ READS = st.dictionaries(KEYS, st.lists(KEYS, min_size=1, max_size=5, unique=True
 
 @given(READS)
 def test_no_two_resources_have_one_address(reads: dict[str, list[str]]) -> None:
-    addresses = [identity.address for identity in names.identities(environment(reads))]
-    assert len(addresses) == len(set(addresses))
+    found = [identity.address for identity in addresses.identities(environment(reads))]
+    assert len(found) == len(set(found))
 
 
 @given(READS, st.randoms(use_true_random=False))
@@ -43,13 +43,13 @@ def test_order_changes_nothing(reads: dict[str, list[str]], random: Any) -> None
     items = list(reads.items())
     random.shuffle(items)
     shuffled = {name: random.sample(streams, len(streams)) for name, streams in items}
-    assert set(names.identities(environment(reads))) == set(names.identities(environment(shuffled)))
+    assert set(addresses.identities(environment(reads))) == set(addresses.identities(environment(shuffled)))
 
 
 @given(READS, KEYS, st.lists(KEYS, min_size=1, max_size=3, unique=True))
 def test_adding_an_application_changes_no_other(reads: dict[str, list[str]], name: str, streams: list[str]) -> None:
-    before = set(names.identities(environment(reads)))
-    after = set(names.identities(environment({name: streams, **reads})))
+    before = set(addresses.identities(environment(reads)))
+    after = set(addresses.identities(environment({name: streams, **reads})))
     assert before <= after
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import infra
-from infra import names
+from infra import addresses
 from infra.app import synthesize
 from infra.load import load_environment, load_environments
 from infra.settings import Environment
@@ -292,7 +292,7 @@ def test_resources_with_an_identity_are_protected(changes: dict[str, Any], load:
     environment = load(**changes)
     stack = synth(environment)
     protected = {address for address, kept in lifecycle(stack).items() if kept}
-    assert protected == {identity.address for identity in names.identities(environment)}
+    assert protected == {identity.address for identity in addresses.identities(environment)}
     assert stack["resource"]["aws_dynamodb_table"]["lake"]["deletion_protection_enabled"] is True
 
 
@@ -305,10 +305,10 @@ def test_in_other_environments_nothing_is_protected(synth: Synth) -> None:
 def test_identities_are_what_the_stack_declares(load: Load, synth: Synth) -> None:
     environment = load_environment(EXAMPLE)
     stack = synth(environment)
-    kinds = {identity.address.partition(".")[0] for identity in names.identities(environment)}
+    kinds = {identity.address.partition(".")[0] for identity in addresses.identities(environment)}
     assert {"aws_kinesis_stream", "aws_dynamodb_table", "aws_kms_key", "aws_s3_bucket"} <= kinds
     declared = {f"{kind}.{name}" for kind in kinds for name in stack["resource"][kind]}
-    assert declared == {identity.address for identity in names.identities(environment)}
+    assert declared == {identity.address for identity in addresses.identities(environment)}
 
 
 # -- lease tables, manifests, access

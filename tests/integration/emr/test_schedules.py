@@ -87,7 +87,7 @@ def small(value: Any, but: str) -> Any:
 
 
 @pytest.fixture
-def scheduled(cli: Cli, aws: LocalAws) -> Iterator[Scheduled]:  # noqa: F811
+def scheduled(cli: Cli, aws: LocalAws) -> Iterator[Scheduled]:
     scheduler = aws.client("scheduler")
     scheduler.create_schedule_group(Name=GROUP)
     made = Scheduled(cli, scheduler)
@@ -192,10 +192,6 @@ def test_a_dry_run_shows_the_request_and_sets_nothing(scheduled: Scheduled) -> N
 def test_what_keeps_a_schedule_from_being_set_is_said(scheduled: Scheduled) -> None:
     scheduled.submit("--target", STEP, code=2)
     assert "which is for EMR Serverless; got --target cluster:j-" in scheduled.cli.err
-    scheduled.deploy(scheduleGroup="gone")
-    scheduled.submit(code=1)
-    assert "cannot set schedule lake in group gone" in scheduled.cli.err
-    assert "deploy the infrastructure, which declares the group" in scheduled.cli.err
     scheduled.deploy(scheduleRoleArn=None)
     scheduled.submit(code=2)
     assert "no group or role for it is described: deploy the infrastructure again" in scheduled.cli.err

@@ -89,7 +89,7 @@ class Pause:
                 name = names.application_name(job.application, settings)
                 told = self.run("emr", "status", *which(environment, name)).data
                 if isinstance(told, dict) and told.get("target") == f"serverless:{application}":
-                    yield name, job.schedule is not None, [str(run["id"]) for run in told["runs"]]
+                    yield name, "schedule" in told, [str(run["id"]) for run in told["runs"]]
 
     def _state(self, emr: Any, application: str) -> str:
         return str(emr.get_application(applicationId=application)["application"]["state"])

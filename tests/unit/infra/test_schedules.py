@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from infra import manifest, permissions, rules, schedules
+from infra import permissions, rules, schedules
 from infra.errors import SettingsError
 from infra.settings import Environment
+from infra.up import localized
 from kinesis_efo.emr.deployment import Deployment
 from kinesis_efo_infra import iam
 from tests.support.iam import Statement, allowed
@@ -165,9 +166,10 @@ def test_without_a_schedule_nothing_of_it_is_declared(synth: Synth) -> None:
     assert "schedules" not in stack["resource"].get("aws_iam_role", {})
 
 
-def test_local_aws_which_has_no_emr_is_told_of_no_schedule(environment: Environment) -> None:
-    described = manifest.deployment(environment, "lake", bucket="b", key_arn=None, target=None, role_arn=None)
-    assert not [name for name in described if "chedule" in name or name == "timeZone"]
+def test_local_aws_which_has_no_emr_gets_no_schedule(synth: Synth, load: Callable[..., Environment]) -> None:
+    stack = synth(localized(load(**declared())))
+    assert "aws_scheduler_schedule_group" not in stack["resource"]
+    assert "chedule" not in stack["resource"]["aws_ssm_parameter"]["lake_job"]["value"]
 
 
 def test_an_application_of_somebody_else_is_started_there(synth: Synth) -> None:

@@ -51,6 +51,7 @@ from cdktf_cdktf_provider_aws.s3_bucket_server_side_encryption_configuration imp
     S3BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultA,
 )
 from cdktf_cdktf_provider_aws.s3_bucket_versioning import S3BucketVersioningA, S3BucketVersioningVersioningConfiguration
+from cdktf_cdktf_provider_aws.scheduler_schedule_group import SchedulerScheduleGroup
 from cdktf_cdktf_provider_aws.security_group import SecurityGroup, SecurityGroupEgress, SecurityGroupIngress
 
 __all__ = [
@@ -92,6 +93,7 @@ __all__ = [
     "S3BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultA",
     "S3BucketVersioningA",
     "S3BucketVersioningVersioningConfiguration",
+    "SchedulerScheduleGroup",
     "SecurityGroup",
     "SecurityGroupEgress",
     "SecurityGroupIngress",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from infra import names
+from infra import names, schedules
 from infra.artifacts import use_artifacts, use_locations
-from infra.manifest import deployment, manifest, runtime_role
+from infra.manifest import Scheduling, deployment, manifest, runtime_role
 from infra.settings import AdoptedStream, Environment, OwnStream
 from kinesis_efo_infra.document import StreamRef
 from kinesis_efo_infra.iam import Policy
@@ -66,8 +66,16 @@ def literal_deployment(environment: Environment, key: str) -> str:
         key_arn=_some_key(environment),
         target=(job.target if job else None) or f"serverless:{'0' * 16}",
         role_arn=runtime_role(access, names.role_arn(environment, key)),
+        schedules=_scheduling(environment),
     )
     return json.dumps(document, separators=(",", ":"), sort_keys=True)
+
+
+def _scheduling(environment: Environment) -> Scheduling | None:
+    if not schedules.scheduled(environment):
+        return None
+    role_arn = names.iam_arn(environment, f"role/{names.schedules_role_name(environment)}")
+    return Scheduling(names.schedule_group(environment), role_arn)
 
 
 def literal_consumer_arn(environment: Environment, stream_key: str, key: str) -> str | None:

@@ -152,6 +152,9 @@ class LocalAccount:
             yield from self._each(service, operation, field, attribute)
         yield from self._each("iam", "list_policies", "Policies", "Arn", Scope="Local")
         yield from self._each("s3", "list_buckets", "Buckets", "Name")
+        # There is one called `default` in every account.
+        groups = {"NamePrefix": f"{self._environment.project}-"}
+        yield from self._each("scheduler", "list_schedule_groups", "ScheduleGroups", "Name", **groups)
         ours = f"alias/{self._environment.project}/"
         yield from (each for each in self._each("kms", "list_aliases", "Aliases", "AliasName") if ours in each)
         states = ["CREATING", "CREATED", "STARTING", "STARTED", "STOPPING", "STOPPED"]

@@ -6,14 +6,28 @@ Values may be CDKTF tokens or literal. The library reads exactly these keys: cha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from infra import names
-from infra.settings import Access, EmrEc2, Environment, PolicyOnly
+from infra.settings import Access, EmrEc2, EmrServerless, Environment, PolicyOnly
 from kinesis_efo_infra import document
 from kinesis_efo_infra.document import StreamRef
 
 DEPLOYMENT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """What the schedules of an environment's jobs are made with.
+
+    Attributes:
+        group: Name of their group.
+        role_arn: The role that starts the jobs.
+    """
+
+    group: str
+    role_arn: str
 
 
 def manifest(
@@ -31,9 +45,19 @@ def manifest(
 
 
 def deployment(
-    environment: Environment, key: str, *, bucket: str, key_arn: str | None, target: str | None, role_arn: str | None
+    environment: Environment,
+    key: str,
+    *,
+    bucket: str,
+    key_arn: str | None,
+    target: str | None,
+    role_arn: str | None,
+    schedules: Scheduling | None = None,
 ) -> dict[str, Any]:
-    """How jobs of an application are submitted, as `kinesis-efo emr submit` reads it."""
+    """How jobs of an application are submitted, as `kinesis-efo emr submit` reads it.
+
+    Without `schedules`, nothing is said of when they run.
+    """
     emr, job = environment.emr, environment.job(key)
     assert emr is not None
     application = names.application_name(key, environment.applications[key])
@@ -55,6 +79,11 @@ def deployment(
         "arguments": names.job_arguments(environment, job) if job else [],
         "spark": names.job_spark(environment, job) if job else {},
     }
+    if schedules and isinstance(environment.applications[key].access, EmrServerless):
+        # The group is known to jobs without a schedule, too: they may have had one, which is to be deleted then.
+        described["scheduleGroup"] = schedules.group
+        if job and job.schedule:
+            described |= {"schedule": job.schedule, "timeZone": job.time_zone, "scheduleRoleArn": schedules.role_arn}
     # CDKTF leaves out nulls; documents that are written without it must be the same.
     return {name: value for name, value in described.items() if value is not None}
 

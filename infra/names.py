@@ -100,6 +100,31 @@ def boundary_arn(environment: Environment) -> str:
     return iam_arn(environment, policy)
 
 
+def schedule_group(environment: Environment) -> str:
+    """Name of the group of the schedules of an environment's jobs."""
+    return prefix(environment)
+
+
+def schedule_group_arn(environment: Environment) -> str:
+    """ARN of the group of schedules."""
+    return arn(environment, "scheduler", f"schedule-group/{schedule_group(environment)}")
+
+
+def schedules_arn(environment: Environment) -> str:
+    """ARN pattern of the schedules of an environment's jobs."""
+    return arn(environment, "scheduler", f"schedule/{schedule_group(environment)}/*")
+
+
+def schedules_role_name(environment: Environment) -> str:
+    """Name of the role by which schedules start jobs, and of its policy. No application's can have it."""
+    return f"{prefix(environment)}-jobs@schedules"
+
+
+def serverless_arn(environment: Environment, target: str) -> str:
+    """ARN of the application of EMR Serverless that a job names as its target."""
+    return arn(environment, "emr-serverless", f"/applications/{target.removeprefix('serverless:')}")
+
+
 def roles_boundary_name(environment: Environment) -> str:
     """Name of the boundary of the roles of an environment that has no pipeline. No application's policy can have it."""
     return f"{prefix(environment)}-roles@boundary"
@@ -328,6 +353,8 @@ JOBS = Place("jobs")
 """The environment's application of EMR Serverless."""
 BOUNDARY = Place("roles_boundary")
 """The boundary of roles, where no pipeline brings one."""
+SCHEDULES = Place("schedules")
+"""The group of schedules, and the role by which they start jobs."""
 WORKERS = Place("workers")
 """The security group of the application's workers."""
 

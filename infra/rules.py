@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from infra import consumers, existing, literals, locations, names, permissions, pods
+from infra import consumers, existing, literals, locations, names, permissions, pods, schedules
 from infra.errors import Fault
 from infra.settings import (
     AdoptedStream,
@@ -78,6 +78,7 @@ def within_environment(draft: Draft) -> list[Fault]:
         *_jobs(draft),
         *pods.within(draft.applications),
         *locations.within(draft.applications, draft.jobs, draft.head),
+        *schedules.within(draft.applications, draft.jobs),
     ]
     if draft.head is not None:
         faults += [
@@ -388,3 +389,4 @@ def warnings(environment: Environment) -> Iterable[str]:
                 yield f"streams.{key}: {reader}: the policy of key {stream.key} must allow them kms:Decrypt"
     if environment.protected and environment.alarms.sns_topic is None:
         yield "alarms.sns_topic: nobody is told of an alarm in this protected environment"
+    yield from schedules.warnings(environment)

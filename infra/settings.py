@@ -335,7 +335,7 @@ class Emr(Settings):
 
 
 class Job(Settings):
-    """A program that the pipeline keeps running for an application.
+    """A program that the pipeline keeps running for an application, or that has a schedule.
 
     Attributes:
         application: Key of the application. It has one job at most: its leases let one run read.
@@ -344,6 +344,9 @@ class Job(Settings):
         spark: Settings of Spark; they win over those that `kinesis-efo emr submit` chooses.
         target: `cluster:<id>`, `serverless:<application id>` or `eks:<virtual cluster id>`; default: this environment's
             application of EMR Serverless, where the access is that of EMR Serverless.
+        schedule: Run it now and then, and not all the time: `rate(15 minutes)` or `cron(0 6 * * ? *)`, as EventBridge Scheduler
+            reads it. On EMR Serverless only.
+        time_zone: Time zone of a cron expression; default UTC.
     """
 
     application: Key
@@ -354,6 +357,8 @@ class Job(Settings):
         Annotated[str, StringConstraints(pattern=r"^(cluster:j-[A-Z0-9]{1,30}|(serverless|eks):[0-9a-z]{1,64})$")]
         | None
     ) = None
+    schedule: str | None = None
+    time_zone: str | None = None
 
 
 class Pipeline(Settings):

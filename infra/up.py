@@ -94,9 +94,10 @@ def localized(environment: Environment) -> Environment:
         if isinstance(own, AdoptedStream):
             own = OwnStream(name=names.stream_name(environment, key), mode="provisioned", shards=1)
         streams[key] = own.model_copy(update={"import_existing": False, "import_consumers": {}})
-    # Local AWS has no EMR.
+    # Local AWS has no EMR, and so nothing that a schedule could start.
     emr = environment.emr and environment.emr.model_copy(update={"serverless": None})
-    changes = {"streams": streams, "applications": _not_importing(environment), "emr": emr}
+    jobs = [job.model_copy(update={"schedule": None, "time_zone": None}) for job in environment.jobs]
+    changes = {"streams": streams, "applications": _not_importing(environment), "emr": emr, "jobs": jobs}
     local = pods.without_associations(environment.model_copy(update=changes))
     used: dict[str, str] = {}
     for key in streams:

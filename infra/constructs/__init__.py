@@ -5,6 +5,7 @@ from infra.constructs.alarms import Alarms
 from infra.constructs.bucket import PrivateBucket
 from infra.constructs.dashboard import Dashboard
 from infra.constructs.jobs import Jobs
+from infra.constructs.schedules import Schedules
 from infra.constructs.stream import FanOutStream
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Jobs",
     "PrivateBucket",
     "RolesBoundary",
+    "Schedules",
     "batch_access",
     "reader_access",
 ]

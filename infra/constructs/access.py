@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra import names, permissions
+from infra import names, permissions, schedules
 from infra.cdk import Construct, IamPolicy
 from infra.settings import Eks, EmrEc2, EmrServerless, Environment, RoleAccess
 from kinesis_efo_infra.access import BatchAccess, ReaderAccess
@@ -94,6 +94,7 @@ class RolesBoundary(Construct):
         self._arn = names.boundary_arn(environment)
         accesses = [application.access for application in environment.applications.values()]
         needed = any(isinstance(each, RoleAccess) and not each.permissions_boundary for each in accesses)
+        needed = needed or bool(schedules.scheduled(environment))
         if environment.pipeline is None and needed:
             statements = permissions.boundary_without_pipeline(environment)
             policy = IamPolicy(

@@ -1,7 +1,7 @@
 """Alarms on the metrics of Enhanced Fan-Out; where an application may poll, on those of GetRecords, too; and on failed runs.
 
 Source of metrics and dimensions: Amazon Kinesis Data Streams developer guide, "Monitor with CloudWatch"; EMR Serverless
-user guide, "Monitoring EMR Serverless applications and jobs".
+user guide, "Monitoring EMR Serverless applications and jobs"; EventBridge Scheduler user guide, "Monitoring with CloudWatch".
 """
 
 from __future__ import annotations
@@ -120,6 +120,41 @@ class Alarms(Construct):
             ok_actions=self._topics,
         )
         put(alarm, names.JOBS.join("failures"))
+
+    def watch_schedules(self, group: str) -> None:
+        """Watch the schedules of the environment's jobs: a run that could not be started shows nowhere else."""
+        queries = [
+            CloudwatchMetricAlarmMetricQuery(
+                id=query,
+                metric=CloudwatchMetricAlarmMetricQueryMetric(
+                    namespace="AWS/Scheduler",
+                    metric_name=metric,
+                    period=300,
+                    stat="Sum",
+                    dimensions={"ScheduleGroup": group},
+                ),
+            )
+            for query, metric in (("errors", "TargetErrorCount"), ("dropped", "InvocationDroppedCount"))
+        ]
+        total = CloudwatchMetricAlarmMetricQuery(
+            id="total", expression="FILL(errors, 0) + FILL(dropped, 0)", label="not started", return_data=True
+        )
+        alarm = CloudwatchMetricAlarm(
+            self,
+            "not-started",
+            alarm_name=self._name("jobs", "not-started"),
+            alarm_description=_described("A run of a job with a schedule could not be started.", "not-started"),
+            comparison_operator="GreaterThanThreshold",
+            threshold=0,
+            evaluation_periods=1,
+            datapoints_to_alarm=1,
+            metric_query=[*queries, total],
+            treat_missing_data="notBreaching",
+            actions_enabled=True,
+            alarm_actions=self._topics,
+            ok_actions=self._topics,
+        )
+        put(alarm, names.SCHEDULES.join("failures"))
 
     def watch_table(self, application: str, table: LeaseTable) -> None:
         """Watch an application's lease table: leases that cannot be renewed expire."""

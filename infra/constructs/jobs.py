@@ -16,6 +16,7 @@ from infra.cdk import (
 )
 from infra.constructs.bucket import PrivateBucket
 from infra.constructs.network import WorkersGroup
+from infra.constructs.schedules import Schedules
 from infra.settings import EmrServerless, Environment, ServerlessApplication
 from kinesis_efo_infra.access import ReaderAccess
 from kinesis_efo_infra.base import keep, put
@@ -70,12 +71,13 @@ class Jobs(Construct):
         name = names.application_name(application, self._environment.applications[application])
         use_artifacts(policy, self._bucket.arn, names.prefix(self._environment), name, self._key_arn)
 
-    def describe(self, application: str, access: ReaderAccess) -> None:
+    def describe(self, application: str, access: ReaderAccess, schedules: Schedules | None) -> None:
         """Declare the parameter from which `kinesis-efo emr submit` reads how to submit an application's jobs.
 
         Args:
             application: Key of the application.
             access: Its access.
+            schedules: What schedules are made with, if any job has one.
         """
         environment = self._environment
         settings = environment.applications[application]
@@ -90,6 +92,7 @@ class Jobs(Construct):
             key_arn=self._key_arn,
             target=target,
             role_arn=manifest.runtime_role(settings.access, access.role_arn),
+            schedules=manifest.Scheduling(schedules.group, schedules.role_arn) if schedules else None,
         )
         name = names.deployment_parameter_name(environment, application)
         parameter = SsmParameter(

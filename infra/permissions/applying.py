@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra.permissions.pods import change_associations
+from infra.permissions.scheduling import set_schedules
 from infra.permissions.scope import Scope, tagged, tags_new, use_environment_key
 from infra.settings import Environment, OwnStream
 from kinesis_efo_infra import iam
@@ -12,7 +13,7 @@ _RUNS_JOBS = ("ec2.amazonaws.com", "emr-serverless.amazonaws.com", "elasticmapre
 
 
 def change_data(environment: Environment) -> list[Statement]:
-    """Besides `read`: change streams, tables, manifests, alarms, dashboards and the state."""
+    """Besides `read`: change streams, tables, manifests, alarms, dashboards, schedules and the state."""
     scope = Scope(environment)
     return [
         Statement("WriteState", ("s3:PutObject",), scope.state + scope.record),
@@ -89,6 +90,7 @@ def change_data(environment: Environment) -> list[Statement]:
             scope.alarms,
         ),
         Statement("WriteDashboards", ("cloudwatch:DeleteDashboards", "cloudwatch:PutDashboard"), scope.dashboards),
+        *(set_schedules(environment) if environment.emr else []),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra import names
+from infra.permissions.scheduling import start_within_boundary
 from infra.permissions.scope import Scope, never_others, tagged
 from infra.settings import Environment
 from kinesis_efo_infra import iam
@@ -47,6 +48,7 @@ def boundary(environment: Environment) -> list[Statement]:
             tuple(names.arn(environment, "logs", f"log-group:{each}") for each in groups),
         ),
         Statement("Metrics", ("cloudwatch:PutMetricData",), ("*",)),
+        *(start_within_boundary(environment) if environment.emr else []),
         Statement("NeverRegisterConsumers", iam.REGISTRATION, ("*",), effect="Deny"),
         never_others(environment),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infra import names
 from infra.permissions.pods import see_associations
+from infra.permissions.scheduling import see_schedules
 from infra.permissions.scope import Scope, never_others, tagged, use_environment_key
 from infra.settings import Environment
 from kinesis_efo_infra import iam
@@ -145,6 +146,7 @@ def _read_jobs(environment: Environment) -> list[Statement]:
             (names.arn(environment, "emr-serverless", "/applications/*"),),
             conditions=tagged("aws:ResourceTag", environment),
         ),
+        *see_schedules(environment),
         *([_see_network()] if environment.emr.serverless and environment.emr.serverless.subnets else []),
     ]
 

@@ -116,7 +116,7 @@ def keep_running(environment: Environment, project: Path, run: Runner, clock: Ti
     for job in environment.jobs:
         settings = environment.applications[job.application]
         name = names.application_name(job.application, settings)
-        _submit(environment, name, project, run)
+        _submit(environment, job, name, project, run)
         _until_healthy(environment, job, name, run, clock, patience)
 
 
@@ -125,13 +125,16 @@ def which(environment: Environment, name: str) -> tuple[str, ...]:
     return "--environment", names.qualified(environment), "--application", name, "--region", environment.region
 
 
-def _submit(environment: Environment, name: str, project: Path, run: Runner) -> None:
+def _submit(environment: Environment, job: Job, name: str, project: Path, run: Runner) -> None:
     answer = run("emr", "submit", *which(environment, name), "--project", str(project), "--if-changed")
     if answer.code != _OK:
         raise PipelineError(
             f"{name} was not started in {environment.environment} (exit code {answer.code}; its message is above); "
             "jobs after it were not touched"
         )
+    if job.schedule is not None:
+        logger.info("%s: runs at %s, %s", name, job.schedule, job.time_zone or "UTC")
+        return
     started = isinstance(answer.data, dict) and answer.data.get("submitted")
     logger.info("%s: %s", name, "started" if started else "runs as it is declared already")
 
@@ -139,7 +142,7 @@ def _submit(environment: Environment, name: str, project: Path, run: Runner) -> 
 def _until_healthy(environment: Environment, job: Job, name: str, run: Runner, clock: Time, patience: float) -> None:
     """Wait until every shard is read, and none is further behind than the alarm allows.
 
-    A job that is not `continuous` is healthy once it was started.
+    A job that is not `continuous` is healthy once it was started, or has its schedule.
     """
     settings = environment.applications[job.application]
     if not settings.continuous:

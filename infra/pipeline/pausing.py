@@ -53,7 +53,8 @@ class Pause:
                 raise PipelineError(f"EMR Serverless application {application} cannot be stopped: {error}") from error
 
     def _stop(self, environment: Environment, emr: Any, application: str) -> None:
-        ours = dict(self._runs(environment, application))
+        jobs = list(self._jobs(environment, application))
+        ours = {run: name for name, _, runs in jobs for run in runs}
         live = {run["id"]: run.get("name", "") for run in _all_runs(emr, application) if run["state"] not in _ENDED}
         others = [f"{run} ({name})" for run, name in live.items() if run not in ours]
         if others:
@@ -61,7 +62,9 @@ class Pause:
                 f"the plan changes EMR Serverless application {application}, which must be stopped for that, and "
                 f"{', '.join(others)} runs there, which this environment does not declare: stop it, and apply again"
             )
-        for key in sorted({ours[run] for run in live}):
+        # A schedule could start a run, and with it the application, while the plan is applied.
+        waiting = {name for name, scheduled, _ in jobs if scheduled}
+        for key in sorted(waiting | {ours[run] for run in live}):
             if (code := self.run("emr", "stop", *which(environment, key)).code) != 0:
                 raise PipelineError(
                     f"{key} does not stop (exit code {code}; its message is above), so that nothing was applied; "
@@ -78,15 +81,15 @@ class Pause:
                 )
             self.clock.sleep(_LOOK_SECONDS)
 
-    def _runs(self, environment: Environment, application: str) -> Iterator[tuple[str, str]]:
-        """Runs of the environment's jobs on the application, each with the name of whose it is."""
+    def _jobs(self, environment: Environment, application: str) -> Iterator[tuple[str, bool, list[str]]]:
+        """The environment's jobs on the application: whose each is, whether it has a schedule, and its runs."""
         for job in environment.jobs:
             settings = environment.applications[job.application]
             if isinstance(settings.access, EmrServerless):
                 name = names.application_name(job.application, settings)
                 told = self.run("emr", "status", *which(environment, name)).data
                 if isinstance(told, dict) and told.get("target") == f"serverless:{application}":
-                    yield from ((str(run["id"]), name) for run in told["runs"])
+                    yield name, "schedule" in told, [str(run["id"]) for run in told["runs"]]
 
     def _state(self, emr: Any, application: str) -> str:
         return str(emr.get_application(applicationId=application)["application"]["state"])

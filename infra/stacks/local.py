@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_SERVICES = ("cloudwatch", "dynamodb", "ec2", "emrserverless", "iam", "kinesis", "kms", "s3", "ssm", "sts")
+_SERVICES = ("cloudwatch", "dynamodb", "ec2", "emrserverless", "iam", "kinesis", "kms", "s3", "scheduler", "ssm", "sts")
 # The provider puts the account before the host of S3 Control, and nobody resolves such a name of local AWS. So it gets a host that
 # there is not, and local AWS as its proxy; requests to loopback never go through one.
 _S3_CONTROL = "http://s3-control.local-aws"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra import names
+from infra import names, schedules
 from infra.artifacts import use_locations
 from infra.cdk import (
     App,
@@ -19,6 +19,7 @@ from infra.constructs import (
     FanOutStream,
     Jobs,
     RolesBoundary,
+    Schedules,
     batch_access,
     reader_access,
 )
@@ -67,6 +68,7 @@ class StreamingStack(TerraformStack):
         self._jobs = Jobs(self, environment, key_arn) if environment.emr else None
         if self._jobs and self._jobs.application_id:
             self._alarms.watch_jobs(self._jobs.application_id)
+        self._schedules = self._scheduled()
         self._manifests: dict[str, str] = {}
         self._policies: dict[str, str] = {}
         self._batch_policies: dict[str, str] = {}
@@ -121,7 +123,7 @@ class StreamingStack(TerraformStack):
             self, environment, key, policy, serverless_arn=serverless, boundary_arn=self._boundary.arn
         )
         if self._jobs:
-            self._jobs.describe(key, access)
+            self._jobs.describe(key, access, self._schedules)
         self._manifests[key] = manifest.declared_location
         self._policies[key] = access.policy_arn
         if application.batch:
@@ -132,6 +134,18 @@ class StreamingStack(TerraformStack):
             self._batch_policies[key] = batch_access(self, environment, key, batch).policy_arn
         if access.role_arn:
             self._roles[key] = access.role_arn
+
+    def _scheduled(self) -> Schedules | None:
+        if self._jobs is None or not schedules.scheduled(self._environment):
+            return None
+        declared = Schedules(
+            self,
+            self._environment,
+            application_arn=self._jobs.application_arn,
+            boundary_arn=self._boundary.arn,
+        )
+        self._alarms.watch_schedules(declared.group)
+        return declared
 
     def _manifest_bucket(self) -> str | None:
         bucket = names.manifest_bucket(self._environment)

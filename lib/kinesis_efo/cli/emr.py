@@ -20,10 +20,12 @@ from kinesis_efo.emr.artifacts import archive_artifact, program_artifact
 from kinesis_efo.emr.coordination import until_free
 from kinesis_efo.emr.following import Stopped, until_running
 from kinesis_efo.emr.following import stop as stop_run
-from kinesis_efo.emr.job import lease_timeout
+from kinesis_efo.emr.job import Job, lease_timeout
 from kinesis_efo.emr.packing import Archive, PythonPlatform, read_archive
 from kinesis_efo.emr.packing import package as build
-from kinesis_efo.emr.submission import JobRequest, ensure, make_room, plan, refusals, same
+from kinesis_efo.emr.schedules import Schedule
+from kinesis_efo.emr.serverless import Serverless
+from kinesis_efo.emr.submission import JobRequest, ensure, make_room, plan, refusals, same, upload
 from kinesis_efo.emr.submission import submit as submit_job
 from kinesis_efo.emr.target import Kind, Run
 from kinesis_efo.errors import PackagingError, SubmissionRefusedError, UsageError
@@ -74,6 +76,7 @@ def submit(
     replace: bool,
     if_changed: bool,
     grace: int,
+    now: bool,
     dry_run: bool,
     follow: bool,
     patience: float,
@@ -107,9 +110,10 @@ def submit(
             release_label=release_label or _release_label(context),
             logs=logs or (deployed.logs if deployed else None),
             logs_key_arn=(deployed.logs_key_arn if deployed and not logs else None),
+            scheduled=bool(deployed and deployed.schedule),
         )
         try:
-            mode = _SubmitMode(replace, if_changed, grace, dry_run, patience if follow else None)
+            mode = _SubmitMode(replace, if_changed, grace, now, dry_run, patience if follow else None)
             data = asyncio.run(_submit(context, request, SystemClock(), mode))
         except SubmissionRefusedError as error:
             raise Ended(output.ExitCode.REFUSED, str(error)) from None
@@ -130,6 +134,7 @@ class _SubmitMode:
         replace: Stop a live run first.
         if_changed: Submit nothing if exactly this job runs; else as `replace`.
         grace: Seconds for a live run to end by itself.
+        now: Start a job that has a schedule once, and leave the schedule alone.
         dry_run: Change nothing.
         patience: Seconds to wait until the job runs; None to return at once.
     """
@@ -137,6 +142,7 @@ class _SubmitMode:
     replace: bool
     if_changed: bool
     grace: int
+    now: bool
     dry_run: bool
     patience: float | None
 
@@ -148,6 +154,10 @@ async def _submit(context: Context, request: JobRequest, clock: Clock, mode: _Su
     job = plan(request, context.target.kind, store, known)
     data: dict[str, Any] = {"target": str(context.target), "application": request.manifest.application}
     data |= {"fingerprint": job.fingerprint, "archive": request.archive.digest, "program": request.program.digest}
+    if not mode.now and (schedule := context.schedule):
+        return data | await _set_schedule(context, request, schedule, clock, mode, job, live)
+    if not (mode.now or mode.dry_run) and context.unschedule():
+        output.remark(f"deleted the schedule of {request.manifest.application}: from now on, the job is kept running")
     if mode.if_changed and (unchanged := same(live, job)):
         return {**data, "submitted": False, "replaced": [], "run": run_data(unchanged)}
     async with context.leases() as leases:
@@ -176,6 +186,46 @@ async def _submit(context: Context, request: JobRequest, clock: Clock, mode: _Su
     return {**data, "submitted": True, "replaced": [each.id for each in replaced], "run": run_data(run)}
 
 
+async def _set_schedule(
+    context: Context,
+    request: JobRequest,
+    schedule: Schedule,
+    clock: Clock,
+    mode: _SubmitMode,
+    job: Job,
+    live: Sequence[Run],
+) -> dict[str, Any]:
+    """Give a job its schedule. A run that the schedule has started is left alone; one that would go on for ever is stopped."""
+    platform = context.platform
+    assert isinstance(platform, Serverless), "checked by Context.schedule"
+    lasting = [run for run in live if not run.scheduled]
+    replacing = bool(lasting) and (mode.replace or mode.if_changed)
+    start = platform.scheduled(job)
+    async with context.leases() as leases:
+        ensure(
+            await refusals(
+                request, platform, platform.site(), lasting,
+                # A run of the schedule may read just now.
+                kinesis=context.client("kinesis"), leases=leases, clock=clock, replacing=replacing or not lasting,
+            )
+        )  # fmt: skip
+        if mode.dry_run:
+            return {"submitted": False, "replaces": [run.id for run in lasting], "request": schedule.request(start)}
+        replaced: Sequence[Run] = ()
+        if replacing:
+            output.remark(f"stopping {', '.join(run.id for run in lasting)}")
+            replaced = await make_room(
+                lasting, platform, leases, clock, _report,
+                grace=mode.grace, lease_seconds=lease_timeout(request.arguments), mark=context.mark,
+            )  # fmt: skip
+    upload(context.store, request, output.remark)
+    change = context.schedules.put(schedule, start)
+    output.remark(f"{change} schedule {schedule.name} in group {schedule.group}")
+    told = {"group": schedule.group, "name": schedule.name, "expression": schedule.expression}
+    told |= {"timeZone": schedule.time_zone, "change": change.value}
+    return {"submitted": False, "replaced": [each.id for each in replaced], "schedule": told}
+
+
 def stop(
     *,
     aws: AwsSettings,
@@ -188,13 +238,18 @@ def stop(
 ) -> None:
     """Carry out the command, with its options as `commands.emr` declares them."""
     with Context.open(Given(environment, application, target, manifest, None), aws) as context:
+        # First, or it might start another run.
+        unscheduled = context.unschedule()
         stopped, owners = asyncio.run(_stop(context, SystemClock(), grace))
     data = {
         "target": str(context.target),
         "application": context.manifest.application,
         "stopped": [{**run_data(each.run), "graceful": each.graceful} for each in stopped],
         "leaseOwners": owners,
+        "scheduleDeleted": unscheduled,
     }
+    if unscheduled:
+        output.remark("deleted its schedule; `kinesis-efo emr submit` sets it again")
     output.answer(as_json, data, lambda: _stopped_view(stopped))
     if owners:
         who = ", ".join(map(readable, owners))
@@ -273,6 +328,13 @@ def _archive_view(archive: Archive) -> RenderableType:
 
 
 def _submitted_view(data: dict[str, Any]) -> RenderableType:
+    if schedule := data.get("schedule"):
+        rows = [
+            ("schedule", f"{schedule['expression']} in {schedule['timeZone']}, {schedule['change']}"),
+            ("replaced", ", ".join(data["replaced"]) or None),
+            ("fingerprint", data["fingerprint"][:16]),
+        ]
+        return output.table(["", f"{data['application']} on {data['target']}"], rows)
     run = data["run"]
     rows = [
         ("run", f"{run['id']} ({run['told']})" + ("" if data["submitted"] else ", unchanged: nothing was submitted")),

@@ -16,6 +16,7 @@ from kinesis_efo.emr.containers import Containers
 from kinesis_efo.emr.deployment import Deployment, load_deployment
 from kinesis_efo.emr.job import job_name
 from kinesis_efo.emr.platform import Platform
+from kinesis_efo.emr.schedules import Schedule, Schedules
 from kinesis_efo.emr.serverless import Serverless
 from kinesis_efo.emr.target import Kind, Target
 from kinesis_efo.errors import UsageError
@@ -117,6 +118,45 @@ class Context:
         """Access to the target through EMR's API."""
         service, kind = _PLATFORMS[self.target.kind]
         return kind(self.target, self.client(service))
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The schedule that is declared for the application's job, if one is.
+
+        Raises:
+            UsageError: The description lacks what a schedule needs, or the command line names another kind of target.
+        """
+        deployed = self.deployment
+        if deployed is None or deployed.schedule is None:
+            return None
+        if not (deployed.schedule_group and deployed.schedule_role_arn):
+            raise UsageError(
+                f"the job of {deployed.application} in {deployed.environment} has schedule {deployed.schedule}, but no group or role "
+                "for it is described: deploy the infrastructure again"
+            )
+        if self.target.kind is not Kind.SERVERLESS:
+            raise UsageError(
+                f"the job of {deployed.application} in {deployed.environment} has schedule {deployed.schedule}, which is for EMR "
+                f"Serverless; got --target {self.target}: say --now to run it there once"
+            )
+        return Schedule(
+            deployed.schedule_group,
+            deployed.application,
+            deployed.schedule,
+            deployed.time_zone,
+            deployed.schedule_role_arn,
+        )
+
+    @property
+    def schedules(self) -> Schedules:
+        """Access to EventBridge Scheduler."""
+        return Schedules(self.client("scheduler"))
+
+    def unschedule(self) -> bool:
+        """Delete the schedule of the application's job; returns whether there was one."""
+        if self.deployment is None or self.deployment.schedule_group is None:
+            return False
+        return self.schedules.remove(self.deployment.schedule_group, self.deployment.application)
 
     @property
     def store(self) -> Store:

@@ -39,6 +39,8 @@ def status(
         "live": live,
         "runs": [run_data(run) for run in runs],
     }
+    if context.deployment and context.deployment.schedule:
+        data["schedule"] = {"expression": context.deployment.schedule, "timeZone": context.deployment.time_zone}
     output.answer(as_json, data, lambda: _runs_view(runs, f"{context.name} on {context.target}"))
     if not live:
         raise output.stop(output.ExitCode.FAILED)

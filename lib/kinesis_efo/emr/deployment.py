@@ -35,6 +35,10 @@ class Deployment(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         program: The declared job's program, relative to the project; None if no job is declared.
         arguments: The declared job's arguments.
         spark: The declared job's Spark settings.
+        schedule: When the declared job runs, in the words of EventBridge Scheduler; None if it is kept running.
+        time_zone: Time zone of the schedule.
+        schedule_group: The environment's group of schedules; None if it has none.
+        schedule_role_arn: The role that starts scheduled jobs.
     """
 
     schema_version: int
@@ -53,6 +57,10 @@ class Deployment(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     program: str | None = None
     arguments: Sequence[str] = ()
     spark: dict[str, str] = {}
+    schedule: str | None = None
+    time_zone: str = "UTC"
+    schedule_group: str | None = None
+    schedule_role_arn: str | None = None
 
 
 def parameter_name(environment: str, application: str) -> str:

@@ -22,6 +22,8 @@ from kinesis_efo.units import parse_duration, parse_size
 MARKER_SETTING: Final = "spark.kinesisEfo.stopMarker"
 """S3 URI of the stop marker, for which `kinesis_efo.spark.stop_marker` looks in the driver."""
 FINGERPRINT_SETTING: Final = "spark.kinesisEfo.fingerprint"
+SCHEDULED_SETTING: Final = "spark.kinesisEfo.scheduled"
+"""Says of a run that its job has a schedule: it ends by itself, and nobody need stop it for a change."""
 SHARDS_SETTING: Final = "spark.kinesisEfo.shards"
 """Most shards that the job reads, for its memory. The user says so: asking Kinesis would make another job of the same one."""
 PYTHON: Final = "./environment/bin/python"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from kinesis_efo.emr.job import FINGERPRINT_SETTING, Job, read_settings_text
+from kinesis_efo.emr.job import FINGERPRINT_SETTING, SCHEDULED_SETTING, Job, read_settings_text
 from kinesis_efo.emr.platform import STATES, Platform, newest_first, told
+from kinesis_efo.emr.schedules import EXECUTION_ID
 from kinesis_efo.emr.target import Run, Site
 
 _FAILED_ATTEMPTS_PER_HOUR: Final = 5  # EMR gives up after more; from 1 to 10 ("Job resiliency")
@@ -56,6 +57,12 @@ class Serverless(Platform):
             request["configurationOverrides"] = {"monitoringConfiguration": monitoring}
         return request
 
+    def scheduled(self, job: Job) -> dict[str, Any]:
+        """The same request, as EventBridge Scheduler takes it: names of parameters begin with a capital, and each run has its token."""
+        shape = self._client.meta.service_model.operation_model("StartJobRun").input_shape
+        request: dict[str, Any] = _capitalized({**self.request(job), "clientToken": EXECUTION_ID}, shape)
+        return request
+
     def submit(self, job: Job) -> str:
         """See `Platform`."""
         with self.refusals("start the job run"):
@@ -80,6 +87,7 @@ class Serverless(Platform):
             answer["createdAt"],
             settings.get(FINGERPRINT_SETTING, ""),
             logs=[*logs, f"aws emr-serverless get-dashboard-for-job-run {dashboard}"],
+            scheduled=SCHEDULED_SETTING in settings,
         )
 
     def runs(self, name: str) -> Sequence[Run]:
@@ -111,3 +119,16 @@ class Serverless(Platform):
             self._client.cancel_job_run(
                 applicationId=self.target.id, jobRunId=run.id, shutdownGracePeriodInSeconds=seconds
             )
+
+
+def _capitalized(value: Any, shape: Any) -> Any:
+    """A value with capitals in the names of its parameters, and not in the keys of its maps, such as tags."""
+    match shape.type_name:
+        case "structure":
+            return {
+                f"{name[0].upper()}{name[1:]}": _capitalized(each, shape.members[name]) for name, each in value.items()
+            }
+        case "list":
+            return [_capitalized(each, shape.member) for each in value]
+        case _:
+            return value

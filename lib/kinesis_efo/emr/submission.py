@@ -14,6 +14,7 @@ from kinesis_efo.emr.following import Report, stop
 from kinesis_efo.emr.job import (
     FINGERPRINT_SETTING,
     MARKER_SETTING,
+    SCHEDULED_SETTING,
     Job,
     digest,
     job_name,
@@ -45,6 +46,7 @@ class JobRequest:
         release_label: EMR release, on EKS.
         logs: S3 location for logs.
         logs_key_arn: KMS key for the logs.
+        scheduled: Whether the job has a schedule.
     """
 
     manifest: Manifest
@@ -58,6 +60,7 @@ class JobRequest:
     release_label: str = ""
     logs: str | None = None
     logs_key_arn: str | None = None
+    scheduled: bool = False
 
     @property
     def name(self) -> str:
@@ -89,6 +92,8 @@ def plan(request: JobRequest, kind: Kind, store: Store, previous: Sequence[Run])
         arguments = ["--manifest", request.location, *arguments]
     archive = store.uri(request.archive.key)
     settings = spark_settings(kind, archive, arguments, request.spark)
+    if request.scheduled:
+        settings[SCHEDULED_SETTING] = "true"
     environment = request.manifest.environment
     streams = {name: [each.stream_arn, each.consumer_arn] for name, each in request.manifest.streams.items()}
     fingerprint = digest(
@@ -213,11 +218,25 @@ def submit(job: Job, platform: Platform, store: Store, request: JobRequest, rema
     Raises:
         PlatformError: S3 or EMR refuses.
     """
+    upload(store, request, remark)
+    return platform.submit(job)
+
+
+def upload(store: Store, request: JobRequest, remark: Callable[[str], None]) -> None:
+    """Upload the files of a job that S3 lacks.
+
+    Args:
+        store: The artifacts in S3.
+        request: The request that the job was planned from.
+        remark: Receives a line for each file.
+
+    Raises:
+        PlatformError: S3 refuses.
+    """
     for artifact in (request.archive, request.program):
         size = artifact.path.stat().st_size / 1e6
         done = "uploaded" if store.upload(artifact) else "is there already:"
         remark(f"{done} {store.uri(artifact.key)} ({size:.1f} MB)")
-    return platform.submit(job)
 
 
 def ensure(reasons: Sequence[str]) -> None:

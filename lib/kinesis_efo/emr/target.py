@@ -80,6 +80,7 @@ class Run:
         fingerprint: Fingerprint of its job (`Job.fingerprint`); empty if another tool submitted it.
         marker: S3 URI of its stop marker; empty if EMR stops it.
         logs: Locations of its logs.
+        scheduled: Whether its job has a schedule.
     """
 
     id: str
@@ -90,6 +91,7 @@ class Run:
     fingerprint: str = ""
     marker: str = ""
     logs: Sequence[str] = ()
+    scheduled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ _KEY = re.compile(r"Credential=([^/,\s]+)/")
 _WERKZEUG = "werkzeug"
 # moto's server shows a page where AWS has an error.
 _PAGE = b"<!doctype html"
+_JSON = "application/json"
 
 
 def _is_no_traceback(record: logging.LogRecord) -> bool:
@@ -45,6 +46,10 @@ def _refusal(request: Incoming, service: str, raised: Exception | None) -> AwsEr
         return unknown(request, service)
     logger.warning("moto failed in the operation %r of %s: %r", operation, service or "a service", raised)
     return AwsError("InternalFailure", f"moto failed in the operation {operation!r}: {raised!r}", 500)
+
+
+def _is_html(header: str, value: str) -> bool:
+    return header.lower() == "content-type" and value.startswith("text/html")
 
 
 def _nothing(_url: str) -> None:
@@ -122,6 +127,9 @@ class MotoProxy:
                 if content.startswith(_PAGE):
                     raise _refusal(request, service, self._raised)
                 kept = [(name, value) for name, value in answer.headers.items() if name.lower() not in _HOP]
+                if service != "s3" and content.startswith(b"{"):
+                    # moto calls the JSON of some services HTML, which a client may take for the page of a proxy.
+                    kept = [(name, _JSON if _is_html(name, value) else value) for name, value in kept]
                 if request.method == "HEAD" and "Content-Length" in answer.headers:
                     kept.append(("Content-Length", answer.headers["Content-Length"]))
                 return Answer(answer.status, kept, content)

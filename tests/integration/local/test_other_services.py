@@ -175,6 +175,16 @@ def test_an_application_there_is_not_is_not_found(aws: LocalAws) -> None:
     assert found["ResponseMetadata"]["HTTPStatusCode"] == 404
 
 
+def test_what_is_json_is_called_json(aws: LocalAws) -> None:
+    answer = aws.client("scheduler").create_schedule_group(Name="jobs")
+    assert answer["ScheduleGroupArn"].endswith(":schedule-group/jobs")
+    assert answer["ResponseMetadata"]["HTTPHeaders"]["content-type"] == "application/json"
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket="pages", CreateBucketConfiguration={"LocationConstraint": REGION})
+    s3.put_object(Bucket="pages", Key="page", Body=b"{", ContentType="text/html")
+    assert s3.get_object(Bucket="pages", Key="page")["ContentType"] == "text/html", "as it was stored"
+
+
 def test_a_bucket_is_created_with_its_tags(aws: LocalAws) -> None:
     s3 = aws.client("s3")
     tags = [{"Key": "owner", "Value": "<data> & co"}, {"Key": "team", "Value": "lake"}]

@@ -59,6 +59,7 @@ class FakeCommands:
 
     emr: FakeEmr
     stops: int = 0
+    schedule: bool = False
     ran: list[str] = field(default_factory=list)
 
     def __call__(self, *arguments: str) -> Answer:
@@ -69,7 +70,8 @@ class FakeCommands:
             for run in runs:
                 run.state = "CANCELLED" if self.stops == 0 else run.state
             return Answer(self.stops, {})
-        return Answer(0, {"target": f"serverless:{APPLICATION}", "runs": [{"id": run.id} for run in runs]})
+        told = {"target": f"serverless:{APPLICATION}", "runs": [{"id": run.id} for run in runs]}
+        return Answer(0, {**told, **({"schedule": {"expression": "rate(1 hour)"}} if self.schedule else {})})
 
 
 @pytest.fixture
@@ -111,6 +113,16 @@ def test_jobs_are_stopped_first_and_then_the_application(emr: FakeEmr, environme
     commands = FakeCommands(emr)
     pause(emr, commands)(environment, PLAN)
     assert commands.ran == ["status", "stop"]
+    assert emr.site["state"] == "STOPPED"
+
+
+@pytest.mark.parametrize(("schedule", "ran"), [(True, ["status", "stop"]), (False, ["status"])])
+def test_a_schedule_is_stopped_too_although_it_has_no_run_just_now(
+    schedule: bool, ran: list[str], emr: FakeEmr, environment: Environment
+) -> None:
+    commands = FakeCommands(emr, schedule=schedule)
+    pause(emr, commands)(environment, PLAN)
+    assert commands.ran == ran
     assert emr.site["state"] == "STOPPED"
 
 

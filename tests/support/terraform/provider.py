@@ -168,6 +168,8 @@ def identity(kind: str, planned: Json) -> Json:
         case "aws_emrserverless_application":
             short = f"00{uuid.uuid4().hex[:14]}"
             known = {"id": short, "arn": arn("emr-serverless", f"/applications/{short}")}
+        case "aws_scheduler_schedule_group":
+            known = {"id": name, "arn": arn("scheduler", f"schedule-group/{name}"), "state": "ACTIVE"}
         case "aws_cloudwatch_metric_alarm":
             known = {"arn": arn("cloudwatch", f"alarm:{planned['alarm_name']}")}
         case "aws_s3_bucket":
@@ -237,6 +239,8 @@ def create(kind: str, planned: Json) -> Json:
             return {"arn": answer["TableDescription"]["TableArn"]}
         case "aws_kinesis_resource_policy":
             client("kinesis").put_resource_policy(ResourceARN=planned["resource_arn"], Policy=planned["policy"])
+        case "aws_scheduler_schedule_group":
+            client("scheduler").create_schedule_group(Name=planned["name"])
         case "aws_ssm_parameter":
             put_parameter(planned)
         case "aws_s3_object":
@@ -335,6 +339,8 @@ def delete(kind: str, prior: Json) -> None:
             client("kinesis").delete_resource_policy(ResourceARN=prior["resource_arn"])
         case "aws_dynamodb_table":
             client("dynamodb").delete_table(TableName=prior["name"])
+        case "aws_scheduler_schedule_group":
+            client("scheduler").delete_schedule_group(Name=prior["name"])
         case "aws_ssm_parameter":
             client("ssm").delete_parameter(Name=prior["name"])
         case "aws_s3_object":

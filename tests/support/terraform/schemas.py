@@ -41,6 +41,7 @@ TYPES = (
     "aws_s3_bucket_server_side_encryption_configuration",
     "aws_s3_bucket_versioning",
     "aws_s3_object",
+    "aws_scheduler_schedule_group",
     "aws_security_group",
     "aws_ssm_parameter",
     "data.aws_caller_identity",

@@ -14,6 +14,15 @@ from tests.unit.infra.conftest import Synth
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "runbook.md").read_text()
 
+EVERYTHING = {
+    "applications": {
+        "lake": {"streams": ["orders"], "polling": True},
+        "digest": {"streams": ["orders"], "continuous": False, "access": {"kind": "emr-serverless"}},
+    },
+    "emr": {},
+    "jobs": [{"application": "digest", "program": "jobs/digest.py", "schedule": "rate(1 hour)"}],
+}
+
 
 def sections(prefix: str) -> set[str]:
     """Names in headings such as `### Alarm `lag``, of sections that say something."""
@@ -23,7 +32,7 @@ def sections(prefix: str) -> set[str]:
 
 
 def test_every_alarm_has_a_section(synth: Synth) -> None:
-    stack = synth(streams={"orders": {}}, applications={"lake": {"streams": ["orders"], "polling": True}}, emr={})
+    stack = synth(streams={"orders": {}}, **EVERYTHING)
     alarms = stack["resource"]["aws_cloudwatch_metric_alarm"].values()
     assert {alarm["alarm_name"].rpartition("/")[2] for alarm in alarms} == sections("Alarm "), (
         "docs/runbook.md needs a section for each alarm, and no other"
@@ -31,7 +40,7 @@ def test_every_alarm_has_a_section(synth: Synth) -> None:
 
 
 def test_every_alarm_points_to_its_section(synth: Synth) -> None:
-    everything = synth(applications={"lake": {"streams": ["orders"], "polling": True}}, emr={})
+    everything = synth(**EVERYTHING)
     for alarm in everything["resource"]["aws_cloudwatch_metric_alarm"].values():
         what = alarm["alarm_name"].rpartition("/")[2]
         assert alarm["alarm_description"].endswith(f" Runbook: docs/runbook.md, alarm {what}.")

@@ -96,6 +96,9 @@ def submit(
         bool, typer.Option("--if-changed", help="Do nothing if exactly this job runs; replace any other run.")
     ] = False,
     grace: GraceOption = 600,
+    now: Annotated[
+        bool, typer.Option("--now", help="Start a job that has a schedule once, at once; the schedule stays as it is.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print the request; change nothing.")
     ] = False,
@@ -107,6 +110,8 @@ def submit(
 
     Refuses (exit code 3) a job that could not work: its consumer is not ACTIVE, the lease table is missing, the release has no
     Spark 4, or the application already has a live run. Submitting the same job twice makes one run.
+
+    A job that is declared with a schedule is not started: EventBridge Scheduler gets the request, and starts it then.
     """
     from kinesis_efo.cli.emr import submit as run
 
@@ -130,6 +135,7 @@ def submit(
         replace=replace,
         if_changed=if_changed,
         grace=grace,
+        now=now,
         dry_run=dry_run,
         follow=follow,
         patience=patience,
@@ -149,6 +155,8 @@ def stop(
     as_json: output.JsonFlag = False,
 ) -> None:
     """Stop an application's runs: each finishes its micro-batch and releases its leases. EMR ends one that takes too long.
+
+    The schedule of its job, if it has one, is deleted first; `submit` sets it again.
 
     Exit code 1 if a worker still renews the leases afterwards.
     """

@@ -96,6 +96,18 @@ def test_each_job_is_healthy_before_the_next_is_touched(environment: Environment
     assert emr.arguments[-1][-4:] == ("--lease-timeout", "30s", "--fail-above", "300s"), "as its leases are kept"
 
 
+def test_a_job_with_a_schedule_is_not_waited_for(
+    load: Callable[..., Environment], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    job = {"application": "lake", "program": "jobs/a.py", "schedule": "cron(0 6 * * ? *)", "time_zone": "Europe/Berlin"}
+    lake = {"streams": ["orders"], "continuous": False, "access": {"kind": "emr-serverless"}}
+    emr = FakeEmr()
+    keep_running(load(emr={}, applications={"lake": lake}, jobs=[job]), Path("project"), emr, FakeTime(), 600)
+    assert emr.ran == [("submit", "lake")]
+    assert "lake: runs at cron(0 6 * * ? *), Europe/Berlin" in caplog.text
+
+
 def test_a_job_of_another_project_is_found_by_the_projects_name(environment: Environment) -> None:
     emr = FakeEmr()
     keep_running(environment.model_copy(update={"project": "pond"}), Path("project"), emr, FakeTime(), 600)

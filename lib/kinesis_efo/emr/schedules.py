@@ -1,0 +1,134 @@
+"""Schedules of EventBridge Scheduler, each of which starts the job of an application on EMR Serverless now and then.
+
+Terraform declares their group and the role that they work with; the schedules themselves are made where a job is submitted, as only
+that step knows where the packed archive is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from kinesis_efo.aws_errors import Cause, cause_of, code_of
+from kinesis_efo.errors import PlatformError
+
+EXECUTION_ID: Final = "<aws.scheduler.execution-id>"
+"""What Scheduler replaces by another id each time ("Context attributes")."""
+_RETRY: Final = {"MaximumRetryAttempts": 5, "MaximumEventAgeInSeconds": 300}  # a later one starts the next run anyway
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When and by whom an application's job is started.
+
+    Attributes:
+        group: The environment's group of schedules.
+        name: The application's name, which the schedule has as well.
+        expression: `rate(15 minutes)` or `cron(0 6 * * ? *)`.
+        time_zone: Time zone of a cron expression, as `Europe/Berlin`.
+        role_arn: The role that Scheduler starts the job with.
+    """
+
+    group: str
+    name: str
+    expression: str
+    time_zone: str
+    role_arn: str
+
+    def request(self, start: Mapping[str, Any]) -> dict[str, Any]:
+        """The request that makes the schedule, or that changes it.
+
+        Args:
+            start: Input of the call that starts the job, `Serverless.scheduled`.
+        """
+        partition = self.role_arn.split(":")[1]
+        return {
+            "GroupName": self.group,
+            "Name": self.name,
+            "ScheduleExpression": self.expression,
+            "ScheduleExpressionTimezone": self.time_zone,
+            "FlexibleTimeWindow": {"Mode": "OFF"},
+            "State": "ENABLED",
+            "Target": {
+                "Arn": f"arn:{partition}:scheduler:::aws-sdk:emrserverless:startJobRun",
+                "RoleArn": self.role_arn,
+                "Input": json.dumps(start, sort_keys=True, separators=(",", ":")),
+                "RetryPolicy": _RETRY,
+            },
+        }
+
+
+class Change(StrEnum):
+    """What became of a schedule."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+
+
+class Schedules:
+    """Access to EventBridge Scheduler.
+
+    Every method raises `PlatformError` if Scheduler refuses or cannot be reached.
+
+    Args:
+        client: A botocore client of `scheduler`.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def put(self, schedule: Schedule, start: Mapping[str, Any]) -> Change:
+        """Make a schedule, or change it where it differs.
+
+        Args:
+            schedule: The schedule.
+            start: Input of the call that starts the job, `Serverless.scheduled`.
+        """
+        wanted = schedule.request(start)
+        with _refusals("set", schedule.group, schedule.name):
+            found = self._find(schedule.group, schedule.name)
+            if found is None:
+                self._client.create_schedule(**wanted)
+                return Change.CREATED
+            if all(found.get(key) == value for key, value in wanted.items()):
+                return Change.UNCHANGED
+            self._client.update_schedule(**wanted)
+            return Change.UPDATED
+
+    def remove(self, group: str, name: str) -> bool:
+        """Delete a schedule; returns whether there was one."""
+        with _refusals("delete", group, name):
+            if self._find(group, name) is None:
+                return False
+            self._client.delete_schedule(GroupName=group, Name=name)
+            return True
+
+    def _find(self, group: str, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = self._client.get_schedule(GroupName=group, Name=name)
+        except ClientError as error:
+            if code_of(error) == "ResourceNotFoundException":
+                return None
+            raise
+        return found
+
+
+@contextmanager
+def _refusals(action: str, group: str, name: str) -> Iterator[None]:
+    """Turn the SDK's errors into `PlatformError`."""
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        hint = ""
+        if isinstance(error, ClientError) and cause_of(error) is Cause.DENIED:
+            hint = "; the caller needs the permission that AWS names, and iam:PassRole for the role of schedules"
+        elif isinstance(error, ClientError) and code_of(error) == "ResourceNotFoundException":
+            hint = "; deploy the infrastructure, which declares the group"
+        raise PlatformError(f"cannot {action} schedule {name} in group {group}: {error}{hint}") from error

@@ -1,0 +1,46 @@
+"""What EventBridge Scheduler refuses is said with the schedule, its group and what to do."""
+
+from __future__ import annotations
+
+import botocore.session
+import pytest
+from botocore.stub import Stubber
+
+from kinesis_efo.emr.schedules import Schedule, Schedules
+from kinesis_efo.errors import PlatformError
+
+ROLE = "arn:aws-cn:iam::111122223333:role/schedules"
+SCHEDULE = Schedule("test", "lake", "rate(1 hour)", "UTC", ROLE)
+
+
+@pytest.fixture
+def client() -> object:
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    return botocore.session.Session().create_client("scheduler", "eu-west-1", **keys)
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("ResourceNotFoundException", "deploy the infrastructure, which declares the group"),
+        ("AccessDeniedException", "iam:PassRole for the role of schedules"),
+        ("ConflictException", "ConflictException"),
+    ],
+)
+def test_a_schedule_that_cannot_be_set_is_an_error_with_a_hint(client: object, code: str, hint: str) -> None:
+    with Stubber(client) as stub:
+        stub.add_client_error("get_schedule", "ResourceNotFoundException", "no schedule")
+        stub.add_client_error("create_schedule", code, "no")
+        with pytest.raises(PlatformError, match=rf"^cannot set schedule lake in group test: .*{hint}"):
+            Schedules(client).put(SCHEDULE, {})
+
+
+def test_a_schedule_that_cannot_be_looked_at_is_not_deleted(client: object) -> None:
+    with Stubber(client) as stub:
+        stub.add_client_error("get_schedule", "AccessDeniedException", "no")
+        with pytest.raises(PlatformError, match=r"^cannot delete schedule lake in group test: .*AccessDenied"):
+            Schedules(client).remove("test", "lake")
+
+
+def test_the_target_is_in_the_partition_of_the_role() -> None:
+    assert SCHEDULE.request({})["Target"]["Arn"] == "arn:aws-cn:scheduler:::aws-sdk:emrserverless:startJobRun"

@@ -87,7 +87,7 @@ def test_a_difference_is_a_failure_and_is_shown() -> None:
 def test_make_compares_the_environments_that_it_is_given() -> None:
     command = [make(), "-n", "engines", "ENVIRONMENTS=examples/environments"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[-1] == ".venv/bin/python -m scripts.engines examples/environments"
+    assert ".venv/bin/python -m scripts.engines examples/environments" in said.splitlines()
     assert "scripts/setup venv .venv-cdktn" in said or (ROOT / ".venv-cdktn/.full").exists()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from infra.errors import InfraError, NotRunError
 from infra.load import DIRECTORY, load_environment, load_environments, shown
-from infra.settings import DEFAULT_PROJECT
+from infra.values import DEFAULT_PROJECT
 
 logger = logging.getLogger(__name__)
 BOOTSTRAP = Path("cdktf.bootstrap")

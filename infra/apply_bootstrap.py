@@ -18,7 +18,8 @@ from infra import names
 from infra.aws import asking
 from infra.errors import PipelineError
 from infra.pipeline.terraform import Terraform
-from infra.settings import OWNER_TAGS, Environment, Pipeline
+from infra.settings import Environment, Pipeline
+from infra.values import OWNER_TAGS
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from infra.errors import Fault, SettingsError
 from infra.load import shown
 from infra.rules import looks_like_production
-from infra.settings import DEFAULT_PROJECT, EnvironmentName, ProjectName
+from infra.values import DEFAULT_PROJECT, EnvironmentName, ProjectName
 
 _TEMPLATE = Path(__file__).with_suffix(".yaml")
 _PROTECTED = "protected: true         # nothing with an identity can be destroyed\n"

@@ -5,15 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from infra.settings import (
-    DEFAULT_PROJECT,
-    AdoptedStream,
-    Application,
-    Environment,
-    Job,
-    RoleAccess,
-    Stream,
-)
+from infra.settings import AdoptedStream, Application, Environment, Job, RoleAccess, Stream
+from infra.values import DEFAULT_PROJECT
 from kinesis_efo_infra.locations import Location
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.regions import partition

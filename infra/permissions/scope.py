@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from infra import names
-from infra.settings import OWNER_TAGS, Environment, OwnStream, RoleAccess
+from infra.settings import Environment, OwnStream, RoleAccess
+from infra.values import OWNER_TAGS
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.iam import Condition, Statement
 from kinesis_efo_infra.regions import partition

@@ -22,7 +22,8 @@ from infra.ledger import accept
 from infra.literals import literal_manifest, literal_policy
 from infra.load import load_environment, load_environments
 from infra.permissions.scope import Scope
-from infra.settings import Application, EmrServerless, Environment, OwnStream, Pipeline, ProjectName
+from infra.settings import Application, EmrServerless, Environment, OwnStream, Pipeline
+from infra.values import ProjectName
 from kinesis_efo.emr.job import job_name
 from tests.support.environments import EXAMPLE
 from tests.support.iam import allowed

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kinesis_efo.cli.quickstart.program import Program, template
+from kinesis_efo.cli.quickstart.program import Program, kill, template
 from tests.support.world import wait_until
 
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "kinesis-efo")
@@ -50,6 +50,18 @@ def test_leaving_ends_every_process_that_the_program_started(tmp_path: Path, scr
         assert running.exit_code is None
     assert gone(pid)
     assert running.exit_code is not None
+
+
+def test_a_process_that_has_just_ended_is_not_missed() -> None:
+    """Spark's shells and workers end by themselves while they are killed one after the other."""
+    processes = [subprocess.Popen(["sleep", "600"]) for _ in range(3)]
+    family = [psutil.Process(process.pid) for process in processes]
+    processes[0].kill()
+    processes[0].wait()
+    kill(family)
+    for process in processes:
+        process.wait(30)
+    assert all(gone(process.pid) for process in processes)
 
 
 def test_a_program_ends_with_whoever_runs_it(tmp_path: Path, scratch: Path) -> None:
@@ -91,7 +103,7 @@ def test_the_first_minute_of_a_new_user(tmp_path: Path) -> None:
         family = psutil.Process(command.pid).children(recursive=True)
         assert any(process.name() == "java" for process in family)
         command.send_signal(signal.SIGINT)
-        assert command.wait(30) == 0
+        assert command.wait(30) == 0, output.read_text()
     finally:
         command.kill()
         command.wait()

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
@@ -79,9 +80,7 @@ class Program:
         deadline = time.monotonic() + _END_WITHIN
         # One that is just being started may be missed once.
         while (family := list(self._family())) and time.monotonic() < deadline:
-            for process in family:
-                process.kill()
-            psutil.wait_procs(family, timeout=1)
+            kill(family)
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
@@ -120,6 +119,14 @@ class Program:
                 continue
             if ours:
                 yield process
+
+
+def kill(processes: Sequence[psutil.Process]) -> None:
+    """Kill processes and wait a second for their end. Those that have ended by themselves meanwhile are no matter."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=1)
 
 
 def _environment(scratch: Path) -> dict[str, str]:

@@ -10,23 +10,18 @@ from weakref import WeakSet
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from kinesis_efo.spark.finished import mark_finished, presence, sweep
 from kinesis_efo.spark.lag import is_private, notes_directory
+from kinesis_efo.spark.progress_listener import ProgressListener, offset_json
 
 logger = logging.getLogger(__name__)
 
 _listened: Final[WeakSet[SparkSession]] = WeakSet()
 
 
-class FinishedListener(StreamingQueryListener):
+class FinishedListener(ProgressListener):
     """Marks the notes of micro-batches that are done.
 
     Args:
@@ -36,19 +31,10 @@ class FinishedListener(StreamingQueryListener):
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Does nothing."""
-
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Marks the note of each source."""
         for source in event.progress.sources:
-            mark_finished(self._directory, source.endOffset)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Does nothing."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Does nothing."""
+            mark_finished(self._directory, offset_json(source.endOffset))
 
 
 def listen(spark: SparkSession) -> None:

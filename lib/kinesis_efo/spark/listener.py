@@ -5,23 +5,16 @@ It skips sources of other kinds: it knows this library's by the form of their of
 
 from __future__ import annotations
 
-import ast
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from kinesis_efo.positions import Offset, ShardKey
 from kinesis_efo.spark.lag import from_report, notes_directory, read_note
+from kinesis_efo.spark.progress_listener import ProgressListener, offset_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +62,7 @@ def _say(progress: BatchProgress) -> None:
     sys.stderr.flush()
 
 
-class LagListener(StreamingQueryListener):
+class LagListener(ProgressListener):
     """Tells of each micro-batch of queries that read Kinesis: one line on stderr, whatever logging the program has.
 
     Args:
@@ -84,19 +77,10 @@ class LagListener(StreamingQueryListener):
     def __init__(self, then: Callable[[BatchProgress], object] | None = None) -> None:
         self._then = then or _say
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Does nothing: Spark logs the start."""
-
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Passes the micro-batch on."""
         for progress in kinesis_progress(event.progress):
             self._then(progress)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Does nothing."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Does nothing: `awaitTermination` raises the query's exception."""
 
 
 def kinesis_progress(progress: Any) -> list[BatchProgress]:
@@ -104,7 +88,7 @@ def kinesis_progress(progress: Any) -> list[BatchProgress]:
     found = []
     for source in progress.sources:
         try:
-            end = Offset.from_json(_as_json(source.endOffset))
+            end = Offset.from_json(offset_json(source.endOffset))
         except ValueError:
             continue
         # On Spark 4.0 `latestOffset` is an offset and not a report.
@@ -120,9 +104,3 @@ def kinesis_progress(progress: Any) -> list[BatchProgress]:
             )
         )
     return found
-
-
-def _as_json(offset: str | None) -> str:
-    """The JSON text of an offset. In a client of Spark Connect, 4.0 has Python's notation of it."""
-    text = offset or ""
-    return json.dumps(ast.literal_eval(text)) if text.startswith("{'") else text

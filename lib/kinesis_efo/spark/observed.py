@@ -16,26 +16,18 @@ from typing import IO
 
 import msgspec
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming.listener import QueryProgressEvent
 
 from kinesis_efo.spark.listener import kinesis_progress
 from kinesis_efo.spark.progress import Progress
+from kinesis_efo.spark.progress_listener import ProgressListener
 
 
-class _Notes(StreamingQueryListener):
+class _Notes(ProgressListener):
     """Writes a line for each micro-batch. Not a `LagListener`, which does not know what was written."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Does nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Writes the line."""
@@ -53,12 +45,6 @@ class _Notes(StreamingQueryListener):
         )
         self._file.write(msgspec.json.encode(note) + b"\n")
         self._file.flush()
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Does nothing."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Does nothing."""
 
 
 def _observe(file: IO[bytes]) -> None:

@@ -1,0 +1,85 @@
+"""A listener that costs little: it takes the progress of a micro-batch from the JVM in one call.
+
+PySpark's own listener asks the JVM for each field, some hundred calls; measured, 36 ms of CPU a micro-batch.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from abc import abstractmethod
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+
+class ProgressListener(StreamingQueryListener):
+    """Hears of micro-batches that are done, and of nothing else."""
+
+    _wrapper: Any = None
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Does nothing."""
+
+    @abstractmethod
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Called with each micro-batch that is done. It runs in Spark's listener thread: return soon."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Does nothing."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Does nothing: `awaitTermination` raises the query's exception."""
+
+    @property
+    def _jlistener(self) -> Any:
+        # What `addListener` of a classic session hands to the JVM. A PySpark that asks for something else gets its own, slower one.
+        if self._wrapper is None:
+            jvm: Any = SparkContext._jvm
+            self._wrapper = jvm.PythonStreamingQueryListenerWrapper(_FromJvm(self))
+        return self._wrapper
+
+
+class _FromJvm:
+    """Is called by the JVM."""
+
+    def __init__(self, listener: ProgressListener) -> None:
+        self._listener = listener
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Does nothing."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        """Passes the progress on."""
+        self._listener.onQueryProgress(QueryProgressEvent.fromJson({"progress": json.loads(event.progress().json())}))
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Does nothing."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Does nothing."""
+
+    class Java:
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+
+def offset_json(offset: str | None) -> str:
+    """The JSON text of an offset in a progress. Where that was made from JSON, Spark 4.0 has Python's notation of it.
+
+    >>> offset_json("{'a': None}")
+    '{"a": null}'
+    """
+    text = offset or ""
+    if not text.startswith("{'"):
+        return text
+    try:
+        return json.dumps(ast.literal_eval(text))
+    except (SyntaxError, TypeError, ValueError):
+        return text  # another source's

@@ -13,7 +13,9 @@ from pyarrow import flight
 
 from kinesis_efo.errors import FetcherError, FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.address import CERTIFICATE_NAME, FetcherAddress, network_namespace
+from kinesis_efo.fetcher.kept import KEPT, KeptClients
 from kinesis_efo.fetcher.messages import SECRET_HEADER, unpack_error
+from kinesis_efo.hosts import LOOPBACK
 
 T = TypeVar("T")
 _LARGE_FRAMES: Final = ("grpc.http2.max_frame_size", 1 << 20)
@@ -41,6 +43,7 @@ class Connection:
         namespace: The network namespace of this process.
         connect_seconds: Time for each way but the last.
         last_connect_seconds: Time for the last way.
+        kept: Where connections within the machine stay open for the next task; None: nowhere.
     """
 
     service = "fetcher"
@@ -54,6 +57,7 @@ class Connection:
         namespace: str | None = None,
         connect_seconds: float = _CONNECT_SECONDS,
         last_connect_seconds: float = _LAST_CONNECT_SECONDS,
+        kept: KeptClients | None = KEPT,
     ) -> None:
         self._address = address
         self._secret = secret
@@ -62,6 +66,9 @@ class Connection:
         self._last_connect_seconds = last_connect_seconds
         self._location = str(address)
         self._client: flight.FlightClient | None = None
+        self._kept = kept
+        self._local = False
+        self._failed = False
 
     def __enter__(self) -> Self:
         return self
@@ -70,10 +77,11 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
-        if self._client is not None:
-            self._client.close()
+        """Close the connection, or keep it for the next one to the same place."""
+        if self._client is not None and self._kept is not None and self._local and not self._failed:
+            self._kept.keep(self._address, self._client)
             self._client = None
+        self._drop()
 
     def action(self, name: str, request: msgspec.Struct, answer: type[T], seconds: float) -> T:
         """Make a call with one answer.
@@ -97,6 +105,13 @@ class Connection:
         """Make a call; the first one finds the way. Every call may be repeated."""
         if self._client is not None:
             return call(self._client)
+        if self._kept is not None and (kept := self._kept.take(self._address)) is not None:
+            self._client, self._local = kept, True
+            self._location = self._address.location(LOOPBACK)
+            try:
+                return call(kept)
+            except flight.FlightUnavailableError:
+                self._drop()
         hosts = self._address.hosts_from(self._namespace)
         tried: list[str] = []
         for host in sorted(hosts, key=lambda host: host != _reached.get(hosts)):
@@ -106,7 +121,7 @@ class Connection:
             try:
                 answer = call(client)
             except flight.FlightUnavailableError as error:
-                self.close()
+                self._drop()
                 took = time.monotonic() - began
                 tried.append(f"{self._location} ({_reason(error)}{f', after {took:.0f} s' if took >= 1 else ''})")
             else:
@@ -114,11 +129,16 @@ class Connection:
                 return answer
         raise self._unreachable(tried)
 
+    def _drop(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
     def _connect(self, host: str, seconds: float) -> flight.FlightClient:
         pinned: dict[str, str] = {}
         if self._address.certificate is not None:
             pinned = {"tls_root_certs": self._address.certificate, "override_hostname": CERTIFICATE_NAME}
-        self._location = self._address.location(host)
+        self._location, self._local = self._address.location(host), host == LOOPBACK
         self._client = flight.FlightClient(
             self._location,
             generic_options=[_LARGE_FRAMES, _NO_PROXY, (_CONNECT_TIMEOUT, int(seconds * 1000))],
@@ -144,9 +164,11 @@ class Connection:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Raise Flight's errors as this library's."""
+        """Raise Flight's errors as this library's. After any error, the connection is not kept."""
+        completed = False
         try:
             yield
+            completed = True
         except flight.FlightUnauthenticatedError:
             raise FetcherRefusedError(
                 f"the {self.service} at {self._location} does not know this run's secret: it belongs to another run"
@@ -168,6 +190,8 @@ class Connection:
             raise FetcherError(f"the {self.service} at {self._location}: {_first_line(error)}") from None
         except pa.ArrowException as error:
             raise FetcherError(f"the {self.service} at {self._location}: {_first_line(error)}") from None
+        finally:
+            self._failed |= not completed
 
 
 def _reason(error: flight.FlightUnavailableError) -> str:

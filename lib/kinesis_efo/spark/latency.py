@@ -23,6 +23,8 @@ from typing import Any
 from kinesis_efo.spark.compat import SPARK_VERSION
 
 _FDS = Path("/proc/self/fd")
+_frozen_in = 0
+"""The process that `leave_imports_alone` was called in. Asking the collector takes longer than a small task: it counts each object."""
 
 
 def install() -> None:
@@ -63,8 +65,10 @@ def _acknowledge_quickly(descriptor: int, option: int) -> int:
 
 def leave_imports_alone() -> None:
     """Keep the garbage collector off what the process holds at its first task; does nothing at the following ones."""
-    if gc.get_freeze_count() == 0:
+    global _frozen_in  # noqa: PLW0603 - what the process's own collector is told
+    if _frozen_in != os.getpid():
         gc.freeze()
+        _frozen_in = os.getpid()
 
 
 def keep_zip_directories() -> None:

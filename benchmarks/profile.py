@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +35,9 @@ SECONDS: Final = 8.0
 LOOK_SECONDS: Final = 0.5
 ROWS: Final = 100
 """Rows of a micro-batch of Spark's source: what arrives in 100 ms."""
+ROWS_EACH_SECOND: Final = latency.RECORDS_PER_SECOND
 RATE, OURS = "Spark's rate-micro-batch", "kinesis-efo"
+EACH_SECOND: Final = "1 second"
 Measures = dict[tuple[str, str], float]
 """What was measured in one turn: the values by what they are of, and their unit."""
 
@@ -47,7 +50,16 @@ def run() -> list[Figure]:
         spark_session() as spark,
     ):
         kinesis_efo.low_latency(spark, checkpoint=place)
-        return profile(spark, aws, Path(place))
+        often, each_second = Path(place, "often"), Path(place, "each second")
+        often.mkdir()
+        each_second.mkdir()
+        figures = profile(spark, aws, often)
+        slow = profile(spark, aws, each_second, trigger=EACH_SECOND, rows=ROWS_EACH_SECOND)
+        return figures + [
+            replace(figure, case=f"{figure.case}, each second")
+            for figure in slow
+            if figure.what == "CPU: all, of a core"
+        ]
 
 
 def profile(
@@ -57,6 +69,8 @@ def profile(
     turns: int = TURNS,
     warm_up: float = WARM_UP_SECONDS,
     seconds: float = SECONDS,
+    trigger: str = "0 seconds",
+    rows: int = ROWS,
 ) -> list[Figure]:
     """The figures of both sources; ours with their ratio to Spark's.
 
@@ -67,6 +81,8 @@ def profile(
         turns: How often each source is measured.
         warm_up: Seconds before a measurement, once rows arrive.
         seconds: Seconds of a measurement.
+        trigger: The queries' trigger.
+        rows: Rows of a micro-batch of Spark's source.
     """
     spark.dataSource.register(profiled.ProfiledSource)
     found: dict[str, list[Measures]] = {RATE: [], OURS: []}
@@ -74,7 +90,7 @@ def profile(
         for name, source in ((RATE, _rate), (OURS, _ours)):
             here = place / f"{name}{turn}"
             here.mkdir()
-            with source(spark, aws, here) as rows, _query(rows, here) as query:
+            with source(spark, aws, here, rows) as frame, _query(frame, here, trigger) as query:
                 watch = _Watch(spark, query)
                 wait_until(watch.look, 120, "the first rows")
                 time.sleep(warm_up)
@@ -95,9 +111,9 @@ def _figures(case: str, turns: list[Measures]) -> list[Figure]:
 
 
 @contextlib.contextmanager
-def _rate(spark: SparkSession, _aws: LocalAws, place: Path) -> Iterator[DataFrame]:
+def _rate(spark: SparkSession, _aws: LocalAws, place: Path, rows_each: int) -> Iterator[DataFrame]:
     (place / "notes").mkdir()
-    rows = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=str(ROWS), numPartitions="1").load()
+    rows = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=str(rows_each), numPartitions="1").load()
     rest = latency.RECORD_BYTES - latency.TIME_BYTES
     yield rows.selectExpr(
         f"cast(concat(lpad(cast(value as string), {latency.TIME_BYTES}, '0'), repeat('x', {rest})) as binary) as data"
@@ -105,7 +121,7 @@ def _rate(spark: SparkSession, _aws: LocalAws, place: Path) -> Iterator[DataFram
 
 
 @contextlib.contextmanager
-def _ours(spark: SparkSession, aws: LocalAws, place: Path) -> Iterator[DataFrame]:
+def _ours(spark: SparkSession, aws: LocalAws, place: Path, _: int) -> Iterator[DataFrame]:
     world = make_world(aws, place, {"orders": latency.SHARDS})
     notes = place / "notes"
     notes.mkdir()
@@ -124,12 +140,12 @@ def _ours(spark: SparkSession, aws: LocalAws, place: Path) -> Iterator[DataFrame
 
 
 @contextlib.contextmanager
-def _query(rows: DataFrame, place: Path) -> Iterator[StreamingQuery]:
+def _query(rows: DataFrame, place: Path, trigger: str) -> Iterator[StreamingQuery]:
     def take(batch: DataFrame, _: int) -> None:
         batch.selectExpr(f"cast(substring(data, 1, {latency.TIME_BYTES}) as string) as sent").collect()
 
     writer = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(place / "checkpoint"))
-    query = writer.trigger(processingTime="0 seconds").start()
+    query = writer.trigger(processingTime=trigger).start()
     try:
         yield query
         # In the middle of `foreachBatch`, Spark would look for a reason in the error, and print its own stack overflow.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from itertools import chain, groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
+from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.connection import Connection
+from kinesis_efo.fetcher.kept import KEPT, KeptClients
 from kinesis_efo.fetcher.messages import GetTicket, RangeLabel
 from kinesis_efo.positions import ShardRange
 
@@ -30,7 +32,17 @@ class RangePayloads(NamedTuple):
 
 
 class FetcherClient(Connection):
-    """One connection to one fetcher; see `Connection`."""
+    """One connection to one fetcher; see `Connection`.
+
+    Args:
+        address: How to reach it.
+        secret: The secret of the run.
+        kept: Where connections within the machine stay open for the next task.
+        options: The options of `Connection`.
+    """
+
+    def __init__(self, address: FetcherAddress, secret: str, *, kept: KeptClients = KEPT, **options: Any) -> None:
+        super().__init__(address, secret, kept=kept, **options)
 
     def get(self, ranges: Sequence[ShardRange]) -> Generator[RangePayloads, None, None]:
         """The raw event payloads that cover some ranges, range by range, in order. A range without any is left out.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ from pyarrow import flight
 
 from kinesis_efo.errors import FetcherError, FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.address import CERTIFICATE_NAME, FetcherAddress, network_namespace
-from kinesis_efo.fetcher.kept import KEPT, KeptClients
+from kinesis_efo.fetcher.kept import KeptClients
 from kinesis_efo.fetcher.messages import SECRET_HEADER, unpack_error
 from kinesis_efo.hosts import LOOPBACK
 
@@ -57,7 +58,7 @@ class Connection:
         namespace: str | None = None,
         connect_seconds: float = _CONNECT_SECONDS,
         last_connect_seconds: float = _LAST_CONNECT_SECONDS,
-        kept: KeptClients | None = KEPT,
+        kept: KeptClients | None = None,
     ) -> None:
         self._address = address
         self._secret = secret
@@ -73,7 +74,10 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._failed |= kind is not None
         self.close()
 
     def close(self) -> None:

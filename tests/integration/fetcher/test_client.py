@@ -18,6 +18,7 @@ from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.certificate import Certificate, make_certificate
 from kinesis_efo.fetcher.client import FetcherClient
+from kinesis_efo.fetcher.kept import KeptClients
 from kinesis_efo.fetcher.messages import PAYLOAD_SCHEMA, RangeLabel, payload_batches
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 
@@ -42,10 +43,14 @@ class Counting(flight.FlightServerBase):  # type: ignore[misc]
 
     def __init__(self, where: str, **options: Any) -> None:
         super().__init__(where, **options)
-        self.calls = 0
+        self.peers: list[str] = []
+
+    @property
+    def calls(self) -> int:
+        return len(self.peers)
 
     def do_get(self, context: Any, ticket: Any) -> flight.GeneratorStream:
-        self.calls += 1
+        self.peers.append(context.peer())
         label = msgspec.json.encode(RangeLabel.of(0, None))
         batches = [(batch, label) for batch in payload_batches([b"{1}", b"{2}"])]
         return flight.GeneratorStream(PAYLOAD_SCHEMA, iter(batches))
@@ -212,3 +217,60 @@ def client() -> Iterator[FetcherClient]:
 def test_a_range_that_the_service_cuts_off_says_that_it_stopped(client: FetcherClient) -> None:
     with pytest.raises(FetcherUnreachableError, match="has stopped in the middle of a call"):
         _ = [list(payloads) for _, _, payloads in client.get([WANTED])]
+
+
+# -- from one task to the next
+
+
+def read_all(address: FetcherAddress, kept: KeptClients, namespace: str = HERE) -> None:
+    with FetcherClient(address, "secret", namespace=namespace, kept=kept) as client:
+        for _, _, payloads in client.get([WANTED]):
+            assert [bytes(payload) for payload in payloads] == [b"{1}", b"{2}"]
+
+
+@pytest.fixture
+def kept() -> Iterator[KeptClients]:
+    clients = KeptClients()
+    yield clients
+    clients.close()
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_tasks_of_a_worker_share_a_connection_within_the_machine(kept: KeptClients, encrypted: bool) -> None:
+    certificate = made() if encrypted else None
+    with counting(certificate=certificate) as service:
+        address = FetcherAddress(HERE, service.port, (), certificate.pem if certificate else None)
+        for _ in range(3):
+            read_all(address, kept)
+        assert (service.calls, len(set(service.peers))) == (3, 1)
+
+
+def test_another_hosts_connection_is_closed_after_the_task(kept: KeptClients) -> None:
+    """When a host has gone, nobody says so: a connection to it would wait for an answer."""
+    with counting() as service:
+        for _ in range(2):
+            read_all(FetcherAddress("elsewhere", service.port, ("localhost",)), kept)
+        assert len(set(service.peers)) == 2
+
+
+def test_a_connection_that_was_kept_to_one_that_has_gone_costs_no_task(kept: KeptClients) -> None:
+    with counting() as before:
+        address = FetcherAddress(HERE, before.port)
+        read_all(address, kept)
+    with counting(port=address.port) as after:
+        read_all(address, kept)
+        assert after.calls == 1
+    with pytest.raises(FetcherUnreachableError, match="no fetcher answers"):
+        read_all(address, kept)
+
+
+def test_a_connection_is_not_kept_after_an_error_or_a_task_that_ends_early(kept: KeptClients) -> None:
+    with Ending("grpc://127.0.0.1:0") as service, pytest.raises(FetcherUnreachableError):
+        read_all(FetcherAddress(HERE, service.port), kept)
+    with counting() as service:
+        address = FetcherAddress(HERE, service.port)
+        with FetcherClient(address, "secret", namespace=HERE, kept=kept) as client:
+            next(client.get([WANTED]))
+        assert kept.take(address) is None
+        read_all(address, kept)
+        assert kept.take(address) is not None

@@ -1,0 +1,77 @@
+"""Connections that stay open between tasks: whose they are, and how many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kinesis_efo.fetcher.kept import KeptClients
+
+
+class Client:
+    closed = False
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+@pytest.fixture
+def process() -> list[int]:
+    return [7]
+
+
+@pytest.fixture
+def kept(process: list[int]) -> KeptClients:
+    return KeptClients(at_most=2, process=lambda: process[0])
+
+
+def clients(number: int) -> list[Any]:
+    return [Client() for _ in range(number)]
+
+
+def test_who_takes_a_client_has_it_alone(kept: KeptClients) -> None:
+    client = clients(1)[0]
+    kept.keep("here", client)
+    assert kept.take("elsewhere") is None
+    assert kept.take("here") is client
+    assert kept.take("here") is None
+    kept.close()
+    assert not client.closed
+
+
+def test_one_client_leads_to_each_place(kept: KeptClients) -> None:
+    """Two at once were in use: two tasks of one process, in threads."""
+    first, second = clients(2)
+    kept.keep("here", first)
+    kept.keep("here", second)
+    assert (first.closed, second.closed) == (True, False)
+    assert kept.take("here") is second
+
+
+def test_the_one_that_waits_longest_makes_room(kept: KeptClients) -> None:
+    made = clients(3)
+    for name, client in zip("abc", made, strict=True):
+        kept.keep(name, client)
+    assert [client.closed for client in made] == [True, False, False]
+    assert kept.take("a") is None
+
+
+def test_a_child_neither_uses_nor_closes_what_is_its_parents(kept: KeptClients, process: list[int]) -> None:
+    parents, own = clients(2)
+    kept.keep("here", parents)
+    process[0] = 8
+    assert kept.take("here") is None
+    kept.keep("here", own)
+    kept.close()
+    assert (parents.closed, own.closed) == (False, True)
+
+
+def test_all_are_closed_at_the_end(kept: KeptClients) -> None:
+    made = clients(2)
+    for name, client in zip("ab", made, strict=True):
+        kept.keep(name, client)
+    kept.close()
+    kept.close()
+    assert all(client.closed for client in made)

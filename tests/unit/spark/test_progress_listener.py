@@ -1,0 +1,97 @@
+"""What Spark's listener thread hears of a micro-batch, and by how many calls."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.listener import QueryProgressEvent
+
+from kinesis_efo.spark.progress_listener import ProgressListener, _FromJvm, offset_json
+
+pytestmark = pytest.mark.spark
+
+END = {"streams": {"orders": {"shardId-000000000000": "AFTER:7"}}}
+PROGRESS = {
+    "id": "33333333-3333-4333-8333-333333333333",
+    "runId": "44444444-4444-4444-8444-444444444444",
+    "name": "archive",
+    "timestamp": "2026-11-24T01:00:00.000Z",
+    "batchId": 12,
+    "batchDuration": 48,
+    "numInputRows": 50,
+    "inputRowsPerSecond": 1000.0,
+    "processedRowsPerSecond": 1041.6,
+    "durationMs": {"addBatch": 31, "triggerExecution": 48},
+    "stateOperators": [],
+    "sources": [
+        {
+            "description": "kinesis-efo",
+            "startOffset": None,
+            "endOffset": END,
+            "latestOffset": None,
+            "numInputRows": 50,
+            "inputRowsPerSecond": 1000.0,
+            "processedRowsPerSecond": 1041.6,
+        },
+        {
+            "description": "rate",
+            "startOffset": 6,
+            "endOffset": 7,
+            "latestOffset": 7,
+            "numInputRows": 0,
+            "inputRowsPerSecond": 0.0,
+            "processedRowsPerSecond": 0.0,
+        },
+    ],
+    "sink": {"description": "noop", "numOutputRows": 50},
+}
+
+
+class Event:
+    """As the JVM's. It counts how often it is asked for something, and knows nothing but JSON."""
+
+    asked = 0
+
+    def progress(self) -> Event:
+        self.asked += 1
+        return self
+
+    def json(self) -> str:
+        self.asked += 1
+        return json.dumps(PROGRESS)
+
+
+class Hears(ProgressListener):
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        self.heard.append(event.progress)
+
+
+def test_the_jvm_is_asked_twice_for_each_micro_batch() -> None:
+    listener, event = Hears(), Event()
+    _FromJvm(listener).onQueryProgress(event)
+    (progress,) = listener.heard
+    assert (progress.name, progress.batchId, progress.batchDuration, progress.numInputRows) == ("archive", 12, 48, 50)
+    assert [json.loads(offset_json(source.endOffset)) for source in progress.sources] == [END, 7]
+    assert event.asked == 2
+
+
+def test_it_hears_of_nothing_else() -> None:
+    listener = Hears()
+    bridge = _FromJvm(listener)
+    for call in (bridge.onQueryStarted, bridge.onQueryIdle, bridge.onQueryTerminated):
+        call(Event())
+    assert listener.heard == []
+
+
+@pytest.mark.parametrize("offset", ["", "7", '{"a": 1}', "{'a': ", "{'a': b}", "{'a': {1, 2}}"])
+def test_text_that_is_not_pythons_notation_stays_as_it_is(offset: str) -> None:
+    assert offset_json(offset) == offset
+
+
+def test_no_offset_is_no_text() -> None:
+    assert offset_json(None) == ""

@@ -18,7 +18,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.figures import Figure
+from benchmarks.figures import STEADY, Figure
 from benchmarks.machine import CREDENTIALS
 
 BENCHMARKS: Final = {
@@ -72,7 +72,8 @@ def main(arguments: list[str]) -> None:
 def _table(found: dict[str, list[Figure]]) -> Table:
     table = Table(
         title="kinesis-efo benchmarks",
-        caption="ratio: median of a figure's ratios, run by run, to the first one of its case",
+        caption="unsteady: how far a run is from the median, where that is more than "
+        f"{STEADY:.0%}; ratio: median of a figure's ratios, run by run, to the first one of its case",
     )
     table.add_column("benchmark", style="bold", max_width=22)
     for column in ("case", "what"):
@@ -80,6 +81,7 @@ def _table(found: dict[str, list[Figure]]) -> Table:
     for column in ("min", "median", "max"):
         table.add_column(column, justify="right")
     table.add_column("unit")
+    table.add_column("unsteady", justify="right")
     table.add_column("ratio", justify="right")
     table.add_column("goal", justify="right")
     for name, figures in found.items():
@@ -94,6 +96,7 @@ def _table(found: dict[str, list[Figure]]) -> Table:
                 figure.what,
                 *map(_number, values),
                 figure.unit,
+                "" if figure.steady else f"{figure.spread:.0%}",
                 f"{median(figure.ratios):.2f}" if figure.ratios else "",
                 f"{figure.goal or ''}{mark}",
             )

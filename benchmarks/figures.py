@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Final
+
+STEADY: Final = 0.15
+"""How far runs may be from their median, as a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,17 @@ class Figure:
             return None
         return self.goal.met(median(self.ratios if self.goal.of_ratio else self.runs))
 
+    @property
+    def spread(self) -> float:
+        """How far the run that differs most is from the median, as a part of it."""
+        middle = median(self.runs)
+        return max(abs(run - middle) for run in self.runs) / abs(middle) if middle else 0.0
+
+    @property
+    def steady(self) -> bool:
+        """Whether one may go by the median: another run of the benchmark may be expected to find it again."""
+        return self.spread <= STEADY
+
     def as_dict(self) -> dict[str, Any]:
         """The figure as plain data, with its medians."""
         return {
@@ -73,4 +87,6 @@ class Figure:
             "max": max(self.runs),
             "ratio": median(self.ratios) if self.ratios else None,
             "met": self.met,
+            "spread": self.spread,
+            "steady": self.steady,
         }

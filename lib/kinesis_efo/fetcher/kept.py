@@ -17,6 +17,7 @@ from pyarrow import flight
 AT_MOST: Final = 4
 """Connections: the queries of a session share its workers. Those of queries that have ended make room in time."""
 _PARENTS: Final[list[flight.FlightClient]] = []
+"""Clients of this process's parent, held here because Python would close them with their last reference."""
 
 
 class KeptClients:

@@ -76,7 +76,7 @@ def test_the_jvm_is_asked_twice_for_each_micro_batch() -> None:
     _FromJvm(listener).onQueryProgress(event)
     (progress,) = listener.heard
     assert (progress.name, progress.batchId, progress.batchDuration, progress.numInputRows) == ("archive", 12, 48, 50)
-    assert [json.loads(offset_json(source.endOffset)) for source in progress.sources] == [END, 7]
+    assert [json.loads(source.endOffset) for source in progress.sources] == [END, 7]
     assert event.asked == 2
 
 

@@ -264,6 +264,17 @@ def test_a_connection_that_was_kept_to_one_that_has_gone_costs_no_task(kept: Kep
         read_all(address, kept)
 
 
+def test_a_kept_connection_that_fails_gives_way_to_a_new_one(kept: KeptClients) -> None:
+    with counting() as gone:
+        nobody = gone.port
+    with counting() as service:
+        address = FetcherAddress(HERE, service.port)
+        kept.keep(address, flight.FlightClient(f"grpc://127.0.0.1:{nobody}"))
+        for _ in range(2):
+            read_all(address, kept)
+        assert (service.calls, len(set(service.peers))) == (2, 1)
+
+
 def test_a_connection_is_not_kept_after_an_error_or_a_task_that_ends_early(kept: KeptClients) -> None:
     with Ending("grpc://127.0.0.1:0") as service, pytest.raises(FetcherUnreachableError):
         read_all(FetcherAddress(HERE, service.port), kept)

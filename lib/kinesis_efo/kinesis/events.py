@@ -83,7 +83,7 @@ class _Child(msgspec.Struct, rename="pascal"):
     hash_key_range: _HashKeyRange
 
 
-class _Record(msgspec.Struct):
+class _Record(msgspec.Struct, gc=False):
     """No fields: records are counted, not read."""
 
 

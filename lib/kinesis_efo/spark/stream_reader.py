@@ -267,6 +267,9 @@ class KinesisStreamReader(StreamReaderBase):
             self._asked_to_end = end_with_spark(self._stop_when_quiet)
             runtime.start()
             self._runtime = runtime
+            if self._options.latency_hooks:
+                # Fetching allocates much, and each collection would look at all of Spark's and the SDK's modules.
+                latency.leave_imports_alone()
         return self._runtime
 
     def _stop_when_quiet(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import subprocess
 import sys
 import zipimport
 from pathlib import Path
@@ -13,7 +14,7 @@ from zipfile import ZipFile
 import pytest
 
 from kinesis_efo.spark import latency
-from kinesis_efo.spark.latency import acknowledge_quickly, keep_zip_directories, leave_imports_alone
+from kinesis_efo.spark.latency import acknowledge_quickly, keep_freed_memory, keep_zip_directories, leave_imports_alone
 
 
 def test_the_directory_of_a_zip_is_read_again_only_when_the_file_has_changed(
@@ -70,3 +71,38 @@ def test_connections_within_the_machine_acknowledge_at_once() -> None:
             assert acknowledge_quickly() == before + 2, "both ends; not the socket that listens"
             assert len(os.listdir("/proc/self/fd")) == descriptors  # noqa: PTH208
             assert client.fileno() >= 0
+
+
+_MAPPED = """
+import ctypes
+
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Info
+from kinesis_efo.spark.latency import keep_freed_memory
+
+def mapped():
+    before = libc.mallinfo2().hblks
+    batch = bytes(20 << 20)
+    return libc.mallinfo2().hblks - before
+
+first = mapped()
+assert keep_freed_memory()
+print(first, mapped())
+batch = bytes(20 << 20)
+del batch
+print(libc.mallinfo2().keepcost >> 20)
+"""
+
+
+@pytest.mark.skipif(os.confstr("CS_GNU_LIBC_VERSION") is None, reason="what it sets is glibc's")
+def test_memory_of_one_batch_is_kept_for_the_next_one() -> None:
+    said = subprocess.run([sys.executable, "-c", _MAPPED], check=True, capture_output=True, text=True).stdout.split()
+    assert said[:2] == ["1", "0"], "a region of its own at first, and none once memory is kept"
+    assert int(said[2]) >= 20, "MiB at the end of the heap that stay"
+
+
+def test_without_glibc_memory_is_left_as_it_is() -> None:
+    assert not keep_freed_memory(object())

@@ -24,6 +24,7 @@ from benchmarks.machine import CREDENTIALS
 BENCHMARKS: Final = {
     "decoding": ("benchmarks.decoded", "Frames to Arrow batches"),
     "fetching": ("benchmarks.fetching", "Loopback HTTP to the fetcher's buffer"),
+    "consumers": ("benchmarks.consumers", "Events to records, beside AWS' SDKs"),
     "memory": ("benchmarks.memory", "The memory of a fetcher whose reader stands still"),
     "http2": ("benchmarks.http2", "HTTP/2 against HTTP/1.1"),
     "connecting": ("benchmarks.connecting", "300 subscriptions, 50 ms away"),

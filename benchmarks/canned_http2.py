@@ -16,6 +16,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
+from hyperframe.frame import Frame, GoAwayFrame
 
 from benchmarks.canned import IDLE_SECONDS, INITIAL_RESPONSE, CannedStream, idle_event, listed_shards
 from benchmarks.certificate import server_context
@@ -52,11 +53,18 @@ async def _serve(stream: CannedStream, listed: bytes, ready: Callable[[int], Non
     await server.serve_forever()
 
 
+class _LastingConnection(H2Connection):
+    """h2's, which would end with a client's GOAWAY. The SDK for JavaScript sends one while it still reads its subscriptions."""
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
+        return [], []
+
+
 class _Connection(asyncio.Protocol):
     def __init__(self, stream: CannedStream, listed: bytes) -> None:
         self._stream = stream
         self._listed = listed
-        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        self._h2 = _LastingConnection(H2Configuration(client_side=False, header_encoding="utf-8"))
         self._h2.local_settings = Settings(
             client=False, initial_values={SettingCodes.MAX_CONCURRENT_STREAMS: MOST_STREAMS}
         )

@@ -15,7 +15,7 @@ from aiobotocore.config import AioConfig
 
 from benchmarks.canned import canned_kinesis, last_number
 from benchmarks.certificate import trusted_certificate
-from benchmarks.fetching import REF, REGION
+from benchmarks.fetching import NAMES, REF, REGION
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import process_of
 from benchmarks.relay import delayed
@@ -28,7 +28,6 @@ SHARDS: Final = 300
 ROUND_TRIP: Final = 0.05
 RUNS: Final = 5
 GOAL: Final = Goal(5, least=False)
-NAMES: Final = {"http1": "HTTP/1.1", "http2": "HTTP/2"}
 
 
 def run() -> list[Figure]:

@@ -1,4 +1,4 @@
-"""A fetcher's path from loopback HTTP to its buffer, in CPU time of its process; the server runs in another.
+"""A fetcher's path from loopback HTTP to its buffer, in CPU time of its process; the servers run in others.
 
 Compared, in the same run, with plain aiobotocore, and with aiohttp that only reads the same bytes, which is the upper bound.
 """
@@ -6,6 +6,7 @@ Compared, in the same run, with plain aiobotocore, and with aiohttp that only re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -15,7 +16,8 @@ import aiohttp
 from aiobotocore.config import AioConfig
 
 from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis, last_number
-from benchmarks.figures import Figure
+from benchmarks.certificate import trusted_certificate
+from benchmarks.figures import Figure, Goal
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import KinesisEfoError
@@ -34,6 +36,11 @@ SHARDS: Final = 4
 EVENTS: Final = {1024: 256, 100: 256}
 STOCK_EVENTS: Final = {1024: 8, 100: 16}
 """Events per shard, by record size; fewer for aiobotocore, which is ten times slower."""
+CARRIED: Final = (("http1", False), ("http2", False), ("http1", True), ("http2", True))
+"""The transport, and whether there is TLS."""
+NAMES: Final = {"http1": "HTTP/1.1", "http2": "HTTP/2"}
+GOALS: Final = {1024: 700.0, 100: 300.0}
+"""MB/s per core over HTTP/1.1 in the clear, by record size."""
 
 Watched = Callable[[list[ShardFeed], Budget, Stream], Callable[[], None]]
 """Begins to watch a fetcher's parts, and returns a function that ends it."""
@@ -49,27 +56,42 @@ REF: Final = StreamRef(
 
 def run() -> list[Figure]:
     """Measure. MB count the records' data."""
-    return [figure for size in EVENTS for figure in _measured(size)]
+    with trusted_certificate():
+        return [figure for size in EVENTS for figure in _measured(size)]
 
 
 def _measured(size: int) -> list[Figure]:
     case = f"{size} B records, {SHARDS} shards"
-    stock, alone, ours = [], [], []
-    with canned_kinesis(size, EVENTS[size], SHARDS) as kinesis:
-        endpoint = kinesis.endpoint
+    plain, alone = [], []
+    ours: dict[tuple[str, bool], list[float]] = {carried: [] for carried in CARRIED}
+    with contextlib.ExitStack() as stack:
+        servers = {
+            (transport, tls): stack.enter_context(
+                canned_kinesis(size, EVENTS[size], SHARDS, http2=transport == "http2", tls=tls)
+            )
+            for transport, tls in CARRIED
+        }
+
+        def fetched(transport: str, *, tls: bool) -> float:
+            reading = fetch(servers[transport, tls].endpoint, last_number(EVENTS[size]), transport=transport)
+            return _rate(size, EVENTS[size], reading)
+
+        in_the_clear = servers["http1", False]
         # The first runs also pay for the growth of the process's memory.
         for _ in range(2):
-            asyncio.run(fetch(endpoint, last_number(EVENTS[size])))
+            fetched("http1", tls=False)
         for _ in range(RUNS):
-            stock.append(_rate(size, STOCK_EVENTS[size], _stock(endpoint, STOCK_EVENTS[size])))
-            alone.append(_rate(size, EVENTS[size], _bytes_only(endpoint, kinesis.frame_bytes)))
-            ours.append(_rate(size, EVENTS[size], fetch(endpoint, last_number(EVENTS[size]))))
-    baseline = Figure(case, "aiobotocore's own events", "MB/s per core", tuple(stock))
-    return [
-        baseline,
-        Figure.against(baseline, case, "aiohttp, bytes only", alone),
-        Figure.against(baseline, case, "fetcher, to its buffer", ours),
-    ]
+            plain.append(_rate(size, STOCK_EVENTS[size], stock(in_the_clear.endpoint, STOCK_EVENTS[size])))
+            alone.append(_rate(size, EVENTS[size], _bytes_only(in_the_clear.endpoint, in_the_clear.frame_bytes)))
+            for transport, tls in CARRIED:
+                ours[transport, tls].append(fetched(transport, tls=tls))
+    baseline = Figure(case, "aiobotocore's own events", "MB/s per core", tuple(plain))
+    figures = [baseline, Figure.against(baseline, case, "aiohttp, bytes only", alone)]
+    for (transport, tls), rates in ours.items():
+        goal = Goal(GOALS[size]) if (transport, tls) == ("http1", False) else None
+        what = f"fetcher, to its buffer: {NAMES[transport]}{', TLS' if tls else ''}"
+        figures.append(Figure.against(baseline, case, what, rates, goal))
+    return figures
 
 
 def _rate(size: int, events: int, work: Coroutine[None, None, float]) -> float:
@@ -80,8 +102,8 @@ def _shard_ids() -> list[str]:
     return [f"shardId-{number:012d}" for number in range(SHARDS)]
 
 
-async def _stock(endpoint: str, events: int) -> float:
-    """CPU seconds that aiobotocore takes to parse a number of events of each shard."""
+async def stock(endpoint: str, events: int) -> float:
+    """CPU seconds that aiobotocore takes to parse so many events of each shard."""
 
     async def read(client: Any, shard: str) -> None:
         response = await client.subscribe_to_shard(
@@ -118,15 +140,18 @@ async def _bytes_only(endpoint: str, size: int) -> float:
         return time.process_time() - begin
 
 
-async def fetch(endpoint: str, last: int, watched: Watched = lambda _feeds, _budget, _streams: lambda: None) -> float:
+async def fetch(
+    endpoint: str, last: int, watched: Watched = lambda _feeds, _budget, _streams: lambda: None, transport: str = "auto"
+) -> float:
     """CPU seconds that the fetcher takes to read every shard to its end, with commits as fast as records arrive.
 
     Args:
         endpoint: Endpoint of Kinesis.
         last: Sequence number of the last record in every shard.
         watched: Begins to watch the fetcher's parts before they start, and returns a function that ends it.
+        transport: The option.
     """
-    config = AioConfig(**subscription_config(), max_pool_connections=2 * SHARDS)
+    config = AioConfig(**subscription_config(transport), max_pool_connections=2 * SHARDS)
     async with await AsyncClients(AwsSettings(endpoint_url=endpoint), REGION).open("kinesis", config) as client:
         clock = SystemClock()
         stream = Stream(REF, BotoTransport(client), Topology(client), RetrySettings(), "the benchmark", clock)

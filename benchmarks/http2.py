@@ -20,11 +20,9 @@ from aiobotocore.config import AioConfig
 
 from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis, last_number
 from benchmarks.certificate import trusted_certificate
-from benchmarks.connecting import NAMES
-from benchmarks.fetching import REF, REGION
+from benchmarks.fetching import CARRIED, NAMES, REF, REGION
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import anonymous_memory, process_of
-from benchmarks.memory import CARRIED
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import KinesisEfoError

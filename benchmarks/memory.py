@@ -19,8 +19,7 @@ from aiobotocore.config import AioConfig
 
 from benchmarks.canned import canned_kinesis
 from benchmarks.certificate import trusted_certificate
-from benchmarks.connecting import NAMES
-from benchmarks.fetching import REF, REGION
+from benchmarks.fetching import CARRIED, NAMES, REF, REGION
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import anonymous_memory, process_of
 from kinesis_efo.aws import AsyncClients
@@ -36,8 +35,6 @@ from kinesis_efo.options import AwsSettings, RetrySettings, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, ShardKey
 
 SHARDS: Final = (1, 100, 1000)
-CARRIED: Final = (("http1", False), ("http2", False), ("http1", True), ("http2", True))
-"""The transport, and whether there is TLS."""
 RECORD_BYTES: Final = 2000
 """An event has 500 records, hence 1 MB of data."""
 EVENTS: Final = {1: 400, 100: 8, 1000: 4}

@@ -92,7 +92,7 @@ lint: $(VENV)/.full
 soak: $(VENV)/.full java
 	@$(RUN) $(PYTHON) -m tests.soak $(SOAK_ARGS)
 
-bench: $(VENV)/.full java
+bench: $(VENV)/.isolated java
 	@$(RUN) $(PYTHON) -m benchmarks $(BENCH_ARGS)
 
 # What comes from the code: the tables in README.md and docs/, the dashboard and the alerts.

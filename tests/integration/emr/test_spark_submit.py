@@ -5,6 +5,7 @@ Spark's `local-cluster` has executors in processes and directories of their own,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 from demo.output import committed
 from kinesis_efo.emr import job
 from kinesis_efo.emr.packing import Archive, PythonPlatform, package
+from kinesis_efo.emr.target import Kind
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.spark import stop_marker
 from tests.support.archives import unpack
@@ -86,6 +88,8 @@ def test_a_job_runs_from_the_archive_alone_and_ends_at_its_stop_marker(
 ) -> None:
     assert stop_marker.SETTING == job.MARKER_SETTING
     container, environment = bare
+    daemon = "spark.python.daemon.module"
+    module = job.spark_settings(Kind.CLUSTER, str(archive.path), [], {})[daemon]
     marker, output, log = tmp_path / "stops" / "now", tmp_path / "lake", tmp_path / "job.log"
     with LocalAws(settings=Settings(consumer_creating_seconds=0.0, idle_event_seconds=0.5)) as aws:
         world = make_world(aws, tmp_path, {"orders": 2})
@@ -95,7 +99,7 @@ def test_a_job_runs_from_the_archive_alone_and_ends_at_its_stop_marker(
             f"{environment['SPARK_HOME']}/bin/spark-submit",
             "--master", "local-cluster[1,2,1024]", "--archives", f"{archive.path}#environment",
             "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=WARN",
-            "--conf", f"{job.MARKER_SETTING}=file:{marker}",
+            "--conf", f"{job.MARKER_SETTING}=file:{marker}", "--conf", f"{daemon}={module}",
             str(ROOT / "jobs" / "archive.py"),
             "--manifest", str(world.manifest), "--output", str(output), "--checkpoint", str(tmp_path / "checkpoint"),
             "--starting-position", "TRIM_HORIZON", "--trigger", "0 seconds", "--option", "leaseTimeout=2s",
@@ -112,7 +116,7 @@ def test_a_job_runs_from_the_archive_alone_and_ends_at_its_stop_marker(
         try:
             wait_until(lambda: process.poll() is not None or len(_archived(output)) >= len(sent), 200, "archived")
             assert process.poll() is None, log.read_text()
-            pythons = _pythons(process.pid)
+            pythons, commands = _pythons(process.pid), _commands(process.pid)
             marker.parent.mkdir()
             marker.touch()
             assert process.wait(90) == 0, log.read_text()
@@ -126,6 +130,7 @@ def test_a_job_runs_from_the_archive_alone_and_ends_at_its_stop_marker(
     assert any(path.startswith(f"{environment['SPARK_HOME']}/work/") for path in found), pythons
     assert len(found) == 2
     assert all("/environment/lib" in line for line in pythons)
+    assert any(f"-m {module} " in command for command in commands), commands
 
 
 def _archived(output: Path) -> list[bytes]:
@@ -142,6 +147,15 @@ def _pythons(root: int) -> list[str]:
         except psutil.Error:
             continue
     return paths
+
+
+def _commands(root: int) -> list[str]:
+    """The command line of every process that a process has started."""
+    lines = []
+    for child in psutil.Process(root).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            lines.append(" ".join(child.cmdline()))
+    return lines
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

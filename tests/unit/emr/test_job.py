@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from importlib import import_module
 
 import pytest
 
@@ -52,6 +53,11 @@ def test_what_a_batch_job_would_want_is_off(kind: Kind) -> None:
     found = settings(kind)
     assert (found["spark.speculation"], found["spark.dynamicAllocation.enabled"]) == ("false", "false")
     assert any("rolling" in name or "rotation" in name for name in found) is (kind is not Kind.SERVERLESS)
+
+
+def test_workers_are_forked_with_everything_imported_unless_the_user_has_a_daemon() -> None:
+    assert import_module(settings()["spark.python.daemon.module"]).main
+    assert settings(python_daemon_module="mine.daemon")["spark.python.daemon.module"] == "mine.daemon"
 
 
 @pytest.mark.parametrize(

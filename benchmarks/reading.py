@@ -23,7 +23,7 @@ import kinesis_efo
 from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis
 from benchmarks.figures import Figure, Goal
 from benchmarks.machine import AwsProcess, spark_session
-from kinesis_efo.kinesis.records import SCHEMA
+from kinesis_efo.kinesis.batches import SCHEMA
 from kinesis_efo.local import Settings
 from kinesis_efo.spark.source import SCHEMA as COLUMNS
 from tests.support.world import make_world, wait_until

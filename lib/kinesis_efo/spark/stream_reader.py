@@ -21,7 +21,7 @@ import pyarrow as pa
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.messages import PollReply
 from kinesis_efo.fetcher.ranges import RangeReader
-from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.records import Decoder
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.planner.stream_set import StreamSet
@@ -213,16 +213,10 @@ class KinesisStreamReader(StreamReaderBase):
         whole_stream = self._options.deaggregate is Deaggregation.ALL
         left_out = partial(LEFT_OUT.note, settings=self._options.metrics)
         reader = RangeReader(partition.secret, partition.planner, self._options.patience)
-        for wanted, hash_range, payloads in reader.read(partition.ranges, partition.address):
-            yield from decode(
-                payloads,
-                wanted.key,
-                wanted.after,
-                wanted.through,
-                deaggregate=partition.deaggregate,
-                hash_range=None if whole_stream else hash_range,
-                left_out=left_out,
-            )
+        decoder = Decoder(deaggregate=partition.deaggregate, left_out=left_out)
+        for (key, after, through), hash_range, payloads in reader.read(partition.ranges, partition.address):
+            yield from decoder.add(payloads, key, after, through, None if whole_stream else hash_range)
+        yield from decoder.finish()
 
     # -- inside
 

@@ -11,8 +11,9 @@ import pytest
 
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.aggregation import MAGIC, deaggregate
+from kinesis_efo.kinesis.batches import MAX_ROWS
 from kinesis_efo.kinesis.events import read_answer, read_head
-from kinesis_efo.kinesis.records import MAX_ROWS, decode
+from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey
 
 KEY = ShardKey("orders", "shardId-000000000000")

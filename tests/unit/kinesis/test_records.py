@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis import records as module
 from kinesis_efo.kinesis.aggregation import MAGIC
-from kinesis_efo.kinesis.records import MAX_BYTES, MAX_ROWS, MIN_ROWS, SCHEMA, decode
+from kinesis_efo.kinesis.batches import MAX_BYTES, MAX_ROWS, MIN_ROWS, SCHEMA
+from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
 KEY = ShardKey("orders", "shardId-000000000003")

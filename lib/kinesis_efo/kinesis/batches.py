@@ -1,0 +1,269 @@
+"""Builds the Arrow batches of the source's columns from records, of several shards where they have few each."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kinesis_efo.errors import FrameError
+from kinesis_efo.kinesis.aggregation import MAGIC
+from kinesis_efo.kinesis.aggregation import deaggregate as deaggregate_record
+from kinesis_efo.positions import ShardKey
+
+logger = logging.getLogger(__name__)
+
+SCHEMA: Final = pa.schema(
+    [
+        ("data", pa.binary()),
+        ("partitionKey", pa.string()),
+        ("sequenceNumber", pa.string()),
+        ("subSequenceNumber", pa.int64()),
+        ("approximateArrivalTimestamp", pa.timestamp("us", tz="UTC")),
+        ("stream", pa.string()),
+        ("shardId", pa.string()),
+    ]
+)
+"""The columns of the source, in this order."""
+
+MAX_ROWS: Final = 10_000
+"""Most rows in a batch. Events are combined up to here: a batch of a few rows costs Spark as much as one of thousands."""
+
+MIN_ROWS: Final = 100
+"""Fewest rows in a batch, where the range has so many and `MAX_BYTES` allows them."""
+
+CACHE_BYTES: Final = 2 << 20
+"""A batch with at least `MIN_ROWS` is complete once its payloads have so many bytes: what fits into the processor's cache is
+built a fifth faster."""
+
+MAX_BYTES: Final = 8 << 20
+"""A batch is complete once its payloads have so many bytes, however few its rows."""
+
+T = TypeVar("T")
+Data = TypeVar("Data", bytes, str)
+
+
+class Record(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
+    """A Kinesis record as it came, its data as base64 or decoded."""
+
+    data: Data
+    sequence_number: str
+    approximate_arrival_timestamp: float | None = None
+    partition_key: str | None = None
+
+
+class Run(NamedTuple):
+    """Records of one shard, in order.
+
+    Attributes:
+        key: The shard.
+        hash_range: Its first and last hash key, where aggregates are checked against them.
+        records: The records; one for each row, once aggregates are taken apart.
+        data: Their data.
+    """
+
+    key: ShardKey
+    hash_range: tuple[int, int] | None
+    records: list[Record[Any]]
+    data: list[bytes]
+
+
+class BatchBuilder:
+    """Gathers records until they fill a batch, takes aggregates apart and builds the columns.
+
+    Counts what the user should know of and says it once, in `report`.
+    """
+
+    def __init__(self, *, deaggregate: bool) -> None:
+        self._deaggregate = deaggregate
+        self._runs: list[Run] = []
+        self._run: Run
+        self._rows = 0
+        self._size = 0
+        self._corrupt: Counter[ShardKey] = Counter()
+        self._foreign: Counter[ShardKey] = Counter()
+
+    def begin(self, key: ShardKey, hash_range: tuple[int, int] | None) -> None:
+        """Take records of this shard from now on."""
+        self._run = Run(key, hash_range, [], [])
+
+    def add(self, records: list[Record[Any]], data: list[bytes], size: int) -> None:
+        """Take records, their data, and the size of the payload they came in."""
+        if not self._run.records:
+            self._runs.append(self._run)
+        self._run.records.extend(records)
+        self._run.data.extend(data)
+        self._rows += len(records)
+        self._size += size
+
+    @property
+    def full(self) -> bool:
+        """Whether there are enough records for a batch."""
+        return self._rows >= MAX_ROWS or self._size >= (CACHE_BYTES if self._rows >= MIN_ROWS else MAX_BYTES)
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """The batches of all records taken so far."""
+        runs = self._runs
+        if not runs:
+            return
+        self._runs, self._rows, self._size = [], 0, 0
+        self.begin(runs[-1].key, runs[-1].hash_range)
+        column = _binary(_joined_lists([run.data for run in runs]))
+        if self._deaggregate and pc.any(pc.starts_with(column, pattern=MAGIC)).as_py():
+            apart = [self._take_apart(run) for run in runs]
+            runs, subs = [run for run, _ in apart], _joined_lists([inside for _, inside in apart])
+            yield from _built(runs, _binary(_joined_lists([run.data for run in runs])), subs)
+        else:
+            yield from _built(runs, column, None)
+
+    def rest(self, record: Record[Any], body: bytes, done: int) -> Iterator[pa.RecordBatch]:
+        """What is left of a record whose user records were delivered up to `done`.
+
+        Nothing is left of a record that is no aggregate: the KCL numbers it 0. With aggregates left whole, the whole record
+        is delivered while any of it is left.
+        """
+        whole = self._run._replace(records=[record], data=[body])
+        (key, hash_range, rows, bodies), subs = self._take_apart(whole)
+        left = done + 1
+        if self._deaggregate or not rows[left:]:
+            yield from _built([Run(key, hash_range, rows[left:], bodies[left:])], _binary(bodies[left:]), subs[left:])
+        else:
+            yield from _built([whole], _binary([body]), None)
+
+    def report(self, left_out: Callable[[ShardKey, int], None]) -> None:
+        """Say what was met."""
+        for key, corrupt in self._corrupt.items():
+            logger.warning("%s: %d records begin like KPL aggregates but are none; passed on as they are", key, corrupt)
+        for key, foreign in self._foreign.items():
+            left_out(key, foreign)
+
+    def _take_apart(self, run: Run) -> tuple[Run, list[int]]:
+        """A run with aggregates replaced by what is in them: one record and its data per row. And each row's sub-sequence number."""
+        rows: list[Record[Any]] = []
+        bodies: list[bytes] = []
+        subs: list[int] = []
+        for record, body in zip(run.records, run.data, strict=True):
+            inside = deaggregate_record(body, run.hash_range) if body.startswith(MAGIC) else None
+            if inside is None:
+                if body.startswith(MAGIC):
+                    self._corrupt[run.key] += 1
+                rows.append(record)
+                bodies.append(body)
+                subs.append(0)
+                continue
+            if not inside:
+                self._foreign[run.key] += 1
+            number, time = record.sequence_number, record.approximate_arrival_timestamp
+            rows += [Record(b"", number, time, user_record.partition_key) for user_record in inside]
+            bodies += [user_record.data for user_record in inside]
+            subs += range(len(inside))
+        return Run(run.key, run.hash_range, rows, bodies), subs
+
+
+def _built(runs: list[Run], data: pa.Array, subs: list[int] | None) -> Iterator[pa.RecordBatch]:
+    """The batches of some runs.
+
+    Args:
+        runs: The records.
+        data: The data of all of them.
+        subs: Their sub-sequence numbers; None: 0 each.
+    """
+    rows = len(data)
+    records = _joined_lists([run.records for run in runs])
+    streams, shards = _shards(runs)
+    # Batches of one size: 10,001 rows make two batches of 5,000 rather than one of a single row.
+    batches = -(-rows // MAX_ROWS)
+    for batch in range(batches):
+        start, stop = batch * rows // batches, (batch + 1) * rows // batches
+        some = records[start:stop]
+        count = len(some)
+        try:
+            columns = [
+                data.slice(start, count),
+                _strings([record.partition_key for record in some]),
+                _strings([record.sequence_number for record in some]),
+                _repeated(_ZERO, count) if subs is None else _numbers("q", pa.int64(), subs[start:stop]),
+                _timestamps([record.approximate_arrival_timestamp for record in some]),
+                streams.slice(start, count),
+                shards.slice(start, count),
+            ]
+        except (pa.ArrowException, ValueError) as error:
+            raise undecodable(_culprit(runs), error) from None
+        yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _shards(runs: list[Run]) -> tuple[pa.Array, pa.Array]:
+    """The columns with the names of streams and shards."""
+    streams, shards = _strings([run.key.stream for run in runs]), _strings([run.key.shard for run in runs])
+    if len(runs) == 1:
+        rows = len(runs[0].records)
+        return _repeated(streams, rows), _repeated(shards, rows)
+    of_rows = _numbers("i", pa.int32(), [number for number, run in enumerate(runs) for _ in run.records])
+    return streams.take(of_rows), shards.take(of_rows)
+
+
+def _culprit(runs: list[Run]) -> ShardKey:
+    """The shard of which a record cannot be in a row."""
+    for run in runs[:-1]:
+        try:
+            list(_built([run], _binary(run.data), None))
+        except FrameError:
+            return run.key
+    return runs[-1].key
+
+
+def _joined_lists(lists: list[list[T]]) -> list[T]:
+    return lists[0] if len(lists) == 1 else [each for some in lists for each in some]
+
+
+def undecodable(key: ShardKey, error: Exception) -> FrameError:
+    """What is raised where an event of a shard cannot be decoded."""
+    return FrameError(f"an event of shard {key} cannot be decoded: {error}")
+
+
+# pa.array() and pa.scalar() would import pandas where it is installed, which delays the first row of each worker by half a second.
+
+
+def _binary(values: list[bytes]) -> pa.Array:
+    return _joined(pa.binary(), map(len, values), len(values), b"".join(values))
+
+
+def _strings(values: list[Any]) -> pa.Array:
+    if None in values:
+        return pa.array(values, pa.string())
+    text = "".join(values)
+    data = text.encode()
+    # Nearly all are ASCII, with a byte per character.
+    lengths = map(len, values if len(data) == len(text) else map(str.encode, values))
+    return _joined(pa.string(), lengths, len(values), data)
+
+
+def _joined(kind: pa.DataType, lengths: Iterable[int], count: int, data: bytes) -> pa.Array:
+    offsets = array("i", accumulate(lengths, initial=0))
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _repeated(one: pa.Array, count: int) -> pa.Array:
+    return pa.repeat(one[0], count)
+
+
+def _numbers(code: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(array(code, values))])
+
+
+def _timestamps(seconds: list[float | None]) -> pa.Array:
+    given = pa.array(seconds, pa.float64()) if None in seconds else _numbers("d", pa.float64(), seconds)
+    # Kinesis sends milliseconds as decimals of a second; rounding removes the error of floating point.
+    microseconds = pc.round(pc.multiply(given, _MILLION[0]))
+    return microseconds.cast(pa.int64()).cast(SCHEMA.field("approximateArrivalTimestamp").type)
+
+
+_ZERO: Final = _numbers("q", pa.int64(), [0])
+_MILLION: Final = _numbers("d", pa.float64(), [1e6])

@@ -1,15 +1,16 @@
-"""Tasks that nobody awaits: what ends one of them is told, whatever it is, so that none ends in silence."""
+"""Tasks beside others: none ends in silence where nobody awaits it, and none is left behind where another one failed."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from kinesis_efo.errors import FetcherError, KinesisEfoError
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def in_background(
@@ -35,3 +36,18 @@ def in_background(
             failed(wrapped)
 
     return asyncio.create_task(guarded(), name=what)
+
+
+async def all_of(*work: Coroutine[Any, Any, T]) -> list[T]:
+    """The results of all, done at the same time. Where one fails, the others have been cancelled and have ended when its error is raised.
+
+    `asyncio.gather` would let them run on, up to the end of the event loop and into it.
+    """
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

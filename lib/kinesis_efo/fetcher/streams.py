@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -16,6 +15,7 @@ from kinesis_efo.errors import (
     StreamNotFoundError,
     StreamReplacedError,
 )
+from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.row import LeaseInfo
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
@@ -67,11 +67,11 @@ class Streams:
         Raises:
             StreamError: A stream cannot be listed.
         """
-        await asyncio.gather(*(stream.refresh() for stream in self.streams.values()))
+        await all_of(*(stream.refresh() for stream in self.streams.values()))
 
     async def identify(self) -> None:
         """Find out which streams they are, as far as that can be told."""
-        await asyncio.gather(*(stream.identify() for stream in self.streams.values()))
+        await all_of(*(stream.identify() for stream in self.streams.values()))
 
     def identity(self, name: str) -> StreamIdentity:
         """Which stream a logical name stands for now."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.options import Bounds
@@ -50,7 +50,7 @@ class Ends:
         Raises:
             StreamError: A shard cannot be asked.
         """
-        found = await asyncio.gather(
+        found = await all_of(
             *(self._end(key, offset.get(key, TRIM_HORIZON), is_open=end is None) for key, end in ends.items())
         )
         return Offset(self._reachable(dict(zip(ends, found, strict=True)), offset))

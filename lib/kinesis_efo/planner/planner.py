@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError, LeaseLostError
+from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.messages import PollReply, ShardProgress
 from kinesis_efo.fetcher.status import ShardStatus
@@ -136,7 +137,7 @@ class Planner:
         self._fetching.start(self)
         await self._leases.start(self, endpoint, status)
         self._checkpoints.start()
-        await asyncio.gather(self._streams.refresh(), self._streams.identify())
+        await all_of(self._streams.refresh(), self._streams.identify())
         self._leases.want(self._streams.streams)
 
     async def stop(self) -> None:

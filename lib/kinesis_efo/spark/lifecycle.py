@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -52,11 +53,20 @@ def end_with_spark(when_asked: Callable[[], None]) -> Asked:
     if _is_sparks_process() and threading.current_thread() is threading.main_thread():
         log_to_stderr()
 
-        def ask(*_: object) -> None:
-            if asked.set():
-                threading.Thread(target=when_asked, name="kinesis-efo end", daemon=True).start()
+        # The main thread waits for Spark, and a signal that the system hands to another thread does not wake it: Python's handler
+        # would run with Spark's next call, which may never come. The system's own handler writes to the socket at once.
+        told, tells = socket.socketpair()
+        tells.setblocking(False)
+        signal.set_wakeup_fd(tells.detach(), warn_on_full_buffer=False)
 
-        signal.signal(signal.SIGTERM, ask)
+        def watch() -> None:
+            while signal.SIGTERM not in told.recv(64):
+                pass
+            if asked.set():
+                when_asked()
+
+        threading.Thread(target=watch, name="kinesis-efo end", daemon=True).start()
+        signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return asked
 

@@ -229,7 +229,7 @@ def _canary_plan() -> dict[str, Any]:
 
 
 def _checkov(framework: str, scratch: str, arguments: Sequence[str]) -> list[dict[str, Any]]:
-    settings = ("--framework", framework, "--skip-download", "--compact", "--output", "json")
+    settings = ("--framework", framework, "--compact", "--output", "json")
     ran = locked_checkov.run([*settings, "--external-checks-dir", str(CHECKS), *arguments], scratch)
     decoder, reports, text = json.JSONDecoder(), [], ran.stdout.strip()
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import sys
@@ -24,25 +26,58 @@ CHECK_THAT_TELLS = """
 import os
 from pathlib import Path
 
+from checkov.common.models.enums import CheckCategories, CheckResult
+from checkov.terraform.checks.resource.base_resource_check import BaseResourceCheck
+
 Path({told!r}).write_text("\\n".join(f"{{name}}={{value}}" for name, value in os.environ.items()))
+
+
+class Tells(BaseResourceCheck):
+    def __init__(self) -> None:
+        super().__init__(name="tells", id="CKV_TEST_1", categories=(CheckCategories.LOGGING,),
+                         supported_resources=("aws_s3_bucket",))
+
+    def scan_resource_conf(self, conf: object) -> CheckResult:
+        with Path({scanned!r}).open("a") as file:
+            print(os.getppid(), file=file)
+        return CheckResult.PASSED
+
+
+Tells()
 """
 
 
 @pytest.mark.slow
-def test_the_code_that_scans_sees_no_credentials_and_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_code_that_scans_sees_no_credentials_and_no_home_and_asks_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in CREDENTIALS:
         monkeypatch.setenv(name, "secret")
-    checks, scratch, told = tmp_path / "checks", tmp_path / "scratch", tmp_path / "told"
+    checks, scratch = tmp_path / "checks", tmp_path / "scratch"
+    told, scanned = tmp_path / "told", tmp_path / "scanned"
     checks.mkdir()
     scratch.mkdir()
     (checks / "__init__.py").touch()
-    (checks / "tells.py").write_text(CHECK_THAT_TELLS.format(told=str(told)), encoding="utf-8")
-    (scratch / "cdk.tf.json").write_text('{"resource": {}}', encoding="utf-8")
-    locked_checkov.run(["--directory", str(scratch), "--external-checks-dir", str(checks)], str(scratch))
+    program = CHECK_THAT_TELLS.format(told=str(told), scanned=str(scanned))
+    (checks / "tells.py").write_text(program, encoding="utf-8")
+    for name in ("first", "second"):
+        (scratch / name).mkdir()
+        declared = {"resource": {"aws_s3_bucket": {name: {"bucket": name}}}}
+        (scratch / name / "cdk.tf.json").write_text(json.dumps(declared), encoding="utf-8")
+    arguments = ["--directory", str(scratch), "--external-checks-dir", str(checks)]
+    ran = locked_checkov.run(arguments, str(scratch))  # all frameworks: these it would give to a process each
     seen = dict(line.split("=", 1) for line in told.read_text(encoding="utf-8").splitlines() if "=" in line)
     assert not set(CREDENTIALS) & set(seen)
     assert "secret" not in seen.values()
     assert seen["HOME"] == str(scratch), "there are credentials in files of the home"
+    starters = scanned.read_text(encoding="utf-8").split()
+    assert starters == [str(os.getpid())] * 2, "it forked, so that it could hang"
+    assert "guidelines" not in ran.stderr, "it went for the texts of its checks"
+
+
+def test_a_scan_that_does_not_end_is_stopped_and_says_so(tmp_path: Path) -> None:
+    with pytest.raises(GateError, match=r"did not end within 0\.01 s and was stopped.* it had said: nothing"):
+        locked_checkov.run(["--directory", str(tmp_path)], str(tmp_path), timeout=0.01)
 
 
 def test_a_package_that_is_not_the_locked_one_is_not_installed(tmp_path: Path) -> None:

@@ -19,26 +19,7 @@ from typing import Final
 _SPARKS_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
-class Asked:
-    """Whether this process was asked to end.
-
-    A signal may come while another one is handled, in the same thread: so this takes no lock, as `threading.Event` does.
-    """
-
-    def __init__(self) -> None:
-        self._asked = False
-
-    def set(self) -> bool:
-        """Take note of it; False where it was known."""
-        before, self._asked = self._asked, True
-        return not before
-
-    def is_set(self) -> bool:
-        """Whether it was."""
-        return self._asked
-
-
-def end_with_spark(when_asked: Callable[[], None]) -> Asked:
+def end_with_spark(when_asked: Callable[[], None]) -> threading.Event:
     """Handle SIGTERM and SIGINT in this process, so that it lives until Spark closes the connection.
 
     Has no effect outside the process that Spark keeps for a reader: elsewhere, the reader's creator calls `stop()`.
@@ -49,7 +30,7 @@ def end_with_spark(when_asked: Callable[[], None]) -> Asked:
     Returns:
         What the first SIGTERM sets. Calls that may take long should return then.
     """
-    asked = Asked()
+    asked = threading.Event()
     if _is_sparks_process() and threading.current_thread() is threading.main_thread():
         log_to_stderr()
 
@@ -62,8 +43,8 @@ def end_with_spark(when_asked: Callable[[], None]) -> Asked:
         def watch() -> None:
             while signal.SIGTERM not in told.recv(64):
                 pass
-            if asked.set():
-                when_asked()
+            asked.set()
+            when_asked()
 
         threading.Thread(target=watch, name="kinesis-efo end", daemon=True).start()
         signal.signal(signal.SIGTERM, lambda *_: None)

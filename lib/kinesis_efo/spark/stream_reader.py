@@ -9,6 +9,7 @@ the latest offset before the initial one, and after a crash it first passes the 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -33,7 +34,7 @@ from kinesis_efo.spark.finished import PlannedNote, planned_note
 from kinesis_efo.spark.host import where_to_listen
 from kinesis_efo.spark.lag import LagNotes, notes_directory, to_report
 from kinesis_efo.spark.left_out import LEFT_OUT
-from kinesis_efo.spark.lifecycle import Asked, end_with_spark
+from kinesis_efo.spark.lifecycle import end_with_spark
 from kinesis_efo.spark.partitions import KinesisPartition, by_fetcher, coalesce, streams_with_generations
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._streams = StreamSet(self._manifest, drop=self._options.drop_removed_streams)
         self._added: Offset | None = None
         self._knows_all = False
-        self._asked_to_end = Asked()
+        self._asked_to_end = threading.Event()
         self._initial: Offset | None = None
         self._planned: Offset | None = None
         self._running: Offset | None = None

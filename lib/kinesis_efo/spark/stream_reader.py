@@ -233,7 +233,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def _placed(self, ranges: Sequence[ShardRange]) -> list[FetcherAddress | None]:
         """Who reads the shards of a micro-batch, once all of them are read. After a restart, Spark is quicker than fetchers."""
-        # Short calls, because Python handles a signal only between them.
+        # Short calls: between them it is seen that this process was asked to end.
         while None in (placed := self._started().place(ranges, self._options.poll_timeout)):
             if self._asked_to_end.is_set():
                 break
@@ -374,7 +374,7 @@ class KinesisStreamReader(StreamReaderBase):
         return bool(self._idle) and (due or self._ending.targets is not None)
 
     def _tips(self, position: Offset) -> Offset:
-        # Short calls, because Python handles a signal only between them.
+        # Short calls: between them it is seen that this process was asked to end.
         while (tips := self._planner().tips(position, timeout=self._options.poll_timeout)) is None:
             if self._asked_to_end.is_set():
                 return position

@@ -82,7 +82,7 @@ def test_a_fetcher_comes_and_goes_with_its_query(spark: SparkSession, queries: Q
         wait_until(lambda run=run: sum(sink.rows.values()) >= 100 * (run + 2), 60)
         query.stop()
         wait_until(lambda: not fetchers() and not jobs(spark), 30, "the end of the fetcher and its job")
-        assert not [row for row in w.leases().values() if "leaseOwner" in row]
+        wait_until(lambda: not [row for row in w.leases().values() if "leaseOwner" in row], 30, "released leases")
     assert sink.rows == all_once(300)
 
 

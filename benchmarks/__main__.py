@@ -36,6 +36,7 @@ BENCHMARKS: Final = {
     "reading": ("benchmarks.reading", "Kinesis to Spark's noop sink, local[2]"),
     "batch": ("benchmarks.batch", "A batch read and a loop over GetRecords"),
     "latency": ("benchmarks.latency", "PutRecords to foreachBatch, 1,000 records/s"),
+    "triggers": ("benchmarks.triggers", "What a query takes by its trigger"),
     "start": ("benchmarks.start", "spark-submit to the first archived micro-batch"),
     "profile": ("benchmarks.profile", "A micro-batch's time, CPU and memory, beside Spark's own source"),
     "metrics": ("benchmarks.metrics", "What watching a fetcher costs"),

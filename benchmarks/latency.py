@@ -7,16 +7,19 @@ does not count: the JVM compiles what runs often.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import quantiles
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import kinesis_efo
 from benchmarks.figures import Figure, Goal
@@ -67,32 +70,14 @@ def _measured(
 def _windows(spark: SparkSession, aws: LocalAws, world: World, place: Path) -> list[list[float]]:
     """The ages of the records, in milliseconds, run by run."""
     seen: list[tuple[float, float]] = []
-
-    def take(batch: DataFrame, _: int) -> None:
-        rows = batch.selectExpr(f"cast(substring(data, 1, {TIME_BYTES}) as string) as sent").collect()
-        now = time.time()
-        seen.extend((float(row.sent), now) for row in rows)
-
-    query = (
-        kinesis_efo.read_stream(spark, manifest=str(world.manifest), endpointUrl=aws.endpoint_url)
-        .writeStream.foreachBatch(take)
-        .option("checkpointLocation", str(place / "checkpoint"))
-        .trigger(processingTime="0 seconds")
-        .start()
-    )
-    context = multiprocessing.get_context("spawn")
-    enough = context.Event()
-    sender = context.Process(target=put, args=(aws.endpoint_url, world.streams["orders"], enough), daemon=True)
+    query = started(spark, aws, world, place, seen)
     try:
-        sender.start()
-        time.sleep(WARM_UP_SECONDS)
-        first = time.time()
-        time.sleep(RUNS * RUN_SECONDS)
-        enough.set()
-        sender.join()
+        with sending(aws, world):
+            time.sleep(WARM_UP_SECONDS)
+            first = time.time()
+            time.sleep(RUNS * RUN_SECONDS)
         time.sleep(2)
     finally:
-        sender.terminate()
         query.stop()
     if (error := query.exception()) is not None:
         raise error
@@ -106,8 +91,58 @@ def _windows(spark: SparkSession, aws: LocalAws, world: World, place: Path) -> l
     return windows
 
 
-def put(endpoint: str, stream: str, enough: Event) -> None:
-    """Put records into a stream, each with its time of sending in front, until it is enough; for a process of its own."""
+def started(
+    spark: SparkSession,
+    aws: LocalAws,
+    world: World,
+    place: Path,
+    seen: list[tuple[float, float]],
+    trigger: str = "0 seconds",
+    **options: str,
+) -> StreamingQuery:
+    """A query that keeps when each record was sent, and when `foreachBatch` had it.
+
+    Args:
+        spark: A classic session on this machine.
+        aws: Where the records come from.
+        world: The stream.
+        place: A directory for the checkpoint.
+        seen: What it keeps.
+        trigger: The query's.
+        options: Source options beside the defaults.
+    """
+
+    def take(batch: DataFrame, _: int) -> None:
+        rows = batch.selectExpr(f"cast(substring(data, 1, {TIME_BYTES}) as string) as sent").collect()
+        now = time.time()
+        seen.extend((float(row.sent), now) for row in rows)
+
+    return (
+        kinesis_efo.read_stream(spark, manifest=str(world.manifest), endpointUrl=aws.endpoint_url, **options)
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(place / "checkpoint"))
+        .trigger(processingTime=trigger)
+        .start()
+    )
+
+
+@contextlib.contextmanager
+def sending(aws: LocalAws, world: World) -> Iterator[None]:
+    """Within this context, a process of its own puts records into the stream."""
+    context = multiprocessing.get_context("spawn")
+    enough = context.Event()
+    sender = context.Process(target=_put, args=(aws.endpoint_url, world.streams["orders"], enough), daemon=True)
+    sender.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        sender.join(10)
+        sender.kill()
+
+
+def _put(endpoint: str, stream: str, enough: Event) -> None:
+    """Put records into a stream, each with its time of sending in front, until it is enough."""
     import boto3
 
     os.environ.update(CREDENTIALS)

@@ -7,7 +7,6 @@ many rows in each micro-batch and never waits for them; `rate` has none until a 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import tempfile
 import time
 from collections import defaultdict
@@ -127,16 +126,8 @@ def _ours(spark: SparkSession, aws: LocalAws, place: Path, _: int) -> Iterator[D
     notes.mkdir()
     listen(spark)  # as `kinesis_efo.read_stream` does
     reader = spark.readStream.format(profiled.NAME).options(**world.options, **{profiled.DIRECTORY: str(notes)})
-    context = multiprocessing.get_context("spawn")
-    enough = context.Event()
-    sender = context.Process(target=latency.put, args=(aws.endpoint_url, world.streams["orders"], enough), daemon=True)
-    sender.start()
-    try:
+    with latency.sending(aws, world):
         yield reader.load()
-    finally:
-        enough.set()
-        sender.join(10)
-        sender.kill()
 
 
 @contextlib.contextmanager

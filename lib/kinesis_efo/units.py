@@ -42,6 +42,16 @@ def parse_duration(text: str) -> int:
     return int(match[1]) * _DURATION_MS[match[2] and match[2].lower()]
 
 
+def lacks_unit(text: str, most: int) -> bool:
+    """Whether a text is a number from 1 up to `most` alone, which people mean as seconds as often as as milliseconds.
+
+    >>> lacks_unit("10", 99), lacks_unit("200", 99), lacks_unit("10s", 99), lacks_unit("0", 99)
+    (True, False, False, False)
+    """
+    text = text.strip()
+    return text.isascii() and text.isdigit() and 0 < int(text) <= most
+
+
 def parse_time(text: str) -> int:
     """Epoch milliseconds in ISO 8601 text or in epoch milliseconds. A time without an offset is UTC.
 

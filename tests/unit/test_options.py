@@ -93,6 +93,13 @@ def test_a_wrong_value_is_named_with_its_option_and_what_it_must_be(name: str, v
     assert rule.split(",")[0] in fault
 
 
+@pytest.mark.parametrize("name", ["pollTimeout", "leaseTimeout", "subscribe.retryTimeout", "idleCheckpointInterval"])
+def test_a_small_number_without_a_unit_is_refused_since_seconds_were_probably_meant(name: str) -> None:
+    (fault,) = faults(manifest="m.json", **{name: "2"})
+    assert fault.endswith(", and say its unit; got '2'")
+    assert SourceOptions.parse({"manifest": "m.json", "pollTimeout": "200"}).poll_timeout == 0.2
+
+
 def test_the_defaults() -> None:
     assert SourceOptions.parse({"manifest": "m.json"}) == SourceOptions(manifest="m.json")
 

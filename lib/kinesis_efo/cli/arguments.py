@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
+from kinesis_efo.cli import times
 from kinesis_efo.cli.completion import manifest_files, stream_names
 from kinesis_efo.errors import ManifestError, UsageError
 from kinesis_efo.manifest import Manifest, load_manifest
@@ -166,8 +167,9 @@ def seconds(option: str, text: str) -> float:
     """Parse the value of an option, such as `10s`, into seconds.
 
     Raises:
-        ConfigurationError: The text is not a duration.
+        UsageError: The text is not a duration, or does not say its unit.
     """
+    times.check_unit(option, text)
     try:
         return parse_duration(text) / 1000
     except ValueError:

@@ -238,6 +238,7 @@ def _refused(why: str) -> Ended:
 
 def _start(text: str, now: float) -> Position:
     name, _, rest = text.strip().partition(":")
+    times.check_unit("--from", text)
     try:
         match name.upper():
             case "LATEST" if not rest:
@@ -255,6 +256,7 @@ def _start(text: str, now: float) -> Position:
 
 
 def _until(text: str, now: float) -> float:
+    times.check_unit("--until", text)
     try:
         return times.at_or_ago(text, now) / 1000
     except ValueError:

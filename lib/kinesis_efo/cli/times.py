@@ -5,7 +5,22 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import datetime
 
-from kinesis_efo.units import parse_duration, parse_time
+from kinesis_efo.errors import UsageError
+from kinesis_efo.units import lacks_unit, parse_duration, parse_time
+
+_NO_TIME = 10**12 - 1
+"""Epoch milliseconds up to here lie before Kinesis: such a number is a duration that lacks its unit."""
+
+
+def check_unit(option: str, text: str) -> None:
+    """Refuse a duration without a unit: Spark reads it as milliseconds, a person at a command line means seconds.
+
+    Raises:
+        UsageError: The text is a number alone, other than 0, and no time in epoch milliseconds.
+    """
+    if lacks_unit(text, _NO_TIME):
+        number = text.strip()
+        raise UsageError(f"{option}: {number} of what? Say {number}s, {number}m or {number}ms; got {text!r}")
 
 
 def at(text: str) -> int:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.options.bounds import Bounds, starts
+from kinesis_efo.options.readers import Refused
 from kinesis_efo.options.source import BATCH, SourceOptions
-from kinesis_efo.options.table import Refused
 from kinesis_efo.positions import TRIM_HORIZON
 
 STARTS_RULE = (

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from kinesis_efo.options.table import Refused
+from kinesis_efo.options.readers import Refused
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo.units import parse_time
 

@@ -7,9 +7,20 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kinesis_efo.hosts import is_every_address, parse_host
-from kinesis_efo.units import parse_duration
+from kinesis_efo.units import lacks_unit, parse_duration
 
 Number = TypeVar("Number", int, float)
+
+_MEANT_AS_SECONDS = 99
+"""A number up to here without a unit is refused: as milliseconds it would disarm most limits."""
+
+
+class Refused(ValueError):
+    """A value that is well formed but not supported; its message replaces the option's rule."""
+
+
+class NoUnit(ValueError):
+    """A number alone, so small that it was probably not meant as milliseconds."""
 
 
 def text(text: str) -> str:
@@ -52,7 +63,13 @@ def integer(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A duration such as `200ms`, in seconds."""
+    """A duration such as `200ms`, in seconds. A number alone is milliseconds, as Spark reads it.
+
+    Raises:
+        NoUnit: The number is so small that seconds were probably meant.
+    """
+    if lacks_unit(text, _MEANT_AS_SECONDS):
+        raise NoUnit(text)
     return parse_duration(text) / 1000
 
 

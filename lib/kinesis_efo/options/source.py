@@ -13,9 +13,10 @@ from kinesis_efo.metrics.settings import MetricsSettings
 from kinesis_efo.options import readers as read
 from kinesis_efo.options.bounds import Bounds, ends, query_starts
 from kinesis_efo.options.elsewhere import SYSTEMS
+from kinesis_efo.options.readers import Refused
 from kinesis_efo.options.settings import AwsSettings, Deaggregation, RetrySettings, Start
 from kinesis_efo.options.shared import AWS_OPTIONS, METRICS_OPTIONS
-from kinesis_efo.options.table import Given, Option, OptionTable, Refused
+from kinesis_efo.options.table import Given, Option, OptionTable
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.units import parse_size, parse_time
 

@@ -10,12 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.options.elsewhere import Counterpart, explain
+from kinesis_efo.options.readers import NoUnit, Refused
 
 Settings = TypeVar("Settings")
-
-
-class Refused(ValueError):
-    """A value that is well formed but not supported; its message replaces the option's rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +104,7 @@ class OptionTable(Generic[Settings]):
             try:
                 values[option.name] = option.read(text)
             except ValueError as error:
-                reason = str(error) if isinstance(error, Refused) else f"must be {option.rule}"
-                faults.append(f"{self._label(option)} {reason}; got {text!r}")
+                faults.append(f"{self._label(option)} {_reason(option, error)}; got {text!r}")
         given = Given(names, values)
         faults += [*contradictions(given), *self._broken_rules(given)]
         if faults:
@@ -151,3 +147,9 @@ class OptionTable(Generic[Settings]):
         own = groups.pop("", {})
         nested = {group: replace(getattr(defaults, group), **fields) for group, fields in groups.items()}
         return replace(defaults, **own, **nested)  # type: ignore[type-var]
+
+
+def _reason(option: Option, error: ValueError) -> str:
+    if isinstance(error, Refused):
+        return str(error)
+    return f"must be {option.rule}{', and say its unit' if isinstance(error, NoUnit) else ''}"

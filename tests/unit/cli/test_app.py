@@ -78,6 +78,24 @@ def test_with_json_an_error_is_json_on_stderr(
     assert error["message"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("top", "-m", "none.json", "--interval", "2"),
+        ("tail", "--stream", "orders", "--from", "10"),
+        ("tail", "--stream", "orders", "--until", "10"),
+        ("lag", "-m", "none.json", "--fail-above", "60"),
+        ("leases", "release", "-m", "none.json", "--lease-timeout", "10", "--yes"),
+        ("leases", "reset", "-m", "none.json", "--to", "TRIM_HORIZON", "--lease-timeout", "10", "--yes"),
+    ],
+)
+def test_a_duration_says_its_unit(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    code, _, err = _run(capsys, *words)
+    number = next(word for word in words if word.isdigit())
+    assert code == 2
+    assert f"{number} of what? Say {number}s, {number}m or {number}ms" in " ".join(err.split())
+
+
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_help_names_values_and_no_types(capsys: pytest.CaptureFixture[str], name: str) -> None:
     command = cli.load(name, cli.COMMANDS[name])

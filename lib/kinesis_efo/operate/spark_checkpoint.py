@@ -14,6 +14,7 @@ import msgspec
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.operate.access import Clients
+from kinesis_efo.operate.findings import CheckFailed
 from kinesis_efo.positions import Offset, sources_of
 
 _NUMBER: Final = re.compile(r"\d+")
@@ -63,6 +64,10 @@ class SourceEnd:
 class Folder(Protocol):
     """Where a checkpoint lies."""
 
+    async def exists(self) -> bool:
+        """Whether anything is there, if only an empty folder."""
+        ...
+
     async def names(self, folder: str) -> Collection[str]:
         """The names of the files in one of its folders; empty where there is no such folder."""
         ...
@@ -79,9 +84,15 @@ async def planned(folder: Folder) -> Planned | None:
         folder: Its checkpoint location.
 
     Raises:
+        CheckFailed: Nothing lies there.
         ConfigurationError: What lies there is no checkpoint of a query that this library can read.
         ClientError, OSError: It cannot be read.
     """
+    if not await folder.exists():
+        raise CheckFailed(
+            f"there is nothing at {folder}",
+            "correct the location: it is the one that the query has as checkpointLocation",
+        )
     batches = _numbers(await folder.names("offsets"))
     if not batches:
         return None
@@ -164,6 +175,12 @@ class _LocalFolder:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def __str__(self) -> str:
+        return str(self._path)
+
+    async def exists(self) -> bool:
+        return await asyncio.to_thread(self._path.is_dir)
+
     async def names(self, folder: str) -> Collection[str]:
         def listed() -> list[str]:
             inside = self._path / folder
@@ -180,6 +197,14 @@ class _S3Folder:
         self._clients = clients
         self._bucket = bucket
         self._prefix = f"{prefix}/" if prefix else ""
+
+    def __str__(self) -> str:
+        return f"s3://{self._bucket}/{self._prefix}"
+
+    async def exists(self) -> bool:
+        s3 = await self._clients.client("s3")
+        answer = await s3.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
+        return bool(answer.get("KeyCount"))
 
     async def names(self, folder: str) -> Collection[str]:
         s3 = await self._clients.client("s3")

@@ -80,12 +80,22 @@ def test_a_first_micro_batch_that_is_not_finished(run: Run, world: Callable[...,
 
 
 @pytest.mark.parametrize("location", ["nothing", "s3://nothing-here/at-all"])
-def test_a_location_without_a_query(run: Run, world: Callable[..., World], location: str, tmp_path: Path) -> None:
+def test_a_location_with_nothing_there_fails(
+    run: Run, world: Callable[..., World], location: str, tmp_path: Path
+) -> None:
     w = world()
     if location.startswith("s3"):
         w.aws.client("s3").create_bucket(Bucket="nothing-here")
-    found = said(run, w, location if location.startswith("s3") else tmp_path / location)
-    (status, detail, fix) = found.pop("checkpoint")
+    where = location if location.startswith("s3") else tmp_path / location
+    status, detail, fix = said(run, w, where)["checkpoint"]
+    assert (status, detail.startswith(f"there is nothing at {where}")) == ("failed", True)
+    assert "checkpointLocation" in fix
+    assert run("doctor", "--manifest", w.manifest, "--checkpoint", where).code == 1
+
+
+def test_an_empty_location_is_that_of_a_new_query(run: Run, world: Callable[..., World], tmp_path: Path) -> None:
+    found = said(run, world(), tmp_path)
+    status, detail, fix = found.pop("checkpoint")
     assert (status, found) == ("unknown", {})
     assert detail.endswith(
         "has no micro-batch: the next start is that of a new query, which begins at 'startingPosition'"

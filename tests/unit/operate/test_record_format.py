@@ -39,6 +39,13 @@ def test_json_is_one_line_and_keeps_the_data(data: bytes) -> None:
     assert len({"base64", "text", "data"} & found.keys()) == 1
 
 
+@pytest.mark.parametrize(
+    "data", [b'{"b":1.10,"x":1e400,"a":2,"a":3}', b'{ "n": 12345678901234567890123 }', b'"\\u00e9"']
+)
+def test_json_is_printed_as_it_came(data: bytes) -> None:
+    assert as_json(_record(data)).endswith(b',"data":' + data + b"}\n")
+
+
 @pytest.mark.parametrize("data", [b"NaN", b'{"x": Infinity}', b"[" * 5_000])
 def test_what_json_readers_would_refuse_is_text(data: bytes) -> None:
     assert json.loads(as_json(_record(data)))["text"].encode() == data

@@ -64,6 +64,31 @@ def manifest() -> str:
     return "\n".join(["| key | |", "|---|---|", *(f"| `{key}` | {meaning} |" for key, meaning in keys.items())])
 
 
+def keywords() -> str:
+    """The module whose `TypedDict` lets editors complete the options of `read_stream` and `read`."""
+    # Both have arguments of their own for these.
+    names = [each.name.replace(".", "_") for each in SOURCE_OPTIONS if each.name not in ("manifest", "streams")]
+    return "\n".join(
+        [
+            '"""The options of `read_stream` and `read` as keywords, for editors and type checkers. Made from the table of options."""',
+            "",
+            "from __future__ import annotations",
+            "",
+            "from typing import TypeAlias, TypedDict",
+            "",
+            "Value: TypeAlias = str | int | float | bool",
+            '"""An option\'s value, as `docs/options.md` says; text always does."""',
+            "",
+            "",
+            "class SourceKeywords(TypedDict, total=False):",
+            '    """The options of the source, `_` in place of `.`."""',
+            "",
+            *(f"    {name}: Value" for name in names),
+            "",
+        ]
+    )
+
+
 TABLES: Final = {
     "README.md": (summary("option", SOURCE_OPTIONS), summary("sink option", SINK_OPTIONS)),
     "docs/options.md": (reference("option", SOURCE_OPTIONS), reference("sink option", SINK_OPTIONS)),
@@ -80,7 +105,11 @@ TABLES: Final = {
 """The tables of each page."""
 
 
-WHOLE: Final = {"docs/dashboards/kinesis-efo.json": dashboard, "docs/dashboards/kinesis-efo.rules.yaml": rules}
+WHOLE: Final = {
+    "docs/dashboards/kinesis-efo.json": dashboard,
+    "docs/dashboards/kinesis-efo.rules.yaml": rules,
+    "lib/kinesis_efo/options/keywords.py": keywords,
+}
 """What makes each file that nobody writes by hand."""
 
 

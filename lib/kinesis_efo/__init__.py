@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from kinesis_efo.spark.graceful import await_stop, stop_signals
     from kinesis_efo.spark.job import job
     from kinesis_efo.spark.listener import BatchProgress, LagListener
+    from kinesis_efo.spark.reason import cause
     from kinesis_efo.spark.tuning import LowLatency, low_latency
 
 __version__ = "0.1.0"
@@ -105,6 +106,7 @@ __all__ = [
     "WriteError",
     "__version__",
     "await_stop",
+    "cause",
     "job",
     "low_latency",
     "read",
@@ -123,6 +125,7 @@ _HOMES: Final = {
     "ProducerMetrics": "kinesis_efo.producer",
     "ProducerSettings": "kinesis_efo.producer",
     "await_stop": "kinesis_efo.spark.graceful",
+    "cause": "kinesis_efo.spark.reason",
     "job": "kinesis_efo.spark.job",
     "low_latency": "kinesis_efo.spark.tuning",
     "read": "kinesis_efo.spark.facade",
@@ -140,4 +143,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -35,6 +35,11 @@ def faults(options: dict[str, str]) -> tuple[str, ...]:
         ("maxOffsetsPerTrigger", "'maxOffsetsPerTrigger' is Kafka's; here it is 'maxRecordsPerTrigger'"),
         ("consumername", "'consumerName' is Databricks'; here it is 'consumerArn': consumers are declared, and the manifest has their ARNs"),
         ("KINESIS.STSROLEARN", "'kinesis.stsRoleArn' is spark-sql-kinesis-connector's; here it is 'roleArn'"),
+        ("path", "'path' is Spark's; here it is 'manifest': 'load()' takes no path; a manifest is a path, ssm:///name or s3://bucket/key"),
+        (
+            "provider",
+            "'provider' is Spark's; leave it out: CREATE TABLE ... USING keeps no options for a source like this one; CREATE TEMPORARY VIEW ... USING \"kinesis-efo\" OPTIONS (manifest '...') reads a stretch",
+        ),
         ("minPartitions", "'minPartitions' is Kafka's; leave it out: what a micro-batch reads is shared out to tasks by its bytes"),
         ("kafka.security.protocol", "'kafka.security.protocol' is Kafka's; leave it out: it goes to Kafka's client, which is not here"),
         ("kinesis.metadataPath", "'kinesis.metadataPath' is spark-sql-kinesis-connector's; leave it out: positions are in Spark's checkpoint alone"),

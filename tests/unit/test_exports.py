@@ -26,6 +26,7 @@ PUBLIC = {
     "ProducerSettings",
     "__version__",
     "await_stop",
+    "cause",
     "job",
     "low_latency",
     "read",
@@ -39,7 +40,7 @@ PROGRAMS = [path for directory in ("jobs", "examples") for path in sorted((ROOT 
 def test_the_names() -> None:
     """A change here is one that users notice: docs/versioning.md."""
     assert set(kinesis_efo.__all__) == PUBLIC | ERRORS
-    assert set(kinesis_efo.__all__) <= set(dir(kinesis_efo))
+    assert dir(kinesis_efo) == sorted(kinesis_efo.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'reed_stream'"):
         _ = kinesis_efo.reed_stream
 

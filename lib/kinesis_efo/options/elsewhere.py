@@ -174,7 +174,20 @@ CONNECTOR: Final = System(
     ),
 )  # fmt: skip
 
-SYSTEMS: Final = (KAFKA, DATABRICKS, CONNECTOR)
+SPARK: Final = System(
+    "Spark's",
+    source=(
+        Counterpart("path", "manifest", "`load()` takes no path; a manifest is a path, ssm:///name or s3://bucket/key"),
+        Counterpart(
+            "provider",
+            "",
+            "CREATE TABLE ... USING keeps no options for a source like this one; CREATE TEMPORARY VIEW ... USING "
+            "\"kinesis-efo\" OPTIONS (manifest '...') reads a stretch",
+        ),
+    ),
+)
+
+SYSTEMS: Final = (KAFKA, DATABRICKS, CONNECTOR, SPARK)
 
 
 def explain(name: str, systems: Sequence[tuple[str, Sequence[Counterpart]]]) -> str | None:

@@ -5,9 +5,11 @@ Admission control and `Trigger.AvailableNow` for Python sources came with Spark 
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pyspark
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceStreamReader
 
 SPARK_VERSION: tuple[int, int] = tuple(int(part) for part in pyspark.__version__.split(".")[:2])  # type: ignore[assignment]
@@ -43,3 +45,19 @@ else:
     def read_limit(max_bytes: int | None, max_records: int | None) -> Any:  # noqa: ARG001
         """Never called: Spark 4.0 has no read limits."""
         raise AssertionError("Spark 4.0 has no read limits")
+
+
+def in_pipeline() -> bool:
+    """Whether the code of a Declarative Pipeline (Spark 4.1+) runs now, which may describe reads and do nothing else.
+
+    Registering a source there fails in the functions of the pipeline, and at import lets the pipeline fail once its rows are written.
+    """
+    # Whoever runs a pipeline has imported it.
+    registry = sys.modules.get("pyspark.pipelines.graph_element_registry")
+    if (active := getattr(registry, "get_active_graph_element_registry", None)) is None:
+        return False
+    try:
+        active()
+    except PySparkException:
+        return False
+    return True

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, Unpack
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.options import BatchOptions, SourceOptions
+from kinesis_efo.options.keywords import SourceKeywords
 from kinesis_efo.options.source import BATCH, DRIVER_HOST, FETCHERS_JOB, LOADED, SUPERVISOR
+from kinesis_efo.spark.compat import SPARK_VERSION, in_pipeline
 from kinesis_efo.spark.finished_listener import listen
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
 
@@ -19,7 +22,12 @@ _supervisors: Final[list[object]] = []
 
 
 def read_stream(
-    spark: SparkSession, *, manifest: str | None = None, streams: str | Sequence[str] | None = None, **options: object
+    spark: SparkSession,
+    *,
+    manifest: str | None = None,
+    streams: str | Sequence[str] | None = None,
+    name: str | None = None,
+    **options: Unpack[SourceKeywords],
 ) -> DataFrame:
     """Read the streams of an application as a streaming DataFrame.
 
@@ -27,31 +35,55 @@ def read_stream(
     the fetcher where the session's driver is reached, and listens in a classic session for finished micro-batches, so that a query
     that stops leaves the lease table where its last one ended.
 
+    It checks the options before Spark sees them, and in a classic session the manifest as well. In the functions of a Declarative
+    Pipeline it only describes the read: Spark finds the source by discovery there.
+
     Args:
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
         streams: Logical names of the streams to read, as a sequence or separated by commas; None reads all of the manifest.
+        name: The source's name in the checkpoint, letters, digits and `_`: with `spark.sql.streaming.queryEvolution.enableSourceEvolution`,
+            sources may then be added and removed between runs. Spark 4.2 or newer.
         options: Any other options of the source, `_` in place of `.`: `subscribe_maxRetries` for `subscribe.maxRetries`. With
             `fetchers=8`, eight Spark tasks fetch while the query runs.
 
     Raises:
-        ConfigurationError: So many fetchers would leave no core for micro-batches.
-        AnalysisException: Options or manifest are wrong; it holds this library's message.
+        OptionsError: Options are wrong; the message names all of them.
+        ManifestError: The manifest cannot be loaded, or lacks what the options name; in a classic session.
+        ConfigurationError: This many fetchers would leave no core for micro-batches, or this Spark has no names or fetchers here.
+        AnalysisException: The manifest is wrong, in a session of Spark Connect; `kinesis_efo.cause` makes the error of it.
 
     ```python
     df = kinesis_efo.read_stream(spark, manifest="ssm:///kinesis-efo/dev/lake", streams=["orders"], bufferBytes="512m")
     ```
     """
-    register(spark)
-    listen(spark)
+    if name is not None and SPARK_VERSION < (4, 2):
+        raise ConfigurationError(
+            f"kinesis_efo.read_stream got name={name!r}: Spark has names of sources since 4.2; leave it out on this version"
+        )
+    given = dict(_texts(manifest, streams, options))
+    fetchers = _number_of_fetchers(given)
+    # Who starts the fetchers is known only later: it is started for options that are right.
+    SourceOptions.parse({**given, SUPERVISOR: "not yet"} if fetchers is not None else given)
+    if in_pipeline():
+        if fetchers is not None:
+            raise ConfigurationError(
+                f"kinesis_efo.read_stream got fetchers={fetchers} in a pipeline, whose functions only describe what is read, so that "
+                "nobody would start them: leave it out, and one fetcher on the driver's host reads all"
+            )
+    else:
+        if _is_driver(spark):
+            KinesisEfoSource({**given, SUPERVISOR: "not yet"} if fetchers is not None else given).schema()
+        register(spark)
+        listen(spark)
+        if host := _driver_host(spark):
+            given[DRIVER_HOST] = host
+        if fetchers is not None:
+            given.update([_fetchers_job(spark, fetchers)])
     reader = spark.readStream.format(NAME)
-    if host := _driver_host(spark):
-        reader = reader.option(DRIVER_HOST, host)
-    if (fetchers := _number_of_fetchers(options)) is not None:
-        reader = reader.option(*_fetchers_job(spark, fetchers))
-    for name, text in _texts(manifest, streams, options):
-        reader = reader.option(name, text)
-    return reader.load()
+    if name is not None:
+        reader = reader.name(name)
+    return reader.options(**given).load()
 
 
 def read(
@@ -61,7 +93,7 @@ def read(
     streams: str | Sequence[str] | None = None,
     since: datetime | str | None = None,
     until: datetime | str | None = None,
-    **options: object,
+    **options: Unpack[SourceKeywords],
 ) -> DataFrame:
     """Read a stretch of streams as a DataFrame: what arrived in `[since, until)`.
 
@@ -78,14 +110,15 @@ def read(
         options: Any other options of the source, `_` in place of `.`: `batch_maxRate` for `batch.maxRate`.
 
     Raises:
+        OptionsError: Options are wrong; the message names all of them.
+        ManifestError: The manifest cannot be loaded, or lacks what the options name; in a classic session.
         ConfigurationError: A time has no time zone, or is given twice.
-        AnalysisException: Options or manifest are wrong; it holds this library's message.
+        AnalysisException: The manifest is wrong, in a session of Spark Connect; `kinesis_efo.cause` makes the error of it.
 
     ```python
     df = kinesis_efo.read(spark, manifest="ssm:///kinesis-efo/dev/lake", streams="orders", since="2026-11-20T08:00Z", until="2026-11-20T09:00Z")
     ```
     """
-    register(spark)
     given = dict(_texts(manifest, streams, options))
     for name, argument, value in (("startingPosition", "since", since), ("endingPosition", "until", until)):
         if value is None:
@@ -95,6 +128,11 @@ def read(
         given[name] = f"AT_TIMESTAMP:{_time(argument, value)}"
     # Spark Connect loads anew for each action, and all of them are to see the same tip.
     hints = {BATCH: "true", LOADED: str(round(time.time() * 1000))}
+    BatchOptions.parse({**given, **hints})
+    if not in_pipeline():
+        if _is_driver(spark):
+            KinesisEfoSource({**given, **hints}).schema()
+        register(spark)
     return spark.read.format(NAME).options(**given, **hints).load()
 
 
@@ -145,7 +183,7 @@ def _number_of_fetchers(options: Mapping[str, object]) -> int | None:
 
 def _fetchers_job(spark: SparkSession, fetchers: int) -> tuple[str, str]:
     """See that fetchers are started when a query is: the option that tells its planner how."""
-    if not isinstance(spark, SparkSession):
+    if not _is_driver(spark):
         from kinesis_efo.spark.connect import fetchers_job
 
         return FETCHERS_JOB, fetchers_job(spark, fetchers)
@@ -155,6 +193,11 @@ def _fetchers_job(spark: SparkSession, fetchers: int) -> tuple[str, str]:
     # For as long as the program runs: a DataFrame may be started at any time.
     _supervisors.append(supervisor)
     return SUPERVISOR, supervisor.path
+
+
+def _is_driver(spark: SparkSession) -> bool:
+    """Whether this process is the driver, with its files, role and network. A client of Spark Connect has neither."""
+    return isinstance(spark, SparkSession)
 
 
 def _driver_host(spark: SparkSession) -> str | None:

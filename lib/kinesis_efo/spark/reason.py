@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from kinesis_efo import errors
+from kinesis_efo.errors import KinesisEfoError, OptionsError
+
 _OURS: Final = re.compile(
     # The message may have several lines: wrong options are one line each.
     r"^[ \t]*(?:[\w.]*\.)?kinesis_efo\.[\w.]*\.(?P<message>\w+: .*(?:\n(?!\s|={3} ).+)*)",
@@ -18,16 +21,45 @@ _END: Final = re.compile(r"\n\s*\n|\n\tat ")
 _NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\b|No module named 'kinesis_efo'")
 
 
-def own_message(error: BaseException) -> str | None:
-    """This library's message in an error, whole, with the name of the exception; None where there is none.
+def own_message(error: BaseException | str) -> str | None:
+    """This library's message in an error or its text, whole, with the name of the exception; None where there is none.
 
     >>> own_message(ValueError("Traceback ...\\nkinesis_efo.errors.OptionsError: 'a' is wrong\\n'b' is, too\\n SQLSTATE: 38000"))
     "OptionsError: 'a' is wrong\\n'b' is, too"
     """
     # An error that did not come through Spark has no line of a traceback in its text.
-    text = f"{type(error).__module__}.{type(error).__qualname__}: {error}"
+    text = error if isinstance(error, str) else f"{type(error).__module__}.{type(error).__qualname__}: {error}"
     found = [match["message"] for match in _OURS.finditer(text)]
     return _SQL_STATES.sub("", found[-1]) if found else None
+
+
+def cause(error: BaseException | str | None) -> KinesisEfoError | None:
+    """The error of this library that Spark has wrapped in one of its own.
+
+    Spark hands errors of Python sources on as text: an `AnalysisException` at `load()` and `start()`, a `StreamingQueryException` of a
+    query, and the text of a `QueryTerminatedEvent`.
+
+    Args:
+        error: What was caught, or the text that a listener's `onQueryTerminated` got as `event.exception`.
+
+    Returns:
+        An error of the class and with the message that was raised; None if this library raised nothing there.
+
+    >>> cause("Traceback ...\\nkinesis_efo.errors.DataLossError: shard orders:shardId-0: gone\\n SQLSTATE: 38000")
+    DataLossError('shard orders:shardId-0: gone')
+    >>> cause(ValueError("no")) is None
+    True
+    """
+    seen: BaseException | None = error if isinstance(error, BaseException) else None
+    while seen is not None:
+        if isinstance(seen, KinesisEfoError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    if error is None or (found := own_message(error)) is None:
+        return None
+    name, _, message = found.partition(": ")
+    kind = getattr(errors, name, KinesisEfoError)
+    return OptionsError(message.splitlines()) if kind is OptionsError else kind(message)
 
 
 def reason(error: BaseException) -> str:

@@ -8,6 +8,8 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+import kinesis_efo
+from kinesis_efo.errors import LeaseTableError, ManifestError, OptionsError
 from tests.integration.spark.conftest import Queries
 from tests.support.world import World, wait_for_rows, wait_until
 
@@ -36,6 +38,18 @@ def test_wrong_options_are_told_at_load(spark: SparkSession) -> None:
     assert "; did you mean 'bufferBytes'?" in message
 
 
+@pytest.mark.parametrize("open_source", [kinesis_efo.read_stream, kinesis_efo.read])
+def test_the_facade_raises_the_librarys_own_errors(
+    spark: SparkSession, world: MakeWorld, open_source: Callable[..., DataFrame]
+) -> None:
+    with pytest.raises(OptionsError, match="'bufferBytes' must be a size such as 256m; got 'lots'"):
+        open_source(spark, manifest="m.json", bufferBytes="lots")
+    with pytest.raises(ManifestError, match=r"manifest /no/such\.json: there is no such file"):
+        open_source(spark, manifest="/no/such.json")
+    with pytest.raises(ManifestError, match="option 'streams' names 'order', but the manifest"):
+        open_source(spark, streams="order", **world().options)
+
+
 def test_a_missing_manifest_is_told_at_load(spark: SparkSession) -> None:
     assert "ManifestError: manifest /no/such.json: there is no such file" in refused(spark, manifest="/no/such.json")
     assert "kinesis-efo needs option 'manifest'" in refused(spark)
@@ -59,8 +73,9 @@ def test_a_missing_lease_table_is_the_querys_exception(world: MakeWorld, queries
     w.dynamodb.delete_table(TableName=w.lease_table)
     query = queries.start(queries.load(w), "tableless")
     wait_until(lambda: query.exception() is not None, 90)
-    message = str(query.exception())
-    assert "LeaseTableError" in message
+    found = kinesis_efo.cause(query.exception())
+    assert isinstance(found, LeaseTableError)
+    message = str(found)
     assert w.lease_table in message and "application 'lake'" in message
 
 

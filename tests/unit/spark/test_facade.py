@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import ConfigurationError, OptionsError
 from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.options.source import DRIVER_HOST
 from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.spark.compat import SPARK_VERSION
 from kinesis_efo.spark.facade import read, read_stream
 
 pytestmark = pytest.mark.spark
@@ -23,19 +26,24 @@ class Spark:
 
     def __init__(self, **conf: str) -> None:
         self.conf = {name.replace("_", "."): value for name, value in conf.items()}
-        self.options: dict[str, str] = {}
+        self.given: dict[str, str] = {}
+        self.named: str | None = None
         self.dataSource = SimpleNamespace(register=lambda _: None)
         self.readStream = self
 
     def format(self, name: str) -> Spark:
         return self
 
-    def option(self, name: str, value: str) -> Spark:
-        self.options[name] = value
+    def name(self, name: str) -> Spark:
+        self.named = name
+        return self
+
+    def options(self, **options: str) -> Spark:
+        self.given = options
         return self
 
     def load(self) -> dict[str, str]:
-        return self.options
+        return self.given
 
 
 def told(spark: Any, **options: object) -> dict[str, str]:
@@ -65,6 +73,41 @@ def test_options_are_passed_on() -> None:
         Spark(spark_master="yarn"), streams=["a", "b"], catchUp=True, subscribe_maxRetries=3, fetcherHost="gateway"
     )
     assert given == {"streams": "a,b", "catchUp": "true", "subscribe.maxRetries": "3", "fetcherHost": "gateway"}
+
+
+@pytest.mark.parametrize("open_source", [read_stream, read])
+def test_wrong_options_are_told_all_together_before_spark_is_asked(open_source: Callable[..., object]) -> None:
+    with pytest.raises(OptionsError) as caught:
+        open_source(SimpleNamespace(), manifest="m.json", bufferBytes="lots", bufferByte="1")
+    assert len(caught.value.faults) == 2
+
+
+def test_a_source_has_a_name_if_spark_has_names() -> None:
+    spark = Spark()
+    if SPARK_VERSION >= (4, 2):
+        assert told(spark, name="orders") == {}
+        assert spark.named == "orders"
+    else:
+        with pytest.raises(ConfigurationError, match=r"got name='orders': Spark has names of sources since 4\.2"):
+            told(spark, name="orders")
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The definitions of a pipeline are run, in which nothing may be registered."""
+    registry = SimpleNamespace(get_active_graph_element_registry=object)
+    monkeypatch.setitem(sys.modules, "pyspark.pipelines.graph_element_registry", registry)
+
+
+@pytest.mark.usefixtures("pipeline")
+def test_in_a_pipeline_a_read_is_only_described() -> None:
+    spark: Any = Spark(spark_master="local")
+    del spark.dataSource, spark.conf
+    assert told(spark, bufferBytes="64m") == {"bufferBytes": "64m"}
+    with pytest.raises(OptionsError):
+        told(spark, bufferBytes="lots")
+    with pytest.raises(ConfigurationError, match="got fetchers=2 in a pipeline"):
+        told(spark, fetchers=2)
 
 
 # -- batch reads

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kinesis_efo.errors import OptionsError
-from kinesis_efo.spark.reason import own_message, reason
+from kinesis_efo import errors
+from kinesis_efo.errors import DataLossError, OptionsError
+from kinesis_efo.spark.reason import cause, own_message, reason
 
 pytestmark = pytest.mark.spark43
 FAULTS = (
@@ -48,6 +49,35 @@ def test_the_librarys_own_message_is_found_whole(text: str) -> None:
 
 def test_an_error_that_spark_did_not_wrap_is_told_as_it_is() -> None:
     assert reason(OptionsError(FAULTS)) == "OptionsError: " + "\n".join(FAULTS)
+
+
+def test_the_error_is_made_again_from_what_spark_says() -> None:
+    found = cause(RuntimeError(f"[STREAM_FAILED] Query terminated: {TRACEBACK} SQLSTATE: 39000"))
+    assert isinstance(found, OptionsError)
+    assert found.faults == FAULTS
+    text = "Traceback\nkinesis_efo.errors.DataLossError: records are gone SQLSTATE: 38000"
+    for error in (RuntimeError(text), text):
+        found = cause(error)
+        assert (type(found), str(found)) == (DataLossError, "records are gone")
+
+
+def test_an_error_in_a_chain_is_given_as_it_is() -> None:
+    inner, outer = DataLossError("gone"), RuntimeError("outer")
+    outer.__cause__ = inner
+    assert cause(outer) is inner
+
+
+@pytest.mark.parametrize("error", [None, "", "Traceback\nValueError: kinesis_efo", ValueError("no")])
+def test_what_is_not_ours_has_no_cause_here(error: BaseException | str | None) -> None:
+    assert cause(error) is None
+
+
+def test_every_exception_can_be_made_again() -> None:
+    for name in errors.__dict__:
+        kind = getattr(errors, name)
+        if isinstance(kind, type) and issubclass(kind, errors.KinesisEfoError):
+            found = cause(f"Traceback\nkinesis_efo.errors.{name}: what: why; how")
+            assert (type(found), str(found)) == (kind, "what: why; how")
 
 
 def test_a_state_of_sql_is_no_part_of_the_message() -> None:

@@ -9,7 +9,7 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from .data_directory import DataDirectory, DataError, Table, read_tables, write_
 from .fault_injection import FaultInjection, NoFaults
 from .listening import Listener
 from .moto_proxy import ACCOUNT, MotoProxy
+from .rows import Row, put_rows
 from .server import Server
 from .settings import Settings
 from .state import Clock, Kinesis
@@ -91,6 +92,7 @@ class LocalAws:
         self._port = self._tls_port = 0
         self._ca_path: Path | None = None
         self._clients: list[Any] = []
+        self._writer: Any = None
 
     def start(self) -> LocalAws:
         """Start the server; return once it answers requests.
@@ -123,6 +125,7 @@ class LocalAws:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         self._thread = None
+        self._writer = None
         while self._clients:
             self._clients.pop().close()
         if self._unkept is not None:
@@ -171,6 +174,32 @@ class LocalAws:
         if self._server is None:
             raise RuntimeError("the local AWS is not running: enter its context or call start()")
         return self._server.kinesis(region)
+
+    def put(self, stream: str, rows: Iterable[Row], *, seconds: float = 60.0) -> int:
+        """Put rows into a stream, in order unless Kinesis throttles some of them.
+
+        Args:
+            stream: Name of the stream in Kinesis.
+            rows: Each is data, or a pair of partition key and data. Data is bytes, text, or what becomes JSON. Without a key, a row's
+                number is its key.
+            seconds: How long to try, if Kinesis takes some records later.
+
+        Returns:
+            Their number.
+
+        Raises:
+            ClientError: There is no such stream, or a record is too large.
+            TimeoutError: Kinesis does not take all of them in time.
+
+        Example:
+            >>> with LocalAws() as aws:
+            ...     _ = aws.client("kinesis").create_stream(StreamName="orders", ShardCount=1)
+            ...     aws.put("orders", [{"id": 1}, "text", b"bytes", ("customer-7", {"id": 2})])
+            4
+        """
+        if self._writer is None:
+            self._writer = self.client("kinesis")
+        return put_rows(self._writer, stream, rows, seconds)
 
     def backdate(self, stream: str, seconds: float) -> None:
         """Let records that are put from now on seem to have arrived earlier: a backlog of hours is made in a moment.

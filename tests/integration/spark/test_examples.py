@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import sqlite3
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -148,3 +149,17 @@ def test_copy_stream(world: Callable[..., World], tmp_path: Path, run: Run) -> N
     assert sorted(copied) == sorted(given)
     for key in {key for key, _ in given}:
         assert [data for other, data in copied if other == key] == [data for other, data in given if other == key]
+
+
+@pytest.mark.slow
+def test_the_example_of_a_test_passes_as_pytest_runs_it() -> None:
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", ".", "-q", "-p", "no:cacheprovider"]
+    ran = subprocess.run(
+        [*command, "test_big_orders.py"],
+        cwd=EXAMPLES / "tests",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "1 passed" in ran.stdout, ran.stdout + ran.stderr

@@ -65,6 +65,7 @@ def test_a_pipeline_reads_what_its_functions_and_its_imports_describe(
             "PYSPARK_PYTHON": sys.executable,
         },
         capture_output=True,
+        check=False,
         text=True,
         timeout=240,
     )

@@ -1,0 +1,105 @@
+"""The fixtures that pytest finds when kinesis-efo is installed, in a project of somebody's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = """
+import json, os
+import pytest
+import boto3
+from kinesis_efo import ManifestError
+
+KEPT = dict(os.environ)
+
+
+@pytest.fixture(scope="session")
+def needs_the_environment():
+    return os.environ.get("AWS_ENDPOINT_URL")
+
+
+def test_one_stream_without_a_marker(needs_the_environment, kinesis):
+    assert needs_the_environment == kinesis.aws.endpoint_url
+    assert os.environ["PYSPARK_PYTHON"]
+    assert kinesis.put("orders", [{"id": 1}, "text", b"bytes", ("k", {"id": 2})]) == 4
+    document = json.load(open(kinesis.manifest))
+    assert (document["application"], list(document["streams"])) == ("lake", ["orders"])
+
+
+@pytest.mark.kinesis(streams={"orders": 2, "clicks": 1}, application="shop")
+def test_streams_as_the_marker_says(kinesis):
+    client = boto3.client("kinesis")
+    assert client.list_streams()["StreamNames"] == sorted(kinesis.streams.values()), "those of other tests are gone"
+    shards = {name: len(client.list_shards(StreamName=real)["Shards"]) for name, real in kinesis.streams.items()}
+    assert shards == {"orders": 2, "clicks": 1}
+    kinesis.put("clicks", [b"1"] * 1200)
+    (shard,) = client.list_shards(StreamName=kinesis.streams["clicks"])["Shards"]
+    iterator = client.get_shard_iterator(
+        StreamName=kinesis.streams["clicks"], ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+    )
+    assert len(client.get_records(ShardIterator=iterator["ShardIterator"])["Records"]) == 1200
+
+
+@pytest.mark.kinesis(stream="orders")
+def test_a_misspelled_argument(kinesis):
+    pass
+"""
+QUIET = """
+import sys
+
+
+def test_nothing_is_imported_for_tests_that_do_not_ask():
+    assert not {"moto", "aiohttp", "botocore", "pyspark"} & set(sys.modules)
+"""
+
+
+def run(project: Path, text: str) -> str:
+    (project / "test_project.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", str(project), "--strict-markers", "-q"]
+    plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"]
+    return subprocess.run(
+        [*command, *plugins], cwd=project, capture_output=True, text=True, timeout=120, check=False
+    ).stdout
+
+
+def test_a_project_gets_streams_and_a_manifest_for_each_test(tmp_path: Path) -> None:
+    said = run(tmp_path, PROJECT)
+    assert "2 passed, 1 error" in said, said
+    assert "@pytest.mark.kinesis has no argument 'stream': it takes streams and application" in said
+
+
+def test_a_project_without_such_tests_pays_nothing(tmp_path: Path) -> None:
+    said = run(tmp_path, QUIET)
+    assert "1 passed" in said, said
+
+
+@pytest.mark.spark43
+def test_spark_that_knows_nothing_of_the_local_aws_is_told_of(tmp_path: Path) -> None:
+    said = run(
+        tmp_path,
+        """
+import pytest
+from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spark():
+    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    yield session
+    session.stop()
+
+
+def test_first():
+    pass
+
+
+def test_second(kinesis):
+    pass
+""",
+    )
+    assert "1 passed, 1 error" in said, said
+    assert "let the fixture that starts it ask for `local_aws`" in said

@@ -89,8 +89,20 @@ def keywords() -> str:
     )
 
 
+COMMON: Final = (
+    "manifest",
+    "streams",
+    "startingPosition",
+    "maxBytesPerTrigger",
+    "maxShardSkew",
+    "bufferBytes",
+    "fetchers",
+    "readMode",
+)
+"""The options that README shows: those that most jobs need."""
+
 TABLES: Final = {
-    "README.md": (summary("option", SOURCE_OPTIONS), summary("sink option", SINK_OPTIONS)),
+    "README.md": (summary("option", (each for each in SOURCE_OPTIONS if each.name in COMMON)),),
     "docs/options.md": (reference("option", SOURCE_OPTIONS), reference("sink option", SINK_OPTIONS)),
     "docs/coming-from.md": (
         elsewhere("Kafka source", KAFKA.source),

@@ -53,7 +53,7 @@ def test_blocks_are_in_languages_that_are_checked_or_need_not_be() -> None:
         for page in (ROOT / "docs").rglob("*.md")
         for line in re.findall(r"^ *```(.+)$", page.read_text(), re.MULTILINE)
     }
-    assert fences <= {"python", "sh", "yaml", "json", "dockerfile", "mermaid", "sql", "text"}
+    assert fences <= {"python", "sh", "yaml", "json", "dockerfile", "hcl", "mermaid", "sql", "text"}
 
 
 # Python
@@ -75,7 +75,7 @@ def test_names_and_options_in_python_exist(block: Block) -> None:
                 assert {each.arg for each in node.keywords} == {"checkpoint"}
             case ast.Call(func=ast.Name("read_stream" | "read") | ast.Attribute(ast.Name("kinesis_efo"), _)):
                 for each in node.keywords:
-                    if each.arg not in (None, "manifest", "streams", "since", "until"):
+                    if each.arg not in (None, "manifest", "streams", "since", "until", "name"):
                         _option(str(each.arg).replace("_", "."), each.value, OURS)
             case ast.Call(func=ast.Attribute(_, "option"), args=[ast.Constant(str(name)), value]):
                 _option(name, value, OURS.keys() | SPARKS)

@@ -144,8 +144,16 @@ async def _result(subject: str, work: Awaitable[T], *, action: str) -> T | Findi
 
 
 async def _table(clients: Clients, wanted: Search) -> str:
+    dynamodb = await clients.client("dynamodb")
     declared_by = f"the stack of application {wanted.application!r}"
-    return await LeaseTable(await clients.client("dynamodb"), wanted.lease_table, declared_by=declared_by).checked_arn()
+    with existing(
+        f"{wanted.lease_table!r} does not exist",
+        f"correct the name, deploy the table, or make it: aws dynamodb create-table --region {wanted.region} --table-name "
+        f"{wanted.lease_table} --attribute-definitions AttributeName=leaseKey,AttributeType=S "
+        "--key-schema AttributeName=leaseKey,KeyType=HASH --billing-mode PAY_PER_REQUEST",
+    ):
+        await dynamodb.describe_table(TableName=wanted.lease_table)
+    return await LeaseTable(dynamodb, wanted.lease_table, declared_by=declared_by).checked_arn()
 
 
 async def _stream(clients: Clients, stream: Wanted, wanted: Search) -> StreamRef | Finding:
@@ -167,7 +175,8 @@ async def _stream_arn(clients: Clients, stream: Wanted, wanted: Search) -> str:
     asked = {"StreamARN": stream.stream_arn} if stream.stream_arn else {"StreamName": stream.stream_name}
     with existing(
         f"{stream.stream_arn or repr(stream.stream_name)} does not exist",
-        f"correct the name, deploy the stream, or look in another account or region than {wanted.region}",
+        f"correct the name, look in another account or region than {wanted.region}, deploy the stream, or make it: aws kinesis create-stream "
+        f"--region {wanted.region} --stream-name {stream.stream_name} --stream-mode-details StreamMode=ON_DEMAND",
     ):
         answer = await kinesis.describe_stream_summary(**asked)
     found = answer["StreamDescriptionSummary"]
@@ -197,8 +206,8 @@ async def _consumer(clients: Clients, stream: Wanted, stream_arn: str, wanted: S
         wish = f"consumer {choice!r}" if choice else "consumer"
         raise CheckFailed(
             f"{stream.stream_name} has no {wish}: {has}",
-            "declare the application in its environment file and deploy it (docs/declare-your-streams.md): nothing is "
-            "registered here",
+            "nothing is registered here: deploy the application (docs/declare-your-streams.md), or make it: aws kinesis "
+            f"register-stream-consumer --region {wanted.region} --stream-arn {stream_arn} --consumer-name {choice or wanted.application}",
         )
     return _active(stream, stream_arn, consumers[choice])
 

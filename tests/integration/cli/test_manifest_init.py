@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from kinesis_efo.local import LocalAws, state
 from kinesis_efo.manifest import parse_manifest
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_manifest import Refusing
-from tests.support.world import World
+from tests.support.aws_lines import run_line
+from tests.support.world import World, wait_until
 
 Run = Callable[..., Result]
 
@@ -91,13 +93,27 @@ def test_all_that_is_missing_is_named_with_what_to_do(run: Run, world: Callable[
     found = run(*wish(here, *streams, table="no-such-table"), "--consumer", "audit")
     assert (found.code, found.out) == (1, "")
     assert "no manifest for application 'lake' in us-east-1:" in found.err
-    assert f"consumer of orders: {here.streams['orders']} has no consumer 'audit': it has 'lake'; declare" in found.err
-    assert f"consumer of clicks: {here.streams['clicks']} has no consumer 'audit': it has none; declare" in found.err
+    assert (
+        f"consumer of orders: {here.streams['orders']} has no consumer 'audit': it has 'lake'; nothing is" in found.err
+    )
+    assert f"consumer of clicks: {here.streams['clicks']} has no consumer 'audit': it has none; nothing is" in found.err
     assert "stream visits: 'nowhere' does not exist; correct the name" in found.err
-    assert "lease table no-such-table in us-east-1 does not exist" in found.err
+    assert "lease table: 'no-such-table' does not exist; correct the name, deploy the table, or make it" in found.err
     still = here.kinesis.list_stream_consumers(StreamARN=here.consumers["clicks"].partition("/consumer/")[0])
     assert still["Consumers"] == [], "nothing is registered"
     assert "no-such-table" not in here.dynamodb.list_tables()["TableNames"]
+
+
+def test_the_lines_that_it_gives_make_what_is_missing(run: Run, aws: LocalAws) -> None:
+    arguments = ["manifest", "init", "--app", "lake", "--table", "leases-by-hand", "--stream", "by-hand"]
+    # Without a stream, nobody knows the ARN that its consumer needs.
+    for services in (["dynamodb", "kinesis"], ["kinesis"]):
+        lines = re.findall(r"make it: (aws .*)", run(*arguments).err)
+        assert sorted(line.split()[1] for line in lines) == services
+        for line in lines:
+            run_line(aws.client, line)
+    wait_until(lambda: run(*arguments).code == 0)
+    assert run(*arguments).data["streams"]["by-hand"]["consumerArn"].partition("/consumer/")[2].startswith("lake:")
 
 
 def test_a_consumer_that_was_replaced(run: Run, world: Callable[..., World]) -> None:

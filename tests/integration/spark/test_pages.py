@@ -5,6 +5,8 @@ What says that it is an excerpt, or needs what is not here, is checked in tests/
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -19,11 +21,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import kinesis_efo
 from kinesis_efo.local import LocalAws
+from tests.support.aws_lines import run_line
 from tests.support.pages import blocks
-from tests.support.world import World, make_world, wait_for_rows
+from tests.support.world import World, make_world, wait_for_rows, wait_until
 
 pytestmark = pytest.mark.spark43
 Run = Callable[..., dict[str, Any]]
+AWAIT: Final = StreamingQuery.awaitTermination
 
 MANIFEST: Final = "ssm:///kinesis-efo/dev/lake"
 BUCKET: Final = "s3://lake"
@@ -36,6 +40,8 @@ PAYMENTS: Final = [("ann", b'{"order_id": "1", "paid": "2027-01-31T12:03:00Z"}')
 # By tests/integration/spark/test_sink.py, tests/unit/test_pages.py and tests/unit/constructs/test_pages.py.
 ELSEWHERE: Final = {"docs/writing.md", "docs/costs.md", "docs/how-to/own-cdktf-app.md"}
 RUN: Final = {
+    "docs/how-to/errors.md",
+    "docs/how-to/existing-stream.md",
     "docs/how-to/json-to-columns.md",
     "docs/how-to/latency.md",
     "docs/how-to/notebooks.md",
@@ -166,3 +172,64 @@ def test_replay(lake: World, tmp_path: Path, run: Run) -> None:
     run("docs/how-to/replay.md", texts=times)
     for directory in ("repaired", "orders-2"):
         assert [row["data"] for row in rows(tmp_path / directory)] == [data for _, data in ORDERS], directory
+
+
+def test_a_stream_that_exists(
+    local_aws: LocalAws, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a stream alone, by the page's own lines: consumer, table, manifest, check, rows."""
+    page = "docs/how-to/existing-stream.md"
+    local_aws.client("kinesis").create_stream(StreamName="there", ShardCount=1)
+    local_aws.put("there", [data for _, data in ORDERS])
+    for name, value in local_aws.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    arn = f"arn:aws:kinesis:us-east-1:{local_aws.settings.account_id}:stream/there"
+    made, *commands = (block.text for block in blocks("sh") if block.page == page)
+    for line in made.splitlines():
+        run_line(local_aws.client, line.replace("arn:aws:kinesis:eu-west-1:111122223333:stream/orders", arn))
+    for line in commands:
+        words = shlex.split(line.replace("--stream orders", "--stream orders=there"))
+        ran = subprocess.run(
+            [Path(sys.executable).with_name(words[0]), *words[1:]],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+    (program,) = (block for block in blocks("python") if block.page == page)
+    names: dict[str, Any] = {}
+    here = f'"{tmp_path}/lake.json", endpointUrl="{local_aws.endpoint_url}"'
+    exec(program.text.replace('"lake.json"', here), names)
+    wait_for_rows(names["query"], len(ORDERS))
+    names["query"].stop()
+    assert [row["data"] for row in rows(tmp_path / "orders")] == [data for _, data in ORDERS]
+
+
+def test_errors(
+    spark: SparkSession,
+    run: Run,
+    lake: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = run("docs/how-to/errors.md")
+    monkeypatch.setattr(StreamingQuery, "awaitTermination", AWAIT)
+    broken = make_world(lake.aws, tmp_path, ["broken"])
+    broken.dynamodb.delete_table(TableName=broken.lease_table)
+    query = (
+        kinesis_efo.read_stream(spark, **broken.options)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "broken"))
+        .start()
+    )
+    assert names["outcome"](query).startswith("stop: ")
+    said: list[str] = []
+
+    def told() -> bool:
+        said.append(capsys.readouterr().out)
+        return "LeaseTableError: lease table" in "".join(said)
+
+    wait_until(told)

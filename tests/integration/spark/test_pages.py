@@ -9,13 +9,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -205,6 +206,40 @@ def test_a_stream_that_exists(
     wait_for_rows(names["query"], len(ORDERS))
     names["query"].stop()
     assert [row["data"] for row in rows(tmp_path / "orders")] == [data for _, data in ORDERS]
+
+
+def test_a_backfill_and_then_live(
+    spark: SparkSession, local_aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make_world(local_aws, tmp_path, ["orders"])
+    lake.put([(str(number), b"backlog") for number in range(20)])
+    put = datetime.now(UTC)
+    # Times have whole milliseconds: the cut is in one that no record arrived in before.
+    wait_until(lambda: datetime.now(UTC) > put + timedelta(milliseconds=2))
+    cut = datetime.now(UTC)
+    lake.put([(str(number), b"live") for number in range(30)])
+    (block,) = (each for each in blocks("python") if each.page == "docs/how-to/replay.md" and "CUT =" in each.text)
+    text = block.text.replace("2026-11-20T09:00:00Z", cut.isoformat()).replace(BUCKET, str(tmp_path))
+    here = f'"{lake.manifest}", endpointUrl="{local_aws.endpoint_url}"'
+    names: dict[str, Any] = {"spark": spark, "kinesis_efo": kinesis_efo}
+    exec(text.replace(f'"{MANIFEST}"', here), names)
+    wait_for_rows(names["query"], 30)
+    names["query"].stop()
+    found = [row["data"] for row in rows(tmp_path / "all-orders")]
+    assert sorted(found) == [b"backlog"] * 20 + [b"live"] * 30
+
+
+def test_a_view_in_sql(spark: SparkSession, lake: World) -> None:
+    (block,) = (each for each in blocks("sql") if each.page == "docs/batch-reads.md")
+    text = block.text.replace("startingPosition 'AT_TIMESTAMP:2026-11-20T08:00:00Z'", "startingPosition 'TRIM_HORIZON'")
+    text = text.replace(f"'{MANIFEST}'", f"'{lake.manifest}', endpointUrl '{lake.aws.endpoint_url}'")
+    view, query = (each.strip() for each in text.rstrip().rstrip(";").split(";"))
+    spark.sql(view)
+    assert sorted((row[0], row.partitionKey) for row in spark.sql(query).collect()) == sorted(
+        (data.decode(), key) for key, data in ORDERS
+    )
+    with pytest.raises(AnalysisException, match="'provider' is Spark's; leave it out"):
+        spark.sql("CREATE TABLE t USING `kinesis-efo` OPTIONS (manifest 'm.json')")
 
 
 def test_errors(

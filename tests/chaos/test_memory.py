@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -36,8 +37,9 @@ class Sampler:
     Those are some 60 MB of pages that the system shares and drops as it likes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, world: World) -> None:
         self.most = 0
+        self._world = world
         self.process: psutil.Process | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -53,12 +55,8 @@ class Sampler:
     def _run(self) -> None:
         while not self._stop.wait(0.2):
             if self.process is None:
-                for child in psutil.Process().children(recursive=True):
-                    try:
-                        if any("python_streaming_source_runner" in word for word in child.cmdline()):
-                            self.process = child
-                    except psutil.Error:
-                        continue
+                with suppress(ValueError):  # nobody has the lease yet
+                    self.process = self._world.reader()
             else:
                 try:
                     self.most = max(self.most, own_memory(self.process.pid))
@@ -102,7 +100,7 @@ def test_a_stalled_sink_bounds_memory_and_loses_nothing(
 
     options = {**world.options, "startingPosition": "TRIM_HORIZON", "bufferBytes": f"{BUDGET_MB}m"}
     df = spark.readStream.format("kinesis-efo").options(**options).load()
-    with Sampler() as sampler:
+    with Sampler(world) as sampler:
         query = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         try:
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from kinesis_efo.local import LocalAws
 
 APPLICATION = "lake"
@@ -66,6 +68,11 @@ class World:
         """The rows of the lease table, by lease key."""
         items = self.dynamodb.scan(TableName=self.lease_table, ConsistentRead=True)["Items"]
         return {item["leaseKey"]["S"]: item for item in items}
+
+    def reader(self) -> psutil.Process:
+        """The process that reads this world, as its leases name it: others, of queries that are just ending, may be around."""
+        (owner,) = {row["leaseOwner"]["S"] for row in self.leases().values() if "leaseOwner" in row}
+        return psutil.Process(int(owner.split(":")[3]))
 
     def shards(self, stream: str = "orders") -> list[dict[str, Any]]:
         """List the shards of a stream."""

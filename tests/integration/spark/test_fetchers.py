@@ -68,6 +68,12 @@ def fetchers() -> list[psutil.Process]:
     return [process for process in psutil.Process(os.getpid()).children(recursive=True) if is_one(process)]
 
 
+@pytest.fixture(autouse=True)
+def alone(spark: SparkSession) -> None:
+    """Wait until what tests before have stopped has ended: jobs and fetchers of others would count here."""
+    wait_until(lambda: not fetchers() and not jobs(spark), 30, "the end of other tests' fetchers and jobs")
+
+
 def test_a_fetcher_comes_and_goes_with_its_query(spark: SparkSession, queries: Queries, world: MakeWorld) -> None:
     w, sink = world({"orders": 3}), Sink()
     w.put(numbered(0, 100))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import socket
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -20,21 +18,10 @@ from tests.support.world import World, wait_for_rows
 MakeWorld = Callable[..., World]
 
 
-def readers() -> list[psutil.Process]:
-    """The processes that Spark keeps for readers."""
-    found = []
-    for process in psutil.Process(os.getpid()).children(recursive=True):
-        # Some have ended, and nobody has waited for them.
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if runner.__name__ in process.cmdline():
-                found.append(process)
-    return found
-
-
-def listening() -> set[str]:
-    """The addresses on which they listen."""
-    sockets = [each for process in readers() for each in process.net_connections("tcp")]
-    return {each.laddr.ip.removeprefix("::ffff:") for each in sockets if each.status == psutil.CONN_LISTEN}
+def listening(process: psutil.Process) -> set[str]:
+    """The addresses on which a process listens."""
+    sockets = [each for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    return {each.laddr.ip.removeprefix("::ffff:") for each in sockets}
 
 
 @pytest.mark.spark
@@ -42,8 +29,10 @@ def test_in_local_mode_nothing_but_loopback_is_bound(queries: Queries, world: Ma
     w = world({"orders": 2})
     w.put((f"k{n}", b"data") for n in range(100))
     wait_for_rows(queries.start(queries.load(w), "local"), 100)
-    assert listening() == {"127.0.0.1"}
-    assert [spark_jvm(process.pid, {}).local for process in readers()] == [True], "seen by what the JVM does"
+    reader = w.reader()
+    assert runner.__name__ in reader.cmdline(), "the process that Spark keeps for the reader"
+    assert listening(reader) == {"127.0.0.1"}
+    assert spark_jvm(reader.pid, {}).local, "seen by what the JVM does"
 
 
 @pytest.mark.spark40
@@ -53,7 +42,7 @@ def test_read_stream_in_local_mode_binds_nothing_else_either(queries: Queries, w
     rows = kinesis_efo.read_stream(queries.spark, **{**w.options, "startingPosition": "TRIM_HORIZON"})
     query = queries.start(rows, "facade")
     wait_for_rows(query, 10)
-    assert listening() == {"127.0.0.1"}
+    assert listening(w.reader()) == {"127.0.0.1"}
 
 
 @pytest.mark.spark40
@@ -61,7 +50,7 @@ def test_tasks_read_over_tls_where_every_address_is_served(queries: Queries, wor
     w = world({"orders": 2})
     w.put((f"k{n}", b"data") for n in range(100))
     wait_for_rows(queries.start(queries.load(w, fetcherBindHost="0.0.0.0"), "every"), 100)
-    assert [ip_address(each).is_unspecified for each in listening()] == [True]
+    assert [ip_address(each).is_unspecified for each in listening(w.reader())] == [True]
 
 
 @pytest.mark.spark43

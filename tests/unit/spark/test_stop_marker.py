@@ -48,14 +48,19 @@ def test_a_marker_is_found_once_even_after_checks_that_failed(caplog: pytest.Log
     ]
 
 
+def watching() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "stop marker"}
+
+
 def test_without_the_setting_nothing_is_watched() -> None:
-    before = threading.active_count()
-    watch_marker(_session(None, lambda: True), lambda: pytest.fail("found"), every=0.001)()
-    assert threading.active_count() == before
+    before = watching()
+    end = watch_marker(_session(None, lambda: True), lambda: pytest.fail("found"), every=0.001)
+    assert not watching() - before
+    end()
 
 
 def test_the_watch_ends_with_the_job() -> None:
-    looked, before = threading.Event(), threading.active_count()
+    looked, before = threading.Event(), watching()
 
     def exists() -> bool:
         looked.set()
@@ -63,5 +68,6 @@ def test_the_watch_ends_with_the_job() -> None:
 
     end = watch_marker(_session("s3://b/stops/1", exists), lambda: pytest.fail("found"), every=0.001)
     assert looked.wait(10)
+    assert len(watching() - before) == 1
     end()
-    assert threading.active_count() == before
+    assert not watching() - before

@@ -290,9 +290,12 @@ class BotoEventStream:
         match frame.headers.get(":message-type"), frame.headers.get(":event-type"):
             case "event", "SubscribeToShardEvent":
                 self._payloads.append(frame.payload)
-            case "event", _:
+            case "event", str():
                 # The initial response says nothing, and unknown kinds of events are none of ours.
                 pass
+            case "event", kind:
+                # It may hold records, and what follows it would be read as if they had been.
+                raise FrameError(f"an event has the :event-type {kind!r}, so what it holds is not known")
             case "exception", _:
                 raise _stream_error(str(frame.headers.get(":exception-type")), _message(frame.payload))
             case "error", _:

@@ -6,11 +6,9 @@ The SDK itself handles `AWS_ENDPOINT_URL*`, profiles, web identities and instanc
 from __future__ import annotations
 
 import os
-import ssl
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from functools import cache, cached_property, lru_cache
-from pathlib import Path
+from functools import cache, cached_property
 from typing import Any, Final, TypeVar
 
 import botocore.config
@@ -21,11 +19,13 @@ from aiobotocore.credentials import AioAssumeRoleCredentialFetcher, AioDeferredR
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
-from botocore.httpsession import create_urllib3_context, get_cert_path
 from botocore.parsers import ResponseParserError
 
+from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.credentials import Provider, watch
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.raw_bodies import HttpSession, send_exact_times
 
 SessionT = TypeVar("SessionT", bound=botocore.session.Session)
 
@@ -80,31 +80,15 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
     )
 
 
-def _prepared(session: SessionT) -> SessionT:
+def prepared(session: SessionT) -> SessionT:
+    """Let a session send and read what Kinesis documents, whatever botocore's version makes of it.
+
+    Args:
+        session: botocore's or aiobotocore's, which has made no client yet.
+    """
+    send_exact_times(session)
     session.register("before-parse", _refuse_html)
     return with_shared_loader(session)
-
-
-class HttpSession(AIOHTTPSession):  # type: ignore[misc]
-    """aiobotocore's HTTP session, with one TLS context for all sessions of this process that trust the same authorities.
-
-    Reading the authorities takes 50 ms of CPU, which aiobotocore's own spends for every client, also where there is no TLS.
-    """
-
-    def _build_ssl_contexts(self, proxy_url: str | None) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:
-        authorities = get_cert_path(self._verify) if self._verify else None
-        if authorities is None or self._cert_file or proxy_url:
-            contexts: tuple[ssl.SSLContext, ssl.SSLContext | None] = super()._build_ssl_contexts(proxy_url)
-            return contexts
-        return _verifying(authorities, Path(authorities).stat().st_mtime_ns), None
-
-
-@lru_cache(maxsize=4)
-def _verifying(authorities: str, _modified: int) -> ssl.SSLContext:
-    context: ssl.SSLContext = create_urllib3_context()
-    context.check_hostname = True
-    context.load_verify_locations(authorities)
-    return context
 
 
 class SyncClients:
@@ -116,12 +100,18 @@ class SyncClients:
         settings: Region, endpoint and role.
         region: Used where the settings name none; without it, the SDK's own configuration.
         config: Timeouts and retries.
+        clock: Time.
     """
 
     def __init__(
-        self, settings: AwsSettings, region: str | None = None, config: Mapping[str, Any] | None = None
+        self,
+        settings: AwsSettings,
+        region: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._settings = settings
+        self._clock = clock or SystemClock()
         self._config = config or CONTROL_CONFIG
         self._given_region = settings.region or region
 
@@ -138,7 +128,12 @@ class SyncClients:
 
     @cached_property
     def _core(self) -> botocore.session.Session:
-        return _prepared(botocore.session.Session())
+        return self._watched()
+
+    def _watched(self) -> botocore.session.Session:
+        session = prepared(botocore.session.Session())
+        watch(session, self._clock)
+        return session
 
     def client(self, service_name: str, /) -> Any:
         """Make a client. The caller closes it.
@@ -160,7 +155,7 @@ class SyncClients:
     def _session(self) -> botocore.session.Session:
         """The session, with the role's credentials if there is one."""
         if self._settings.role_arn:
-            base = _prepared(botocore.session.Session())
+            base = self._watched()
             fetcher = AssumeRoleCredentialFetcher(
                 lambda service, **kwargs: base.create_client(
                     service, region_name=self.region, endpoint_url=self._settings.endpoint_url, **kwargs
@@ -169,7 +164,8 @@ class SyncClients:
                 self._settings.role_arn,
                 extra_args=_assume_role_arguments(self._settings),
             )
-            self._core._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+            credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+            self._core.register_component("credential_provider", Provider(lambda: credentials))
         return self._core
 
 
@@ -179,18 +175,20 @@ class AsyncClients:
     Args:
         settings: Region, endpoint and role.
         region: The manifest's region, used where the settings name none.
+        clock: Time.
     """
 
-    def __init__(self, settings: AwsSettings, region: str) -> None:
+    def __init__(self, settings: AwsSettings, region: str, clock: Clock | None = None) -> None:
         self._settings = settings
+        self._clock = clock or SystemClock()
         self._region = settings.region or region
         self._session: AioSession | None = None
 
     async def _ready(self) -> AioSession:
         if self._session is None:
-            session = _prepared(AioSession())
+            session = self._watched()
             if self._settings.role_arn:
-                base = _prepared(AioSession())
+                base = self._watched()
                 fetcher = AioAssumeRoleCredentialFetcher(
                     lambda service, **kwargs: base.create_client(
                         service, region_name=self._region, endpoint_url=self._settings.endpoint_url, **kwargs
@@ -199,9 +197,19 @@ class AsyncClients:
                     self._settings.role_arn,
                     extra_args=_assume_role_arguments(self._settings),
                 )
-                session._credentials = AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+                credentials = AioDeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+
+                async def assumed() -> AioDeferredRefreshableCredentials:
+                    return credentials
+
+                session.register_component("credential_provider", Provider(assumed))
             self._session = session
         return self._session
+
+    def _watched(self) -> AioSession:
+        session = prepared(AioSession())
+        watch(session, self._clock)
+        return session
 
     async def credentials(self) -> Any:
         """Credentials that are valid now, of the role if there is one; None where there are none.
@@ -225,8 +233,10 @@ class AsyncClients:
         """
         session = await self._ready()
         given = config or AioConfig()
-        merged = AioConfig(**CONTROL_CONFIG, http_session_cls=HttpSession).merge(given)
-        merged.connector_args = given.connector_args  # `merge` leaves them out
+        merged = AioConfig(**CONTROL_CONFIG).merge(given)
+        # aiobotocore's `merge` left out what botocore's configuration has not, until version 3.7.
+        merged.connector_args = given.connector_args
+        merged.http_session_cls = HttpSession if given.http_session_cls is AIOHTTPSession else given.http_session_cls
         client: AbstractAsyncContextManager[Any] = session.create_client(
             service,
             region_name=self._region,

@@ -1,52 +1,109 @@
 """Takes request and response bodies past botocore's serializers and parsers, which cost more than the rest of a call.
 
-The SDK still handles endpoints, signing, credentials and errors. The events used here are not a documented interface:
-aiobotocore is pinned, and the tests of the callers show when it changes.
+The SDK still handles endpoints, signing, credentials and errors. The events are those of boto3's and botocore's guides
+(https://docs.aws.amazon.com/boto3/latest/guide/events.html, https://docs.aws.amazon.com/botocore/latest/topics/events.html).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from datetime import datetime
 from typing import Any, Final
 
-import aiohttp
-import aiohttp.payload
+from aiobotocore.awsrequest import AioAWSResponse
+from aiobotocore.httpsession import AIOHTTPSession
 
 RAW_BODY: Final = "KinesisEfoBody"
 """The key under which a response holds its raw body, once `keep_answers` was called for the operation."""
 
-_REQUEST_BODY: Final = "kinesis_efo.body"
+_BODY: Final = "kinesis_efo.body"
+_TIME: Final = "kinesis_efo.time"
 
 
-class Chunks:
-    """Replaces the body of an event stream for aiobotocore, which insists on reading the initial response."""
-
-    def __init__(self, *chunks: bytes) -> None:
-        self._chunks = chunks
-        self.content = self
-
-    async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """See `aiohttp.StreamReader`."""
-        for chunk in self._chunks:
-            yield chunk, True
-
-
-def keep_answers(client: Any, operation: str, instead: bytes | Chunks = b"{}") -> None:
-    """Keep the bodies of successful answers unparsed, as `RAW_BODY` in the response.
+class Instead:
+    """What the SDK parses in place of a body that is kept. It passes for aiohttp's response.
 
     Args:
-        client: An aiobotocore `kinesis` client.
+        chunk: The bytes.
+        kept: The response that they stand for.
+    """
+
+    def __init__(self, chunk: bytes, kept: Any) -> None:
+        self._chunk = chunk
+        self.content = self
+        self.close = kept.close
+
+    async def read(self) -> bytes:
+        """See `aiohttp.ClientResponse`."""
+        return self._chunk
+
+    async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:
+        """See `aiohttp.StreamReader`: the SDK reads the first event of an event stream."""
+        yield self._chunk, True
+
+
+class HttpSession:
+    """aiobotocore's HTTP session, for `AioConfig(http_session_cls=...)`; it keeps the answers that `keep_answers` asks for.
+
+    Args:
+        socket_factory: Makes the sockets; see `aiohttp.TCPConnector`.
+        arguments: aiobotocore's.
+    """
+
+    def __init__(self, *, socket_factory: Callable[..., socket.socket] | None = None, **arguments: Any) -> None:
+        if socket_factory is not None:
+            connector = arguments.get("connector_args") or {}
+            arguments["connector_args"] = {**connector, "socket_factory": socket_factory}
+        self._http1: Any = AIOHTTPSession(**arguments)
+        self._closing = AsyncExitStack()
+
+    async def __aenter__(self) -> HttpSession:
+        await self._closing.enter_async_context(self._http1)
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._closing.aclose()
+
+    async def close(self) -> None:
+        """Close all connections; may be called again."""
+        await self.__aexit__(None, None, None)
+
+    async def send(self, request: Any) -> AioAWSResponse:
+        """Send a request; see aiobotocore's session."""
+        answer = request.answer = await self.exchange(request)
+        if (instead := getattr(request, "instead", None)) is None or answer.status_code >= 300:
+            return answer
+        shown = AioAWSResponse(answer.url, answer.status_code, answer.headers, Instead(instead, answer.raw))
+        shown.kept = answer
+        return shown
+
+    async def exchange(self, request: Any) -> AioAWSResponse:
+        """Send a request, and return the answer as it came."""
+        return await self._http1.send(request)
+
+
+def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
+    """Keep the bodies of successful answers, as `RAW_BODY` in the response: bytes, or the open response of an event stream.
+
+    Args:
+        client: An aiobotocore `kinesis` client whose session is an `HttpSession`.
         operation: Name in the API reference.
         instead: What botocore parses in their place.
     """
 
-    def keep(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-        if response_dict["status_code"] < 300:
-            customized_response_dict[RAW_BODY] = response_dict["body"]
-            response_dict["body"] = instead
+    def mark(request: Any, **_: Any) -> None:
+        request.instead = instead
 
-    client.meta.events.register(f"before-parse.kinesis.{operation}", keep, unique_id=f"kinesis-efo-{operation}")
+    async def give(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
+        if http_response.status_code < 300:
+            kept = http_response.kept
+            parsed[RAW_BODY] = kept.raw if model.has_event_stream_output else await kept.content
+
+    client.meta.events.register(f"before-send.kinesis.{operation}", mark, unique_id=f"kinesis-efo-mark-{operation}")
+    client.meta.events.register(f"after-call.kinesis.{operation}", give, unique_id=f"kinesis-efo-give-{operation}")
 
 
 @contextmanager
@@ -54,25 +111,21 @@ def closed_where_it_fails(client: Any, operation: str) -> Iterator[None]:
     """Close the streams that an operation opens in the body, where the body fails: the SDK leaves those open that it cannot parse.
 
     Args:
-        client: An aiobotocore `kinesis` client.
+        client: An aiobotocore `kinesis` client whose session is an `HttpSession`.
         operation: Name in the API reference; its answer is a stream.
     """
-    opened: list[Any] = []
-
-    def remember(response_dict: dict[str, Any], **_: Any) -> None:
-        opened.append(response_dict["body"])
-
-    event, name = f"before-parse.kinesis.{operation}", f"kinesis-efo-close-{operation}"
-    client.meta.events.register_first(event, remember, unique_id=name)
+    sent: list[Any] = []
+    event, remember = f"before-send.kinesis.{operation}", lambda request, **_: sent.append(request)
+    client.meta.events.register(event, remember)
     try:
         yield
     except BaseException:
-        for body in opened:
-            if hasattr(body, "close"):
-                body.close()
+        for request in sent:
+            if (answer := getattr(request, "answer", None)) is not None:
+                answer.raw.close()
         raise
     finally:
-        client.meta.events.unregister(event, unique_id=name)
+        client.meta.events.unregister(event, remember)
 
 
 def send_as_is(client: Any, operation: str, parameter: str) -> None:
@@ -84,28 +137,50 @@ def send_as_is(client: Any, operation: str, parameter: str) -> None:
         parameter: The parameter that callers give as bytes. The others still determine the endpoint.
     """
 
-    def set_aside(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-        context[_REQUEST_BODY] = params.pop(parameter)
+    def set_aside(params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any]:
+        context[_BODY] = params[parameter]
+        return {name: value for name, value in params.items() if name != parameter}
 
     events = client.meta.events
-    events.register(f"before-parameter-build.kinesis.{operation}", set_aside)
+    events.register(f"provide-client-params.kinesis.{operation}", set_aside)
     events.register(f"before-call.kinesis.{operation}", _use_body)
     events.register(f"before-send.kinesis.{operation}", _send_whole)
 
 
+def send_exact_times(session: Any) -> None:
+    """Send the times in requests of Kinesis to the millisecond, as Kinesis takes them: older versions of botocore cut them to whole seconds.
+
+    Args:
+        session: botocore's or aiobotocore's.
+    """
+
+    def note(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+        context[_TIME] = _start(params).get("Timestamp")
+
+    def correct(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+        if isinstance(time := context.get(_TIME), datetime):
+            body = json.loads(params["body"])
+            _start(body)["Timestamp"] = round(time.timestamp(), 3)
+            params["body"] = json.dumps(body).encode()
+
+    session.register("provide-client-params.kinesis", note)
+    session.register("before-call.kinesis", correct)
+
+
+def _start(params: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = params.get("StartingPosition") or params.get("ShardFilter") or params
+    return found
+
+
 def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-    params["body"] = context[_REQUEST_BODY]
-
-
-class _Body(aiohttp.BytesPayload):
-    """A body in memory, of any size. Above 1 MiB, aiohttp warns (ResourceWarning) and asks for a file, which it would read
-    piecemeal through a thread pool."""
-
-    def __init__(self, value: bytes) -> None:
-        aiohttp.payload.Payload.__init__(self, value, content_type="application/x-amz-json-1.1")
-        self._size = len(value)
+    params["body"] = context[_BODY]
 
 
 def _send_whole(request: Any, **_: Any) -> None:
-    # The request is signed by now: only aiohttp still looks at the body.
-    request.body = _Body(request.body)
+    """Let aiohttp send the body in one piece, whatever its size: of bytes above 1 MiB it warns, and files it reads piecemeal
+    through a thread pool. The request is signed by now, its Content-Length included."""
+
+    async def whole(body: bytes) -> AsyncIterator[bytes]:
+        yield body
+
+    request.body = whole(request.body)

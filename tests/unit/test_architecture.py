@@ -88,3 +88,33 @@ def test_every_package_is_in_the_tables() -> None:
     named = [name for row in rows for name in re.findall(r"`([\w.]+)`", row)]
     assert len(named) == len(set(named))
     assert set(named) == there
+
+
+def foreign_private_names(path: Path) -> set[str]:
+    """Private attributes that a module uses and does not define."""
+    tree = ast.parse(path.read_text())
+    used, defined = set(), set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name("self" | "cls"), attr=name, ctx=ast.Store()):
+                defined.add(name)
+            case ast.Attribute(attr=name):
+                used.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                defined.add(name)
+            case ast.AnnAssign(target=ast.Name(name)) | ast.Assign(targets=[ast.Name(name)]):
+                defined.add(name)
+    return {name for name in used - defined if name.startswith("_") and not name.startswith("__")}
+
+
+@pytest.mark.parametrize("package", ["aiobotocore", "botocore", "aiohttp", "h2", "hyperframe", "asyncio"])
+def test_no_private_name_of_what_speaks_to_aws_is_used(package: str) -> None:
+    """A version of the SDK may change them without a word, and pip would install that version beside this library."""
+    library = ROOT / "lib" / "kinesis_efo"
+    imports = re.compile(rf"^\s*(?:from|import) {re.escape(package)}\b", re.MULTILINE)
+    found = {
+        str(path.relative_to(library)): names
+        for path in library.rglob("*.py")
+        if imports.search(path.read_text()) and (names := foreign_private_names(path))
+    }
+    assert not found

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from kinesis_efo.aws import AsyncClients, HttpSession, SyncClients
+from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.errors import AccessRefusedError, ConfigurationError
 from kinesis_efo.kinesis.faults import Verdict, classify, fatal
 from kinesis_efo.manifest import StreamRef
@@ -354,14 +354,6 @@ def test_tls_is_verified_with_the_authorities_that_are_in_effect(
         bundle.write_bytes(ours.read_bytes())
         asyncio.run(list_tables(settings))
         assert len(aws.signed) == 1
-
-
-def test_sessions_that_trust_the_same_authorities_share_one_tls_context(aws: Aws) -> None:
-    first, second = (HttpSession()._build_ssl_contexts(None)[0] for _ in range(2))
-    assert first is second
-    assert (first.verify_mode, first.check_hostname) == (ssl.CERT_REQUIRED, True)
-    unverified, _ = HttpSession(verify=False)._build_ssl_contexts(None)
-    assert (unverified.verify_mode, unverified.check_hostname) == (ssl.CERT_NONE, False)
 
 
 def test_no_region_at_all_is_an_error_that_names_the_option() -> None:

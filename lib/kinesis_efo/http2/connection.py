@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
@@ -249,7 +248,6 @@ class Connection(asyncio.BufferedProtocol):
         if security is not None and security.selected_alpn_protocol() != "h2":
             # Whoever dialled sees this, too. Not a word of HTTP/2 to whom did not agree on it.
             return
-        _receive_into(transport, self._scratch)
         self._flush()
         self._keeping = asyncio.ensure_future(self._keep())
 
@@ -476,17 +474,6 @@ class Connection(asyncio.BufferedProtocol):
             await asyncio.sleep(0)
         if self._last_byte < asked:
             self.abort(ConnectionLost(f"no answer to a PING for {PING_SECONDS:g} s"))
-
-
-def _receive_into(transport: asyncio.BaseTransport, scratch: memoryview) -> None:
-    """Receive what is encrypted into the shared buffer, too.
-
-    asyncio has a buffer of 256 KiB for each connection with TLS. It copies what it has received at once, so that one
-    buffer does for all; no public name leads to it.
-    """
-    tls = getattr(transport, "_ssl_protocol", None)
-    if isinstance(tls, SSLProtocol) and len(getattr(tls, "_ssl_buffer", b"")) == len(scratch):
-        tls._ssl_buffer, tls._ssl_buffer_view = scratch.obj, scratch  # type: ignore[attr-defined]
 
 
 def _name(code: int | ErrorCodes | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
@@ -21,15 +22,15 @@ from botocore.exceptions import (
     ReadTimeoutError,
     SSLError,
 )
-from botocore.httpsession import mask_proxy_url
+from botocore.httpsession import ProxyConfiguration, create_urllib3_context, get_cert_path, mask_proxy_url
 from hpack import HeaderTuple, NeverIndexedHeaderTuple
 
-from kinesis_efo.aws import HttpSession
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection, NoAnswer, NotHttp2, NotProcessed
 from kinesis_efo.http2.dialing import Origin, Proxy, ProxyRefused, dial
 from kinesis_efo.http2.pool import Changed, Pool
 from kinesis_efo.http2.response import LARGEST_WINDOW, Response
+from kinesis_efo.raw_bodies import HttpSession
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,10 @@ _SECRET: Final = frozenset(("authorization", "x-amz-security-token"))
 
 
 def session_class(
-    transport: str, share: Callable[[], int] = lambda: 2 * LARGEST_WINDOW, clock: Clock | None = None
+    transport: str,
+    share: Callable[[], int] = lambda: 2 * LARGEST_WINDOW,
+    clock: Clock | None = None,
+    socket_factory: Callable[..., socket.socket] | None = None,
 ) -> Any:
     """What `AioConfig(http_session_cls=...)` takes, for one way of carrying subscriptions.
 
@@ -54,26 +58,33 @@ def session_class(
         transport: One of `TRANSPORTS`.
         share: Tells how many bytes of a response may be in hand without anybody asking for room.
         clock: Time.
+        socket_factory: Makes the sockets of HTTP/1.1.
     """
     if transport == "http1":
-        return HttpSession
-    return partial(Http2Session, only=transport == "http2", share=share, clock=clock or SystemClock())
+        return partial(HttpSession, socket_factory=socket_factory)
+    only = transport == "http2"
+    return partial(Http2Session, only=only, share=share, clock=clock or SystemClock(), socket_factory=socket_factory)
 
 
 class Http2Session(HttpSession):
     """aiobotocore's HTTP session with HTTP/2.
 
-    Certificates, proxies and time-outs are those that aiobotocore resolves for its own session, and errors are the same.
+    Certificates, proxies and time-outs are those that aiobotocore resolves for any session, and errors are the same.
 
     Args:
         only: Whether HTTP/1.1 is not allowed.
         share: Tells how many bytes of a response may be in hand without anybody asking for room.
         clock: Time.
-        arguments: aiobotocore's.
+        arguments: Those of `HttpSession`.
     """
 
     def __init__(self, *, only: bool, share: Callable[[], int], clock: Clock, **arguments: Any) -> None:
         super().__init__(**arguments)
+        self._verify: bool | str = arguments.get("verify", True)
+        self._certificate: str | tuple[str, str] | None = arguments.get("client_cert")
+        self._proxies = ProxyConfiguration(arguments.get("proxies"), arguments.get("proxies_config"))
+        self._connect_seconds, self._read_seconds = arguments["timeout"]
+        self._most_connections: int = arguments["max_pool_connections"]
         self._only = only
         self._share = share
         self._clock = clock
@@ -91,8 +102,8 @@ class Http2Session(HttpSession):
         await asyncio.gather(*self._contexts.values(), return_exceptions=True)
         await super().__aexit__(*raised)
 
-    async def send(self, request: Any) -> AioAWSResponse:
-        """Send a request; see aiobotocore's session. What cannot be sent over HTTP/2, `auto` sends over HTTP/1.1.
+    async def exchange(self, request: Any) -> AioAWSResponse:
+        """See `HttpSession`. What cannot be sent over HTTP/2, `auto` sends over HTTP/1.1.
 
         Raises:
             HTTPClientError: There was no answer, or botocore's `ConnectionError`; with the reason in its message.
@@ -109,11 +120,11 @@ class Http2Session(HttpSession):
                     raise HTTPClientError(error=error) from None
                 self._http1_until[origin] = self._clock.monotonic() + _DECIDED_SECONDS
                 self._say(origin, f"reading over HTTP/1.1: {why}")
-        return await super().send(request)
+        return await super().exchange(request)
 
     async def _send(self, request: Any, origin: Origin) -> AioAWSResponse:
         url = request.url
-        proxy_url = self._proxy_config.proxy_url_for(url)
+        proxy_url = self._proxies.proxy_url_for(url)
         try:
             response = await self._ask(request, origin, proxy_url)
         except _Unconnected as unconnected:
@@ -132,7 +143,7 @@ class Http2Session(HttpSession):
             tries += 1
             connection = await pool.place()
             try:
-                response = await connection.request(head, body, self._share, self._timeout.sock_read)
+                response = await connection.request(head, body, self._share, self._read_seconds)
             except NotProcessed:
                 if tries == _TRIES:
                     raise
@@ -146,7 +157,7 @@ class Http2Session(HttpSession):
     def _pool(self, origin: Origin, proxy_url: str | None) -> Pool:
         key = (origin, proxy_url)
         if key not in self._pools:
-            self._pools[key] = Pool(partial(self._dial, origin, proxy_url), self._max_pool_connections)
+            self._pools[key] = Pool(partial(self._dial, origin, proxy_url), self._most_connections)
         return self._pools[key]
 
     async def _dial(self, origin: Origin, proxy_url: str | None, changed: Changed) -> Connection:
@@ -155,7 +166,7 @@ class Http2Session(HttpSession):
                 f"a proxy stands before {origin}, which is reached in the clear: only TLS gets through as it is"
             )
         try:
-            async with asyncio.timeout(self._timeout.sock_connect):
+            async with asyncio.timeout(self._connect_seconds):
                 security = proxy = None
                 if origin.scheme == "https":
                     security, for_proxy = await self._security(proxy_url)
@@ -183,18 +194,32 @@ class Http2Session(HttpSession):
             # The next try may find the file.
             self._contexts.pop(proxy_url, None)
             error_text = (
-                f"TLS cannot be set up with authorities {self._verify!r} and client certificate {self._cert_file!r}: "
+                f"TLS cannot be set up with authorities {self._verify!r} and client certificate {self._certificate!r}: "
                 f"{error}; check the files that 'verify', AWS_CA_BUNDLE and 'client_cert' name"
             )
             raise HTTPClientError(error=error_text) from error
 
     def _build_alpn_contexts(self, proxy_url: str | None) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:
-        # Not the shared one of HTTP/1.1: a context offers the same protocols to everyone.
-        contexts: tuple[ssl.SSLContext, ssl.SSLContext | None] = super(HttpSession, self)._build_ssl_contexts(proxy_url)
-        security, for_proxy = contexts
+        security = self._trusting(self._certificate)
         security.minimum_version = max(security.minimum_version, ssl.TLSVersion.TLSv1_2)
         security.set_alpn_protocols(["h2"] if self._only else ["h2", "http/1.1"])
+        if proxy_url is None:
+            return security, None
+        for_proxy = self._trusting(self._proxies.settings.get("proxy_client_cert"))
+        if authorities := self._proxies.settings.get("proxy_ca_bundle"):
+            for_proxy.load_verify_locations(authorities)
         return security, for_proxy
+
+    def _trusting(self, certificate: str | tuple[str, str] | None) -> ssl.SSLContext:
+        context: ssl.SSLContext = create_urllib3_context()
+        context.check_hostname = bool(self._verify)
+        if not self._verify:
+            context.verify_mode = ssl.CERT_NONE
+        elif authorities := get_cert_path(self._verify):
+            context.load_verify_locations(authorities)
+        if certificate:
+            context.load_cert_chain(*((certificate,) if isinstance(certificate, str) else certificate))
+        return context
 
     def _say(self, origin: Origin, what: str) -> None:
         if (origin, what) not in self._said:

@@ -23,7 +23,7 @@ from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.frames import Frame, FrameDecoder, encode_frame
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
-from kinesis_efo.raw_bodies import RAW_BODY, Chunks, keep_answers
+from kinesis_efo.raw_bodies import RAW_BODY, keep_answers
 
 
 def subscription_config(
@@ -53,8 +53,7 @@ def subscription_config(
         "retries": {"total_max_attempts": 1},
         "connect_timeout": 10,
         "read_timeout": silence,
-        "http_session_cls": session_class(transport, share),
-        "connector_args": {"socket_factory": make},
+        "http_session_cls": session_class(transport, share, socket_factory=make),
     }
 
 
@@ -177,7 +176,7 @@ class BotoTransport:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        keep_answers(client, OPERATION, instead=Chunks(_INITIAL_RESPONSE))
+        keep_answers(client, OPERATION, instead=_INITIAL_RESPONSE)
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position, room: Room) -> EventStream:
         """See `Transport`."""

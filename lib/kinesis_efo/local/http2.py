@@ -38,6 +38,7 @@ _CONNECTION_WINDOW: Final = 16 << 20
 _SLICE: Final = 256 << 10
 """Most bytes of one response before it is the turn of another."""
 _ANY_STREAM: Final = (1 << 31) - 1
+_FRAME_HEAD_BYTES: Final = 9
 _NO_CONTENT: Final = frozenset({204, 304})
 
 
@@ -70,6 +71,8 @@ class Http2(asyncio.Protocol):
         self._last_stream: int | None = None
         """The last stream that is processed, once either side has sent GOAWAY: the connection closes when it has none."""
         self._initiated = False
+        self._frame_head = b""
+        self._frame_rest = len(PREFACE)
 
     # -- the connection
 
@@ -110,12 +113,27 @@ class Http2(asyncio.Protocol):
             self._end()
             return
         # h2 looks at the length of a frame only when it has all of it, and garbage may announce much and never end.
-        begun = self._h2.incoming_buffer._data
-        if int.from_bytes(begun[:3], "big") > self._h2.max_inbound_frame_size and len(begun) >= 3:
+        if self._announces_too_much(data):
             self._h2.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
             self._end()
             return
         self._pump()
+
+    def _announces_too_much(self, data: bytes) -> bool:
+        while data:
+            if self._frame_rest:
+                passed = min(self._frame_rest, len(data))
+                self._frame_rest -= passed
+                data = data[passed:]
+                continue
+            missing = _FRAME_HEAD_BYTES - len(self._frame_head)
+            self._frame_head, data = self._frame_head + data[:missing], data[missing:]
+            length = int.from_bytes(self._frame_head[:3], "big")
+            if length > self._h2.max_inbound_frame_size and len(self._frame_head) >= 3:
+                return True
+            if len(self._frame_head) == _FRAME_HEAD_BYTES:
+                self._frame_head, self._frame_rest = b"", length
+        return False
 
     def pause_writing(self) -> None:
         """The socket takes no more for now."""

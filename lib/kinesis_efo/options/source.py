@@ -196,7 +196,7 @@ SOURCE_OPTIONS: Final = (
     Option("catchUp", read.flag, "true or false", "`false`",
            "Spark 4.0's way to `Trigger.AvailableNow`: the first micro-batch reads up to the tip", "catch_up"),
     Option("latencyHooks", read.flag, "true or false", "`true`",
-           "quick TCP acknowledgements, fewer zip look-ups, less garbage collection and fewer page faults in Spark's Python workers, which stay through quiet times", "latency_hooks"),
+           "quick TCP acknowledgements between Spark and its Python workers, which stay through quiet times", "latency_hooks"),
     Option("leaseTimeout", read.bounded(read.seconds, 1, 3600), "a duration such as 10s, at least 1s", "`10s`",
            "a lease that is not renewed for this long is free", "lease_timeout"),
     Option("checkpointRate", read.bounded(float, 1, 1_000), "a number of writes a second, from 1 to 1000", "`25`",

@@ -1,5 +1,7 @@
 """Spark's daemon for Python workers, with what tasks import loaded beforehand: a new worker is a fork and imports nothing.
 
+It also tunes memory, garbage collection and import caches of all code in these workers (latency.py).
+
 For `--conf spark.python.daemon.module=kinesis_efo.spark.daemon`. Workers share the memory of what the daemon has loaded.
 
 Forking is safe only where no other thread runs. Arrow's allocator would start one, and numpy's library of linear algebra starts
@@ -43,6 +45,7 @@ def main() -> None:
     """Be the daemon."""
     if not preload():
         os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
+    import_module("kinesis_efo.spark.latency").tune()
     # What is there now is never garbage, and a collection in a worker would copy its pages.
     gc.collect()
     gc.freeze()

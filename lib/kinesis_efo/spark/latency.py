@@ -8,7 +8,9 @@
 4. glibc gives memory back to the system as soon as a batch is done, and each page of the next one is a fault: a tenth of a worker's
    CPU while it catches up. `mallopt` keeps some (https://man7.org/linux/man-pages/man3/mallopt.3.html).
 
-All run in `__setstate__` of the stream reader: a worker unpickles it right between the two messages.
+Only the first is done in every worker, in `__setstate__` of the stream reader: a worker unpickles it right between the two messages.
+The others change how all code of a worker runs, the user's as well: they are for workers of `kinesis_efo.spark.daemon`, which
+users choose.
 """
 
 from __future__ import annotations
@@ -33,12 +35,21 @@ _KEPT_BYTES: Final = 32 << 20
 """The most that glibc takes for the second one."""
 _frozen_in = 0
 """The process that `leave_imports_alone` was called in. Asking the collector takes longer than a small task: it counts each object."""
+_tuned = False
+"""Whether this process is a worker of `kinesis_efo.spark.daemon`."""
 
 
 def install() -> None:
     """Prepare this process for the task that is about to start in it."""
     acknowledge_quickly()
-    leave_imports_alone()
+    if _tuned:
+        leave_imports_alone()
+
+
+def tune() -> None:
+    """Change how all code runs in this process and in those that are forked from it; for a daemon of Python workers."""
+    global _tuned  # noqa: PLW0603 - what workers inherit
+    _tuned = True
     keep_freed_memory()
     if SPARK_VERSION < (4, 2):
         keep_zip_directories()

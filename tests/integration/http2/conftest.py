@@ -13,7 +13,7 @@ import pytest
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 
-from kinesis_efo.aws import with_shared_loader
+from kinesis_efo.aws import prepared
 from kinesis_efo.clock import Clock
 from kinesis_efo.http2.session import session_class
 from kinesis_efo.kinesis.events import Event
@@ -124,7 +124,7 @@ async def client(
     settings = {**subscription_config(transport, lambda: share, silence=silence), "max_pool_connections": 50, **config}
     if clock is not None:
         settings["http_session_cls"] = session_class(transport, lambda: share, clock)
-    async with with_shared_loader(AioSession()).create_client(
+    async with prepared(AioSession()).create_client(
         "kinesis",
         region_name="us-east-1",
         endpoint_url=url,

@@ -23,10 +23,11 @@ from botocore.exceptions import HTTPClientError
 from hpack import Decoder, NeverIndexedHeaderTuple
 from hyperframe.frame import Frame, HeadersFrame
 
-from kinesis_efo.aws import AsyncClients, HttpSession
-from kinesis_efo.http2.session import Http2Session, _head, session_class
+from kinesis_efo.aws import AsyncClients
+from kinesis_efo.http2.session import TRANSPORTS, Http2Session, _head, session_class
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.raw_bodies import HttpSession
 from tests.support.authority import Authority
 from tests.support.http2_peer import EVENT_STREAM, http2_peer
 
@@ -359,8 +360,7 @@ def test_aiobotocore_calls_what_it_is_given_for_a_session_with_these_arguments()
 
 
 def test_each_transport_has_its_session_and_control_calls_keep_their_own() -> None:
-    assert session_class("http1") is HttpSession
-    assert [session_class(name).func is Http2Session for name in ("auto", "http2")] == [True, True]
+    assert [session_class(name).func for name in TRANSPORTS] == [Http2Session, Http2Session, HttpSession]
     assert [session_class(name).keywords["only"] for name in ("auto", "http2")] == [False, True]
 
     async def main() -> None:

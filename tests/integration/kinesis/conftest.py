@@ -12,7 +12,7 @@ import pytest
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 
-from kinesis_efo.aws import with_shared_loader
+from kinesis_efo.aws import prepared
 from kinesis_efo.kinesis.transport import subscription_config
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import StreamRef
@@ -64,7 +64,7 @@ class Bench:
     async def client(self, **config: Any) -> AsyncIterator[Any]:
         """A client as subscriptions have it."""
         settings = AioConfig(**{**subscription_config(self.transport), "max_pool_connections": 50, **config})
-        async with with_shared_loader(AioSession()).create_client(
+        async with prepared(AioSession()).create_client(
             "kinesis",
             region_name=self.aws.settings.region,
             endpoint_url=self.aws.endpoint_url,

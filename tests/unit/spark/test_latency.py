@@ -106,3 +106,41 @@ def test_memory_of_one_batch_is_kept_for_the_next_one() -> None:
 
 def test_without_glibc_memory_is_left_as_it_is() -> None:
     assert not keep_freed_memory(object())
+
+
+_INSTALLED = """
+import gc
+import zipimport
+from kinesis_efo.spark import compat, latency
+
+compat.SPARK_VERSION = latency.SPARK_VERSION = (4, 0)
+before = zipimport.zipimporter.invalidate_caches
+latency.keep_freed_memory = lambda: print("memory")
+if {tuned}:
+    latency.tune()
+latency.install()
+print(gc.get_freeze_count() > 0, zipimport.zipimporter.invalidate_caches is not before)
+"""
+
+
+@pytest.mark.parametrize(("tuned", "said"), [(False, "False False\n"), (True, "memory\nTrue True\n")])
+def test_what_concerns_the_users_code_as_well_is_for_workers_of_the_daemon_only(tuned: bool, said: str) -> None:
+    code = _INSTALLED.format(tuned=tuned)
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert found == said
+
+
+_DAEMON = """
+import sys
+from types import SimpleNamespace
+from kinesis_efo.spark import daemon, latency
+
+sys.modules["pyspark.daemon"] = SimpleNamespace(manager=lambda: print(latency._tuned))
+daemon.main()
+"""
+
+
+def test_the_daemon_tunes_the_workers_that_it_forks() -> None:
+    assert (
+        subprocess.run([sys.executable, "-c", _DAEMON], check=True, capture_output=True, text=True).stdout == "True\n"
+    )

@@ -20,7 +20,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 # Java is looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u KINESIS_EFO_CDK -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
-.PHONY: help demo test cluster lint synth bench soak docs site fuzz dist java ip clean
+.PHONY: help demo test sdk cluster lint synth bench soak docs site fuzz dist java ip clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -70,6 +70,19 @@ test: $(VENV)/.classes $(VENV)/.isolated $(VENV40)/.classes | ip
 	$(RUN) $(PYTHON) $(TEST) -m "not spark40 and not cluster"
 	$(RUN) $(VENV40)/bin/python $(TEST) -m "(spark or spark40) and not cluster" \
 		$$(grep -rlE --include='*.py' 'mark\.spark(40)?\b' tests)
+
+# What speaks to AWS, with the oldest packages that pyproject.toml allows and with the newest, whatever uv.lock says.
+SDK_TESTS := tests/unit/test_aws.py tests/unit/http2 tests/integration/http2 tests/unit/kinesis tests/integration/kinesis \
+	tests/unit/producer tests/integration/producer tests/unit/leases tests/integration/leases tests/unit/local tests/integration/local
+sdk: sdk-lowest-direct sdk-highest
+sdk-%: $(VENV)/.full
+	@echo "setup: .venv-sdk-$*" >&2
+	@$(VENV)/bin/uv venv --quiet --clear --python $(PYTHON) .venv-sdk-$*
+	@$(VENV)/bin/uv pip compile --quiet --upgrade --python $(PYTHON) --resolution $* --extra emr --extra local pyproject.toml \
+		--output-file .venv-sdk-$*/versions.txt
+	@$(VENV)/bin/uv pip install --quiet --python .venv-sdk-$*/bin/python --constraint .venv-sdk-$*/versions.txt \
+		--group test --editable '.[emr,local]'
+	$(RUN) .venv-sdk-$*/bin/python $(TEST) $(SDK_TESTS)
 
 # Every test that needs a cluster of hosts, one by one. Only root can make hosts; who is not root is told so.
 cluster: $(VENV)/.classes $(VENV40)/.classes | ip

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import venv
+from collections.abc import Sequence
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from zipfile import ZipFile
@@ -15,6 +16,7 @@ from packaging.requirements import Requirement
 
 from kinesis_efo.emr.packing import find_uv
 from tests.support.archives import unpack
+from tests.support.missing import not_here
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL_MODULES = """
@@ -53,6 +55,25 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(built: Path) -> Path:
     (wheel,) = built.glob("*.whl")
     return wheel
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        ("s3fs", "awswrangler"),
+        ("s3fs", "awswrangler", "boto3==1.41.0"),
+    ],
+    ids=" ".join,
+)
+def test_it_can_be_installed_beside_what_an_environment_has(wheel: Path, beside: Sequence[str]) -> None:
+    wanted = [f"kinesis-efo[emr,local] @ {wheel.as_uri()}", *beside]
+    command = [find_uv(), "pip", "compile", "-", "--no-header", "--no-annotate", "--python-version", "3.11", "--quiet"]
+    said = subprocess.run(command, input="\n".join(wanted), capture_output=True, text=True, check=False, timeout=120)
+    if "Failed to fetch" in said.stderr:
+        not_here("no package index can be reached, and dependencies are not resolved; try again with a network")
+    assert said.returncode == 0, said.stderr
+    found = said.stdout.splitlines()
+    assert all(any(line.startswith(name) for line in found) for name in (*beside, "botocore==", "moto=="))
 
 
 class Environment:

@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
             case "accept":
                 from infra import ledger
 
-                for environment in load_environments(options.directory, [options.environment]):
+                for environment in load_environments(options.directory, [options.environment], options.programs):
                     logger.info("wrote %s", ledger.accept(options.directory, environment))
             case "up":
                 from infra.up import up
@@ -66,7 +66,7 @@ def _new(options: argparse.Namespace) -> None:
 def _synth(options: argparse.Namespace) -> None:
     from infra.app import synthesize, synthesize_bootstrap
 
-    environments = load_environments(options.directory, getattr(options, "environments", ()))
+    environments = load_environments(options.directory, getattr(options, "environments", ()), options.programs)
     if getattr(options, "bootstrap", False):
         environments = [each for each in environments if each.pipeline]
         written = synthesize_bootstrap(environments, BOOTSTRAP)
@@ -92,6 +92,13 @@ def _bootstrap(options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m infra", description=__doc__)
     parser.add_argument("--directory", type=Path, default=DIRECTORY, help="environment files (default: %(default)s)")
+    parser.add_argument(
+        "--programs",
+        type=Path,
+        default=Path(),
+        metavar="DIRECTORY",
+        help="the project that is packed, to which programs of jobs are relative (default: %(default)s)",
+    )
     commands = parser.add_subparsers(dest="command")
     new = commands.add_parser("new", help="write the first file of an environment, to be changed; overwrites nothing")
     new.add_argument("environment")

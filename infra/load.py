@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from infra import rules
+from infra import programs, rules
 from infra.between import between_environments
 from infra.errors import Fault, SettingsError
 from infra.settings import Application, Environment, Head, Job, Settings, stream_model
@@ -24,7 +24,9 @@ DIRECTORY = Path(__file__).parent / "environments"
 """The default directory of environment files."""
 
 
-def load_environments(directory: Path = DIRECTORY, only: Iterable[str] = ()) -> list[Environment]:
+def load_environments(
+    directory: Path = DIRECTORY, only: Iterable[str] = (), project: Path | None = None
+) -> list[Environment]:
     """Read the environment files of a directory, and return all environments or those named.
 
     All files are read and checked against each other, whatever `only` says. Warnings are logged.
@@ -32,6 +34,7 @@ def load_environments(directory: Path = DIRECTORY, only: Iterable[str] = ()) -> 
     Args:
         directory: Holds `<environment>.yaml` files.
         only: Names of the environments wanted; empty for all.
+        project: Directory that programs of jobs are relative to; without it, they are not looked at.
 
     Raises:
         SettingsError: A file has faults, or a named environment does not exist.
@@ -51,7 +54,7 @@ def load_environments(directory: Path = DIRECTORY, only: Iterable[str] = ()) -> 
     environments: dict[str, Environment] = {}
     for name, path in files.items():
         try:
-            environments[name] = load_environment(path)
+            environments[name] = load_environment(path, project)
         except SettingsError as error:
             faults += error.faults
     faults += between_environments(environments)
@@ -63,8 +66,12 @@ def load_environments(directory: Path = DIRECTORY, only: Iterable[str] = ()) -> 
     return [environments[name] for name in wanted]
 
 
-def load_environment(path: Path) -> Environment:
+def load_environment(path: Path, project: Path | None = None) -> Environment:
     """Read one environment file.
+
+    Args:
+        path: The file.
+        project: Directory that programs of jobs are relative to; without it, they are not looked at.
 
     Raises:
         SettingsError: The file cannot be read, or has faults; the error carries all that can be seen.
@@ -81,6 +88,8 @@ def load_environment(path: Path) -> Environment:
         rule = f"must be {path.stem!r}, as the file is called"
         draft.faults.append(Fault("environment", draft.head.environment, rule))
     draft.faults += rules.within_environment(draft)
+    if project is not None:
+        draft.faults += programs.within(draft.jobs, project)
     if draft.faults or draft.head is None:
         raise SettingsError([Fault(fault.path, fault.value, fault.rule, place) for fault in draft.faults])
     return draft.environment()
@@ -135,7 +144,7 @@ def _parse(document: Any) -> rules.Draft:
         return draft
     for number, entry in enumerate(jobs):
         if job := _check(Job, entry or {}, f"jobs.{number}", draft.faults):
-            draft.jobs.append(job)
+            draft.jobs[number] = job
     return draft
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import combinations, product
 
 from infra import names
 from infra.errors import Fault
-from infra.settings import Application, Environment, Head, Job
+from infra.settings import Application, Environment, Head, Job, RoleAccess
 from kinesis_efo_infra.locations import Location
 
 _APART = "must be apart from what others write; {place} is {uri}, and one of the two would hold the other"
 
 
-def within(applications: Mapping[str, Application], jobs: Sequence[Job], head: Head | None) -> Iterator[Fault]:
+def within(applications: Mapping[str, Application], jobs: Mapping[int, Job], head: Head | None) -> Iterator[Fault]:
     """Faults in one file: places within each other, a key for nothing, arguments that refer to nothing."""
     for key, application in applications.items():
         path = f"applications.{key}"
@@ -35,15 +35,45 @@ def within(applications: Mapping[str, Application], jobs: Sequence[Job], head: H
     for (one, first, location), (two, second, other) in combinations(places, 2):
         if one != two and location.overlaps(other):
             yield _apart(second, other, first, location)
-    for number, job in enumerate(jobs):
+    for number, job in jobs.items():
         if job.application in applications:
             yield from _references(f"jobs.{number}", job, applications[job.application])
+            yield from _out_of_reach(f"jobs.{number}", job, applications[job.application], head)
+
+
+def _texts(path: str, job: Job) -> Iterator[tuple[str, str]]:
+    """Each text of a job that the program or Spark gets, and its place."""
+    for each in job.arguments:
+        yield f"{path}.arguments", each
+    for name, each in job.spark.items():
+        yield f"{path}.spark.{name}", each
+
+
+def _out_of_reach(path: str, job: Job, application: Application, head: Head | None) -> Iterator[Fault]:
+    """Faults of places in S3 for which the role of a job has no permission.
+
+    What managed policies and roles of somebody else allow, the file does not say.
+    """
+    if not isinstance(application.access, RoleAccess) or application.access.policies:
+        return
+    there = f"applications.{job.application}"
+    reach = list(names.locations(application).values())
+    if head and head.emr:
+        reach += [
+            Location(names.artifacts_bucket(head), each.rstrip("/")) for each in (names.PROGRAMS, names.ENVIRONMENTS)
+        ]
+    for place, text in _texts(path, job):
+        for bucket, key in names.s3_uris(text):
+            if not any(each.bucket == bucket and f"{key}/".startswith(f"{each.prefix}/") for each in reach):
+                rule = (
+                    f"is out of reach of the job: its role may use what lies below output and checkpoint of {there}; say one "
+                    f"of them there, and $output or $checkpoint here, or name a policy that allows it in {there}.access.policies"
+                )
+                yield Fault(place, text, rule)
 
 
 def _references(path: str, job: Job, application: Application) -> Iterator[Fault]:
-    texts = [(f"{path}.arguments", each) for each in job.arguments]
-    texts += [(f"{path}.spark.{name}", each) for name, each in job.spark.items()]
-    for place, text in texts:
+    for place, text in _texts(path, job):
         for setting in sorted(names.references(text)):
             if getattr(application, setting) is None:
                 there = f"applications.{job.application}"

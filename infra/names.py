@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from infra.settings import AdoptedStream, Application, Environment, Job, RoleAccess, Stream
+from infra.settings import AdoptedStream, Application, Environment, Head, Job, RoleAccess, Stream
 from infra.values import DEFAULT_PROJECT
 from kinesis_efo_infra.locations import Location
 from kinesis_efo_infra.places import Place
@@ -30,7 +31,7 @@ def qualified(environment: Environment) -> str:
     return environment.environment if project == DEFAULT_PROJECT else f"{project}.{environment.environment}"
 
 
-def prefix(environment: Environment) -> str:
+def prefix(environment: Head) -> str:
     """What the names of an environment's resources begin with, but for those of streams."""
     return f"{environment.project}-{environment.environment}"
 
@@ -143,7 +144,7 @@ def record_key(environment: Environment) -> str:
     return f"{path(environment)}.deployed.json"
 
 
-_S3_URI = re.compile(r"s3[an]?://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?![a-z0-9.-])")
+_S3_URI = re.compile(r"s3[an]?://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?![a-z0-9.-])(?:/([^\s,;'\"]*))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,7 @@ def deployment_parameter_name(environment: Environment, key: str) -> str:
     return f"{parameter_name(environment, key)}/job"
 
 
-def artifacts_bucket(environment: Environment) -> str:
+def artifacts_bucket(environment: Head) -> str:
     """Name of the bucket of archives, programs and logs; meaningful where `emr` is declared."""
     given = environment.emr.artifacts_bucket if environment.emr else None
     # Bucket names are global; the account's id makes this one unique.
@@ -292,10 +293,15 @@ def locations(application: Application) -> dict[str, Location]:
     return {setting: Location.parse(uri) for setting, uri in given.items() if uri}
 
 
+def s3_uris(text: str) -> Iterator[tuple[str, str]]:
+    """Bucket and key of each place in S3 that a text names."""
+    return ((found[1], (found[2] or "").strip("/")) for found in _S3_URI.finditer(text))
+
+
 def job_buckets(environment: Environment) -> tuple[str, ...]:
     """Buckets that jobs may use: that of their programs, those they write to or name in arguments, and those the pipeline is told."""
     texts = [text for job in environment.jobs for text in (*job.arguments, *job.spark.values())]
-    found = {bucket for text in texts for bucket in _S3_URI.findall(text)}
+    found = {bucket for text in texts for bucket, _ in s3_uris(text)}
     found |= {
         each.bucket for application in environment.applications.values() for each in locations(application).values()
     }

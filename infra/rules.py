@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 
 from infra import consumers, existing, literals, locations, names, permissions, pods, schedules
 from infra.errors import Fault
+from infra.regions import known_regions
 from infra.settings import (
+    RELEASES,
     AdoptedStream,
     Application,
     Eks,
@@ -25,6 +27,7 @@ from infra.settings import (
     OtherAccount,
     OwnStream,
     RoleAccess,
+    ServerlessApplication,
     Stream,
 )
 from kinesis_efo_infra import iam
@@ -41,12 +44,15 @@ _POLLERS = 5  # a shard answers five GetRecords a second, and a query asks each 
 
 @dataclass(slots=True)
 class Draft:
-    """An environment file that is being checked: its valid entries, the keys of all entries, and the faults so far."""
+    """An environment file that is being checked: its valid entries, the keys of all entries, and the faults so far.
+
+    Jobs have their place in the file as the key, so that a bad one does not move those after it.
+    """
 
     head: Head | None = None
     streams: dict[str, Stream] = field(default_factory=dict)
     applications: dict[str, Application] = field(default_factory=dict)
-    jobs: list[Job] = field(default_factory=list)
+    jobs: dict[int, Job] = field(default_factory=dict)
     written: dict[str, set[str]] = field(default_factory=lambda: {"streams": set(), "applications": set()})
     faults: list[Fault] = field(default_factory=list)
 
@@ -55,7 +61,7 @@ class Draft:
         assert self.head is not None
         head = {name: getattr(self.head, name) for name in Head.model_fields}
         return Environment.model_construct(
-            **head, streams=self.streams, applications=self.applications, jobs=tuple(self.jobs)
+            **head, streams=self.streams, applications=self.applications, jobs=tuple(self.jobs.values())
         )
 
 
@@ -213,8 +219,8 @@ def _jobs(draft: Draft) -> Iterator[Fault]:
     if emr and emr.serverless and bool(emr.serverless.subnets) != bool(emr.serverless.security_groups):
         rule = "must come together: subnets without security groups, or the other way round, place nothing"
         yield Fault("emr.serverless.subnets", emr.serverless.subnets, rule)
-    counts = Counter(job.application for job in draft.jobs)
-    for number, job in enumerate(draft.jobs):
+    counts = Counter(job.application for job in draft.jobs.values())
+    for number, job in draft.jobs.items():
         path = f"jobs.{number}"
         if job.application not in draft.written["applications"]:
             yield Fault(f"{path}.application", job.application, "names an application that this file does not have")
@@ -227,6 +233,8 @@ def _jobs(draft: Draft) -> Iterator[Fault]:
             yield from _job_target(path, job, application, emr)
 
 
+_CORES = {"driver": 2, "executor": 4}
+"""What `kinesis-efo emr submit` gives to a job."""
 # The kind of target that an access implies; a policy alone implies none.
 _RUNS_ON = {EmrServerless: "serverless", EmrEc2: "cluster", Eks: "eks"}
 
@@ -241,6 +249,8 @@ def _job_target(path: str, job: Job, application: Application, emr: Emr | None) 
         if kind and not job.target.startswith(f"{kind}:"):
             rule = f"must be {kind}:<id>, as the access of {job.application} is {access.kind}"
             yield Fault(f"{path}.target", job.target, rule)
+        elif isinstance(access, EmrServerless):
+            yield from _trusted(path, job.target, job, access, emr)
     elif isinstance(access, EmrServerless) and access.application_id:
         rule = (
             f"is missing: the role of {job.application} is for another application; "
@@ -250,6 +260,39 @@ def _job_target(path: str, job: Job, application: Application, emr: Emr | None) 
     elif kind != "serverless" or (emr is not None and emr.serverless is None):
         rule = f"is missing: say where {job.application} runs, as target: {kind or 'cluster'}:<id>"
         yield Fault(f"{path}.target", None, rule)
+    elif emr is not None and emr.serverless is not None:
+        yield from _workers(path, job, emr.serverless)
+
+
+def _trusted(path: str, target: str, job: Job, access: EmrServerless, emr: Emr | None) -> Iterator[Fault]:
+    """A fault of a target whose application of EMR Serverless may not assume the role of the job."""
+    wanted = target.partition(":")[2]
+    if access.application_id and access.application_id != wanted:
+        rule = f"must be serverless:{access.application_id}: the role of {job.application} is for that application only"
+        yield Fault(f"{path}.target", target, rule)
+    elif access.application_id is None and emr is not None and emr.serverless is not None:
+        rule = (
+            f"must be left out: the role of {job.application} is for the application declared here only; for another "
+            f"one, say access.application_id: {wanted} there"
+        )
+        yield Fault(f"{path}.target", target, rule)
+
+
+def _workers(path: str, job: Job, application: ServerlessApplication) -> Iterator[Fault]:
+    """A fault of an application of EMR Serverless that is too small for the driver and one executor of a job."""
+    needed = sum(_size(job.spark.get(f"spark.{each}.cores"), default) or 0 for each, default in _CORES.items())
+    if needed > application.maximum_vcpu:
+        rule = (
+            f"must be at least {needed} for the job of {job.application}: its driver and one executor, by "
+            f"spark.driver.cores and spark.executor.cores in {path}.spark (default {_CORES['driver']} and {_CORES['executor']})"
+        )
+        yield Fault("emr.serverless.maximum_vcpu", application.maximum_vcpu, rule)
+
+
+def _size(text: str | None, default: int) -> int | None:
+    if text is None:
+        return default
+    return int(text) if text.isdecimal() else None
 
 
 def looks_like_production(name: str) -> bool:
@@ -360,6 +403,31 @@ def _sizes(environment: Environment) -> Iterator[Fault]:
             yield Fault(f"applications.{key}", f"{characters} characters", rule)
 
 
+def _of_others(environment: Environment) -> Iterator[str]:
+    """Sentences about customer keys of other accounts, which only their owners can let anybody use."""
+    used = [
+        ("key", environment.key, "the roles that apply and read must be allowed kms:Decrypt and kms:GenerateDataKey")
+    ]
+    used += [
+        (f"streams.{key}.key", stream.key, "its writers must be allowed kms:GenerateDataKey, its readers kms:Decrypt")
+        for key, stream in environment.streams.items()
+        # The owner of a stream that is adopted from another account is told of its policy with the stream's.
+        if stream.key and (isinstance(stream, OwnStream) or names.is_ours(environment, key))
+    ]
+    used += [
+        (
+            f"applications.{key}.output_key",
+            each.output_key,
+            "its role must be allowed kms:Decrypt and kms:GenerateDataKey",
+        )
+        for key, each in environment.applications.items()
+        if each.output_key
+    ]
+    for path, arn, what in used:
+        if arn and arn.startswith("arn:") and names.parse_arn(arn).account != environment.account_id:
+            yield f"{path}: {arn} is a key of another account, whose policy must say so: {what}"
+
+
 def warnings(environment: Environment) -> Iterable[str]:
     """Sentences about settings that are allowed, but probably a mistake."""
     consumed = {key for application in environment.applications.values() for key in application.streams}
@@ -387,6 +455,14 @@ def warnings(environment: Environment) -> Iterable[str]:
                 )
             if stream.key not in ("own", "aws-managed", None):
                 yield f"streams.{key}: {reader}: the policy of key {stream.key} must allow them kms:Decrypt"
+    yield from _of_others(environment)
+    if environment.region not in known_regions():
+        yield f"region: {environment.region} is not known to the installed botocore: `make doctor` asks AWS"
+    if environment.emr and environment.emr.release_label not in RELEASES:
+        yield (
+            f"emr.release_label: {environment.emr.release_label} is not known here ({', '.join(RELEASES)}): `make doctor` asks "
+            "AWS whether there is one"
+        )
     if environment.protected and environment.alarms.sns_topic is None:
         yield "alarms.sns_topic: nobody is told of an alarm in this protected environment"
     yield from schedules.warnings(environment)

@@ -100,9 +100,9 @@ def time_zone_fault(name: str) -> str | None:
     return None
 
 
-def within(applications: Mapping[str, Application], jobs: Sequence[Job]) -> Iterator[Fault]:
+def within(applications: Mapping[str, Application], jobs: Mapping[int, Job]) -> Iterator[Fault]:
     """Faults of schedules in one file: expressions, time zones, and applications that go on without end or run elsewhere."""
-    for number, job in enumerate(jobs):
+    for number, job in jobs.items():
         path = f"jobs.{number}"
         if job.time_zone is not None:
             yield from _time_zone(f"{path}.time_zone", job.time_zone, job.schedule)

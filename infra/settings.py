@@ -33,6 +33,9 @@ from infra.values import (
     TopicArn,
 )
 
+RELEASES = ("emr-spark-8.0.0",)
+"""Releases of EMR with Spark 4 that are known here; AWS may have newer ones."""
+
 
 class Settings(BaseModel):
     """Base of every entry: immutable; unknown keys and values of another type are refused."""
@@ -236,15 +239,16 @@ class ServerlessApplication(Settings):
     """An application of EMR Serverless, on which the jobs of this environment run.
 
     Attributes:
-        maximum_vcpu: Most vCPUs that all its jobs may use together; this bounds the costs.
+        maximum_vcpu: Most vCPUs that all its jobs may use together; this bounds the costs. A job needs those of its driver and
+            of one executor at least.
         maximum_memory_gb: The same for memory, in GB.
         subnets: Subnets of its jobs; without them, jobs reach only services of AWS in this region.
         security_groups: Security groups of its jobs, for what they reach in the VPC; goes with `subnets`. At most four: EMR
             takes five, and one is added by which the workers reach each other.
     """
 
-    maximum_vcpu: Annotated[int, Field(ge=1, le=10_000)] = 64
-    maximum_memory_gb: Annotated[int, Field(ge=2, le=100_000)] = 256
+    maximum_vcpu: Annotated[int, Field(ge=2, le=10_000)] = 64
+    maximum_memory_gb: Annotated[int, Field(ge=4, le=100_000)] = 256
     subnets: list[SubnetId] = []
     security_groups: Annotated[list[SecurityGroupId], Field(max_length=4)] = []
 
@@ -261,7 +265,7 @@ class Emr(Settings):
         serverless: The application of EMR Serverless; null for none, if jobs run on clusters or EKS.
     """
 
-    release_label: Annotated[str, StringConstraints(pattern=r"^emr-spark-([89]|[1-9]\d)[.][0-9.]+(-[a-z0-9]+)?$")] = (
+    release_label: Annotated[str, StringConstraints(pattern=r"^emr-spark-([89]|[1-9]\d)[.]\d+[.]\d+(-[a-z0-9]+)?$")] = (
         "emr-spark-8.0.0"
     )
     architecture: Literal["arm64", "x86_64"] = "arm64"

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, StringConstraints
 
+from infra.regions import region_fault
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.locations import Location
 
@@ -50,7 +51,15 @@ EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,3
 Repository = Annotated[str, StringConstraints(pattern=rf"^({_OWNER}@\d+/{_NAME}@\d+|{_OWNER}/{_NAME})$")]
 """A repository as GitHub's tokens name it."""
 AccountId = Annotated[str, StringConstraints(pattern=r"^\d{12}$")]
-Region = Annotated[str, StringConstraints(pattern=r"^[a-z]{2}(-[a-z]+)+-\d$")]
+
+
+def _region(name: str) -> str:
+    if rule := region_fault(name):
+        raise ValueError(rule)
+    return name
+
+
+Region = Annotated[str, StringConstraints(pattern=r"^[a-z]{2,4}(-[a-z]+)+-\d$"), AfterValidator(_region)]
 
 BucketName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
 SubnetId = Annotated[str, StringConstraints(pattern=r"^subnet-[0-9a-f]{8,17}$")]

@@ -101,7 +101,7 @@ def _drift(options: argparse.Namespace) -> int:
 
 
 def _jobs(options: argparse.Namespace) -> int:
-    (environment,) = load_environments(options.directory, [options.environment])
+    (environment,) = load_environments(options.directory, [options.environment], options.project)
     keep_running(environment, options.project, Commands(), SystemTime(), options.patience)
     return 0
 

@@ -27,6 +27,8 @@ ADOPTED = f"arn:aws:kinesis:eu-west-1:{ACCOUNT}:stream/payments"
 FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
 NETWORK = {"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"]}
 GIVEN_KEY = f"arn:aws:kms:eu-west-1:{ACCOUNT}:key/given"
+# A policy of their own lets jobs use what their arguments name.
+ACCESS = {"kind": "emr-serverless", "policies": ["arn:aws:iam::111122223333:policy/lake-output"]}
 
 
 def declared(load: Load, name: str, region: str = "eu-west-1", **changes: Any) -> Environment:
@@ -41,7 +43,7 @@ def declared(load: Load, name: str, region: str = "eu-west-1", **changes: Any) -
         state_bucket="states",
         pipeline={**PIPELINE, "databases": [database(name)]},
         emr={"serverless": NETWORK},
-        applications={"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}},
+        applications={"lake": {"streams": ["orders"], "access": ACCESS}},
         jobs=[{"application": "lake", "program": "jobs/archive.py", "arguments": ["--output", output]}],
         **changes,
     )
@@ -255,7 +257,7 @@ def test_buckets_of_jobs_are_those_of_their_arguments_and_those_that_the_pipelin
     environment = load(
         pipeline={**PIPELINE, "buckets": ["told"]},
         emr={"artifacts_bucket": "programs"},
-        applications={"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}},
+        applications={"lake": {"streams": ["orders"], "access": ACCESS}},
         jobs=[
             {"application": "lake", "program": "a.py", "arguments": arguments, "spark": {"spark.jars": "s3://jars/a"}}
         ],

@@ -36,6 +36,7 @@ FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
 OIDC = "arn:aws:iam::111122223333:oidc-provider/oidc.eks.eu-west-1.amazonaws.com/id/AB12"
 POD = {"kind": "eks", "namespace": "n", "cluster": "c", "service_account": "s"}
 KEY = "arn:aws:kms:eu-west-1:111122223333:key/0123abcd"
+THEIR_KEY = "arn:aws:kms:eu-west-1:777788889999:key/0123abcd"
 
 
 def faults(path: Path) -> list[str]:
@@ -141,6 +142,52 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
     (
         job(arguments=["x" * 5000]),
         "applications.lake: its job must fit the standard parameter tier .4096 bytes.; say manifest",
+    ),
+    (
+        job(target="serverless:00f1"),
+        "jobs.0.target: must be left out: the role of lake .* access.application_id: 00f1 there; got",
+    ),
+    (
+        {
+            **job(target="serverless:00f1"),
+            "applications": apps(access={"kind": "emr-serverless", "application_id": "00f2"}),
+        },
+        "jobs.0.target: must be serverless:00f2: the role of lake is for that application only; got 'serverless:00f1'",
+    ),
+    ({"emr": {"serverless": {"maximum_vcpu": 1}}}, "emr.serverless.maximum_vcpu: must be greater than .* 2; got 1"),
+    (
+        {**job(), "emr": {"serverless": {"maximum_vcpu": 5}}},
+        r"emr.serverless.maximum_vcpu: must be at least 6 for the job of lake: .*jobs.0.spark .default 2 and 4.; got 5",
+    ),
+    (
+        {**job(spark={"spark.executor.cores": "8"}), "emr": {"serverless": {"maximum_vcpu": 9}}},
+        "emr.serverless.maximum_vcpu: must be at least 10 for the job of lake",
+    ),
+    ({"emr": {"release_label": "emr-spark-8.0"}}, r"emr.release_label: must match .*; got 'emr-spark-8.0'"),
+    ({"region": "eu-wst-1"}, "region: must be a region of AWS; is eu-west-1 meant.; got 'eu-wst-1'"),
+    ({"region": "xx-qqq-1"}, "region: must be a region of AWS, as eu-west-1; got 'xx-qqq-1'"),
+    ({"state_region": "eu-weast-1"}, "state_region: must be a region of AWS; is eu-west-1 meant"),
+    (
+        {
+            "jobs": [{"application": "lake", "program": "a.py", "target": "lambda:x"}, job()["jobs"][0]],
+            "emr": {"serverless": None},
+            "applications": apps(access={"kind": "emr-serverless"}),
+        },
+        "jobs.1.target: is missing: say where lake runs",
+    ),
+    (
+        job(arguments=["--output", "s3://elsewhere/raw"]),
+        r"jobs.0.arguments: is out of reach of the job: .* applications.lake.access.policies; got 's3://elsewhere/raw'",
+    ),
+    (
+        job(spark={"spark.jars": "s3://lake/jars/a.jar,s3a://jars/b.jar"})
+        | {"applications": apps(access={"kind": "emr-serverless"}, output="s3://lake/jars")},
+        "jobs.0.spark.spark.jars: is out of reach of the job",
+    ),
+    (
+        job(arguments=["s3://lake/raw-2/x"])
+        | {"applications": apps(access={"kind": "emr-serverless"}, output="s3://lake/raw")},
+        "jobs.0.arguments: is out of reach of the job",
     ),
     ({"streams": None}, "streams: must be a mapping with at least one entry"),
     ({"streams": {"Orders": {}, "orders": {}}}, "streams: a key must begin with a-z.*; got 'Orders'"),
@@ -455,6 +502,39 @@ def test_what_other_owners_must_do_is_a_warning(write: Write) -> None:
     assert f"the policy of key {KEY} must allow them kms:Decrypt" in warnings[1]
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"emr": {"release_label": "emr-spark-8.9.1"}},
+            "emr.release_label: emr-spark-8.9.1 is not known here (emr-spark-8.0.0): `make doctor` asks AWS whether there is one",
+        ),
+        ({"region": "eu-west-9"}, "region: eu-west-9 is not known to the installed botocore: `make doctor` asks AWS"),
+        ({"key": THEIR_KEY}, f"key: {THEIR_KEY} is a key of another account, whose policy must say so: the"),
+        ({"streams": {"orders": {"key": THEIR_KEY}}}, f"streams.orders.key: {THEIR_KEY} is a key of another account"),
+        (
+            {"applications": apps(output="s3://lake/raw", output_key=THEIR_KEY)},
+            f"applications.lake.output_key: {THEIR_KEY} is a key of another account",
+        ),
+    ],
+)
+def test_what_only_aws_knows_is_a_warning(write: Write, changes: dict[str, Any], says: str) -> None:
+    (warning,) = rules.warnings(load_environment(write(**changes)))
+    assert warning.startswith(says)
+
+
+def test_what_a_job_may_reach_is_no_fault(write: Write) -> None:
+    own = "s3://kinesis-efo-test-111122223333/programs/x.jar"
+    reached = ["--output", "s3a://lake/raw", "s3://lake/raw/a,s3://lake/raw/b/", "$output/c", own]
+    lake = {"access": {"kind": "emr-serverless"}, "output": "s3://lake/raw"}
+    load_environment(write(**job(arguments=reached) | {"applications": apps(**lake)}))
+    # What these allow, the file does not say.
+    policies = {"kind": "emr-serverless", "policies": ["arn:aws:iam::111122223333:policy/extra"]}
+    load_environment(write(**job(arguments=["s3://elsewhere/x"]) | {"applications": apps(access=policies)}))
+    theirs = job(arguments=["s3://elsewhere/x"], target="cluster:j-1")
+    load_environment(write(**theirs | {"applications": apps(access={"kind": "policy"})}))
+
+
 def test_an_application_has_one_job(write: Write) -> None:
     written = job()
     found = faults(write(**{**written, "jobs": written["jobs"] * 2}))
@@ -465,7 +545,8 @@ def test_an_application_has_one_job(write: Write) -> None:
 
 @pytest.mark.parametrize("target", [None, "serverless:00f1abcd"])
 def test_a_job_runs_on_the_declared_application_or_on_the_one_it_names(write: Write, target: str | None) -> None:
-    environment = load_environment(write(**job(target=target)))
+    access = {"kind": "emr-serverless", **({"application_id": "00f1abcd"} if target else {})}
+    environment = load_environment(write(**job(target=target) | {"applications": apps(access=access)}))
     declared = environment.job("lake")
     assert declared is not None
     assert (declared.program, declared.target) == ("a.py", target)

@@ -43,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
                 apply_local(options.directory, options.environment)
             case "bootstrap":
                 _bootstrap(options)
+            case "doctor":
+                return _doctor(options)
             case _:
                 _synth(options)
     except NotRunError as error:
@@ -76,6 +78,26 @@ def _synth(options: argparse.Namespace) -> None:
     else:
         written = synthesize(environments, options.directory)
     logger.info("synthesized %s into %s", ", ".join(e.environment for e in environments), written)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from infra.aws import client
+    from infra.doctor import Verdict, examine
+
+    (environment,) = load_environments(options.directory, [options.environment], options.programs)
+    found = examine(environment, lambda service, region: client(service, region, environment.account_id))
+    told = [each for each in found if each.verdict is not Verdict.OK]
+    for each in told:
+        logger.info("%s", each)
+    wrong = sum(each.verdict is Verdict.WRONG for each in told)
+    logger.info(
+        "%s: asked AWS %s questions; %s wrong, %s not known",
+        environment.environment,
+        len(found),
+        wrong,
+        len(told) - wrong,
+    )
+    return 1 if wrong else 0
 
 
 def _bootstrap(options: argparse.Namespace) -> None:
@@ -118,6 +140,10 @@ def _parser() -> argparse.ArgumentParser:
     bootstrap.add_argument("environment")
     bootstrap.add_argument("--out", type=Path, default=BOOTSTRAP, help="where to synthesize it (default: %(default)s)")
     bootstrap.add_argument("--yes", action="store_true", help="do not ask")
+    doctor = commands.add_parser(
+        "doctor", help="ask AWS, with calls that only read, whether what an environment file names is there"
+    )
+    doctor.add_argument("environment")
     up = commands.add_parser("up", help="declare an environment in local AWS")
     up.add_argument("environment")
     up.add_argument("--endpoint", default="http://127.0.0.1:4566", help="URL of local AWS (default: %(default)s)")

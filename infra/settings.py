@@ -33,7 +33,7 @@ from infra.values import (
     TopicArn,
 )
 
-RELEASES = ("emr-spark-8.0.0",)
+RELEASES = ("emr-spark-8.0.0", "emr-spark-8.1.0")
 """Releases of EMR with Spark 4 that are known here; AWS may have newer ones."""
 
 

@@ -507,7 +507,7 @@ def test_what_other_owners_must_do_is_a_warning(write: Write) -> None:
     [
         (
             {"emr": {"release_label": "emr-spark-8.9.1"}},
-            "emr.release_label: emr-spark-8.9.1 is not known here (emr-spark-8.0.0): `make doctor` asks AWS whether there is one",
+            "emr.release_label: emr-spark-8.9.1 is not known here (emr-spark-8.0.0, emr-spark-8.1.0): `make doctor` asks AWS whether there is one",
         ),
         ({"region": "eu-west-9"}, "region: eu-west-9 is not known to the installed botocore: `make doctor` asks AWS"),
         ({"key": THEIR_KEY}, f"key: {THEIR_KEY} is a key of another account, whose policy must say so: the"),

@@ -212,6 +212,6 @@ class StreamingApplication(Construct):
 
 def _locations(owner: str, **uris: str | None) -> dict[str, Location]:
     try:
-        return {what: Location.parse(uri) for what, uri in uris.items() if uri is not None}
+        return {what: Location.parse(uri, tokens=True) for what, uri in uris.items() if uri is not None}
     except ArgumentError as error:
         raise ArgumentError(f"{owner}: {error}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from kinesis_efo_infra import checks
@@ -15,9 +15,13 @@ from kinesis_efo_infra.cdk import (
     DataAwsIamPolicyDocumentStatementPrincipals,
     DataAwsPartition,
     DataAwsRegion,
+    IValidation,
+    Precondition,
+    TerraformProvider,
     TerraformResource,
     TerraformResourceLifecycle,
     TerraformStack,
+    implements,
 )
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.iam import Statement
@@ -37,16 +41,56 @@ def put(resource: _Resource, place: Place | None) -> _Resource:
     return resource
 
 
-def keep(protected: bool, *, ignoring: Sequence[str] = ()) -> TerraformResourceLifecycle | None:
+def keep(
+    protected: bool, *, ignoring: Sequence[str] = (), requiring: Sequence[Precondition] = ()
+) -> TerraformResourceLifecycle | None:
     """Lifecycle of a resource: where it is protected, Terraform refuses to destroy it.
 
     Args:
         protected: Whether it is.
         ignoring: Attributes that others change, which Terraform is to leave as they are.
+        requiring: What must hold, or Terraform refuses the plan.
     """
-    if not (protected or ignoring):
+    if not (protected or ignoring or requiring):
         return None
-    return TerraformResourceLifecycle(prevent_destroy=protected or None, ignore_changes=list(ignoring) or None)
+    return TerraformResourceLifecycle(
+        prevent_destroy=protected or None,
+        ignore_changes=list(ignoring) or None,
+        precondition=list(requiring) or None,
+    )
+
+
+@implements(IValidation)
+class _Validation:
+    def __init__(self, rule: Callable[[], Iterable[str]]) -> None:
+        self._rule = rule
+
+    def validate(self) -> list[str]:
+        return list(self._rule())
+
+
+def validate(scope: Construct, rule: Callable[[], Iterable[str]]) -> None:
+    """Let synthesis fail with what a rule finds wrong, once the whole tree is there to be looked at.
+
+    Args:
+        scope: The construct that the rule is about.
+        rule: Yields a sentence for each thing that is wrong.
+    """
+    scope.node.add_validation(_Validation(rule))
+
+
+def region_of(scope: Construct) -> str | None:
+    """The region that something is deployed to, if it is known before Terraform asks AWS: as pinned, or as the provider says."""
+    pinned = scope.node.try_get_context(_CONTEXT)
+    if pinned:
+        return str(pinned["region"])
+    return next((each for each in _regions(TerraformStack.of(scope)) if not checks.is_token(each)), None)
+
+
+def _regions(stack: TerraformStack) -> Iterator[str]:
+    for each in stack.node.children:
+        if isinstance(each, TerraformProvider) and each.alias is None and (region := getattr(each, "region", None)):
+            yield str(region)
 
 
 def pin_account(scope: Construct, account_id: str, region: str) -> None:
@@ -108,6 +152,11 @@ def policy_document(
     if name:
         document.override_logical_id(name)
     return document
+
+
+def put_statements(document: DataAwsIamPolicyDocument, statements: Iterable[Statement]) -> None:
+    """Give a document other statements."""
+    document.put_statement([_statement(each) for each in statements])
 
 
 def _statement(statement: Statement) -> DataAwsIamPolicyDocumentStatement:

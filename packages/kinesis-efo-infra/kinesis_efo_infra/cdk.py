@@ -10,7 +10,10 @@ from kinesis_efo_infra.engine import ENGINE
 from cdktf import (
     DefaultTokenResolver,
     Fn,
+    Op,
+    Precondition,
     StringConcat,
+    TerraformProvider,
     TerraformResource,
     TerraformResourceLifecycle,
     TerraformStack,
@@ -47,7 +50,8 @@ from cdktf_cdktf_provider_aws.s3_object import (
     S3ObjectOverrideProviderDefaultTags,
 )
 from cdktf_cdktf_provider_aws.ssm_parameter import SsmParameter
-from constructs import Construct
+from constructs import Construct, IConstruct, IValidation
+from jsii import implements
 
 __all__ = [
     "ENGINE",
@@ -66,6 +70,8 @@ __all__ = [
     "DynamodbTableServerSideEncryption",
     "EksPodIdentityAssociation",
     "Fn",
+    "IConstruct",
+    "IValidation",
     "IamInstanceProfile",
     "IamPolicy",
     "IamRole",
@@ -76,13 +82,17 @@ __all__ = [
     "KinesisStreamStreamModeDetails",
     "KmsAlias",
     "KmsKey",
+    "Op",
+    "Precondition",
     "S3Object",
     "S3ObjectOverrideProvider",
     "S3ObjectOverrideProviderDefaultTags",
     "SsmParameter",
     "StringConcat",
+    "TerraformProvider",
     "TerraformResource",
     "TerraformResourceLifecycle",
     "TerraformStack",
     "Tokenization",
+    "implements",
 ]

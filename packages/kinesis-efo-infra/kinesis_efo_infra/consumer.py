@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from weakref import WeakKeyDictionary
+
 from kinesis_efo_infra import checks
-from kinesis_efo_infra.base import keep, put
-from kinesis_efo_infra.cdk import Construct, KinesisStreamConsumer
+from kinesis_efo_infra.base import account_of, keep, put, validate
+from kinesis_efo_infra.cdk import Construct, IConstruct, KinesisStreamConsumer, Op, Precondition
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.places import Place
+from kinesis_efo_infra.regions import Account, region_and_account
 from kinesis_efo_infra.stream import Stream
 
 _ARN = "arn:aws:kinesis:<region>:<account>:stream/<stream>/consumer/<name>:<creation time>"
@@ -26,7 +30,8 @@ class StreamConsumer(Construct):
         place: Its Terraform name.
 
     Raises:
-        ArgumentError: The name is none (Kinesis API reference, RegisterStreamConsumer), or the ARN is another consumer's.
+        ArgumentError: The name is none (Kinesis API reference, RegisterStreamConsumer), the ARN is another consumer's, or the
+            stream is of another account or region, where its owner registers consumers.
 
     >>> lake = StreamConsumer(stack, "lake", stream=orders, name="lake")
     >>> orders.grant_read("lake-job", lake)
@@ -51,9 +56,12 @@ class StreamConsumer(Construct):
                 raise ArgumentError(
                     f"{owner}: import_existing must be the consumer {name!r}; got {import_existing!r}: give both one name"
                 )
+        elsewhere = _ours(owner, stream, account_of(scope)) if not checks.is_token(stream.arn) else []
         super().__init__(scope, id)
-        self._stream = stream
-        consumer = KinesisStreamConsumer(self, "consumer", name=name, stream_arn=stream.arn, lifecycle=keep(protected))
+        self._begin(stream, name)
+        consumer = KinesisStreamConsumer(
+            self, "consumer", name=name, stream_arn=stream.arn, lifecycle=keep(protected, requiring=elsewhere)
+        )
         put(consumer, place)
         if import_existing is not None:
             consumer.import_from(import_existing)
@@ -85,11 +93,77 @@ class StreamConsumer(Construct):
         """Its stream."""
         return self._stream
 
+    @property
+    def name(self) -> str | None:
+        """Its name; None where only Terraform knows it."""
+        return self._name
+
+    def read_by(self, application: str) -> None:
+        """Note that an application reads through it. Synthesis fails for two of them: they would end each other's subscriptions.
+
+        Args:
+            application: The application and where it is deployed, as messages call it.
+        """
+        self._readers[application] = None
+
+    def _begin(self, stream: Stream, name: str | None) -> None:
+        self._stream, self._name, self._readers = stream, name, dict[str, None]()
+        _IN_APP.setdefault(self.node.root, []).append(self)
+        validate(self, self._wrong)
+
+    def _wrong(self) -> Iterator[str]:
+        # One that is given by its ARN may be there more than once.
+        alike = [each for each in _IN_APP[self.node.root] if each._is(self)]
+        if alike[0] is not self:
+            return
+        declared = [each.node.path for each in alike if not isinstance(each, _GivenConsumer)]
+        if len(declared) > 1:
+            yield (
+                f"consumer {self._name!r} is declared by {' and by '.join(declared)}: a stream has one of a name; give each a "
+                "name of its own"
+            )
+        readers = list(dict.fromkeys(reader for each in alike for reader in each._readers))
+        if len(readers) > 1:
+            yield (
+                f"consumer {self._name or self._arn} is read by {' and by '.join(readers)}, which would take its subscriptions "
+                "from each other: give each application a consumer of its own"
+            )
+
+    def _is(self, other: StreamConsumer) -> bool:
+        if self is other or self._arn == other._arn:
+            return True
+        named = self._name is not None and self._name == other._name
+        return named and self._stream.arn == other._stream.arn
+
+
+_IN_APP: WeakKeyDictionary[IConstruct, list[StreamConsumer]] = WeakKeyDictionary()
+"""The consumers of each app."""
+
 
 class _GivenConsumer(StreamConsumer):
     def __init__(self, scope: Construct, id: str, arn: str, stream: Stream) -> None:
         super(StreamConsumer, self).__init__(scope, id)
-        self._arn, self._stream = arn, stream
+        self._arn = arn
+        self._begin(stream, None if checks.is_token(arn) else arn.rpartition("/")[2].partition(":")[0])
+
+
+def _ours(owner: str, stream: Stream, account: Account) -> list[Precondition]:
+    """Refuse a stream of another account or region; if only Terraform knows them, let it refuse that.
+
+    Raises:
+        ArgumentError: It is of another one.
+    """
+    conditions = []
+    remedy = "its owner registers the consumer there: give StreamConsumer.from_arn"
+    region, account_id = region_and_account(stream.arn)
+    for what, theirs, ours in (("region", region, account.region), ("account", account_id, account.account_id)):
+        told = f"{owner}: stream must be of the {what} that it is deployed to"
+        if checks.is_token(ours):
+            message = f"{told}; {stream.arn} is not: {remedy}."
+            conditions.append(Precondition(condition=Op.eq(ours, theirs), error_message=message))
+        elif theirs != ours:
+            raise ArgumentError(f"{told}, {ours}; got {stream.arn!r}: {remedy}")
+    return conditions
 
 
 def _check(owner: str, argument: str, arn: str, stream: Stream) -> None:

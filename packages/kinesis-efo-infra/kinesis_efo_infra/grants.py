@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from kinesis_efo_infra import checks
-from kinesis_efo_infra.base import account_of, policy_document
-from kinesis_efo_infra.cdk import Construct, DefaultTokenResolver, IamRolePolicy, StringConcat, Tokenization
+from kinesis_efo_infra.base import account_of, policy_document, put_statements
+from kinesis_efo_infra.cdk import (
+    Construct,
+    DataAwsIamPolicyDocument,
+    DefaultTokenResolver,
+    IamRolePolicy,
+    StringConcat,
+    Tokenization,
+)
 from kinesis_efo_infra.iam import Policy
 
 Grantee = Policy | str
 """A policy that gathers grants, or the name of a role."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Inline:
+    """The inline policy that a construct has given to a role."""
+
+    policy: Policy
+    document: DataAwsIamPolicyDocument
+
+
+_GIVEN: WeakKeyDictionary[Construct, dict[tuple[str, str], _Inline]] = WeakKeyDictionary()
+"""What each construct has granted, by what and by role: the same again adds to it, and is no second policy."""
 
 
 def policy_for(scope: Construct) -> Policy:
@@ -21,7 +42,7 @@ def policy_for(scope: Construct) -> Policy:
 
 
 def grant(scope: Construct, what: str, grantee: Grantee, add: Callable[[Policy], None]) -> None:
-    """Grant permissions.
+    """Grant permissions. The same grant again changes nothing.
 
     Args:
         scope: The construct that grants; the inline policy of a role is declared in it.
@@ -38,11 +59,17 @@ def grant(scope: Construct, what: str, grantee: Grantee, add: Callable[[Policy],
         return
     owner = f"{scope.node.path}, grant to {what}"
     checks.text(owner, "the role's name", grantee, checks.ROLE_NAME, "give the name of a role, not its ARN")
+    role = _part_of_ids(scope, grantee)
+    given = _GIVEN.setdefault(scope, {})
+    if (before := given.get((what, role))) is not None:
+        add(before.policy)
+        put_statements(before.document, before.policy.statements.values())
+        return
     policy = policy_for(scope)
     add(policy)
     policy.deny_registration()
-    role = _part_of_ids(scope, grantee)
     document = policy_document(scope, f"{what}-{role}-document", policy.statements.values())
+    given[what, role] = _Inline(policy, document)
     # A name takes fewer characters than an id. Part of the construct's own address: another construct's grant to the same role must not overwrite this one.
     name = f"kinesis-efo-{re.sub(r'[^a-zA-Z0-9_.-]', '-', what)[:100]}-{scope.node.addr[-10:]}"
     IamRolePolicy(scope, f"{what}-{role}", name=name, role=grantee, policy=document.json)

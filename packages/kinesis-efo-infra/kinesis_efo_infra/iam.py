@@ -142,11 +142,16 @@ class Policy:
     statements: dict[str, Statement] = field(default_factory=dict)
 
     def add(self, statement: Statement) -> None:
-        """Add a statement; if one with its sid is there, add only its resources to that."""
-        known = self.statements.get(statement.sid)
-        if known is not None:
-            statement = replace(known, resources=tuple(dict.fromkeys(known.resources + statement.resources)))
-        self.statements[statement.sid] = statement
+        """Add a statement; if one is there that says the same of other resources, add only its resources to that."""
+        sid, number = statement.sid, 1
+        while (known := self.statements.get(sid)) is not None:
+            resources = tuple(dict.fromkeys(known.resources + statement.resources))
+            if known == replace(statement, sid=sid, resources=known.resources):
+                self.statements[sid] = replace(known, resources=resources)
+                return
+            number += 1
+            sid = f"{statement.sid}{number}"
+        self.statements[sid] = replace(statement, sid=sid)
 
     def through(self, *services: str) -> tuple[Condition]:
         """Condition: a key is used only through these services of the region."""

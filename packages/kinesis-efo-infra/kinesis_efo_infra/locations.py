@@ -8,6 +8,11 @@ from typing import Final
 
 from kinesis_efo_infra.errors import ArgumentError
 
+_TOKEN: Final = r"\$\{TfToken\[[\w.]+\]\}"
+_WITH_TOKENS: Final = re.compile(
+    rf"s3://(?P<bucket>(?:[a-z0-9.-]|{_TOKEN})+)/(?P<prefix>(?:[A-Za-z0-9_.=/-]|{_TOKEN})+)"
+)
+"""The same with parts that only Terraform knows, as the name of a bucket that is declared."""
 _URI: Final = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<prefix>[A-Za-z0-9_.=/-]+)")
 """A prefix without IAM's wildcards and variables. Source: Amazon S3 user guide, bucket naming rules and object key names."""
 
@@ -30,16 +35,24 @@ class Location:
     prefix: str
 
     @staticmethod
-    def parse(uri: str) -> Location:
+    def parse(uri: str, *, tokens: bool = False) -> Location:
         """The location that a URI names.
 
         Args:
             uri: `s3://bucket/prefix`.
+            tokens: Whether bucket and prefix may be, or hold, tokens of CDKTF.
 
         Raises:
             ArgumentError: It is no such URI, or has no prefix.
         """
         found = _URI.fullmatch(uri) if isinstance(uri, str) else None
+        if found is None and tokens and isinstance(uri, str) and "${" in uri:
+            found = _WITH_TOKENS.fullmatch(uri)
+            if found is None:
+                raise ArgumentError(
+                    "a location that only Terraform knows must still begin with s3:// and have a / behind its bucket: give "
+                    "f's3://{bucket.bucket}/prefix', of a bucket that is declared"
+                )
         parts = found["prefix"].split("/") if found else [""]
         if found is None or {"", ".", ".."} & set(parts):
             raise ArgumentError(

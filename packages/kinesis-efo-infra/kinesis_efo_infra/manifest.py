@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from kinesis_efo_infra import checks, document
-from kinesis_efo_infra.base import account_of, environment_of, put
+from kinesis_efo_infra.base import account_of, environment_of, put, region_of, validate
 from kinesis_efo_infra.cdk import (
     Construct,
     Fn,
@@ -19,8 +21,12 @@ from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.grants import Grantee, grant
 from kinesis_efo_infra.key import OWN, EncryptionKey, check_key, key_arn
 from kinesis_efo_infra.places import Place
+from kinesis_efo_infra.regions import region_and_account
 from kinesis_efo_infra.stream import Stream
 from kinesis_efo_infra.table import LeaseTable
+
+_BYTES: Final = {"standard": 4096, "advanced": 8192}
+"""What a parameter holds. Source: Systems Manager API reference, PutParameter, Value."""
 
 
 class Manifest(Construct):
@@ -43,8 +49,8 @@ class Manifest(Construct):
         place: Its Terraform name.
 
     Raises:
-        ArgumentError: There are no streams, or an argument is outside of what Parameter Store takes (Systems Manager API
-            reference, PutParameter).
+        ArgumentError: There are no streams, or an argument, or the manifest itself, is outside of what Parameter Store takes
+            (Systems Manager API reference, PutParameter).
 
     >>> manifest = Manifest(stack, "manifest", application="lake", table=table, streams={"orders": lake})
     >>> manifest.location
@@ -78,7 +84,14 @@ class Manifest(Construct):
         check_key(owner, encryption_key)
         if not streams:
             raise ArgumentError(f"{owner}: streams must have at least one; got {streams!r}: it would read nothing")
+        if bucket is None:
+            _check_size(owner, tier, application, environment, region_of(scope), table, streams)
         super().__init__(scope, id)
+        self._streams = dict(streams)
+        validate(self, self._elsewhere)
+        for each in streams.values():
+            if isinstance(each, StreamConsumer):
+                each.read_by(f"{application} in {environment}")
         account = account_of(self)
         content = document.manifest(
             application=application,
@@ -107,6 +120,20 @@ class Manifest(Construct):
             self._location, self._arn = f"s3://{bucket}/{key}", f"arn:{account.partition}:s3:::{bucket}/{key}"
             self._declared = f"s3://{bucket}/{self._object(bucket, key, text, place).key}"
         self._in_s3 = bucket is not None
+
+    def _elsewhere(self) -> Iterator[str]:
+        here = region_of(self)
+        for key, each in self._streams.items():
+            arn = each.stream.arn if isinstance(each, StreamConsumer) else each.arn
+            if checks.is_token(arn):
+                continue
+            region, _ = region_and_account(arn)
+            # All streams of a manifest are read in one region.
+            if here is not None and region != here:
+                yield (
+                    f"stream {key!r} must be in {here}, where the manifest is; got {arn}: declare an application in {region} "
+                    "for it"
+                )
 
     @property
     def location(self) -> str:
@@ -150,6 +177,46 @@ class Manifest(Construct):
     def grant_read(self, grantee: Grantee) -> None:
         """Let a runtime load the manifest."""
         grant(self, "manifest", grantee, lambda to: to.read_manifest(self._arn, self._key_arn, in_s3=self._in_s3))
+
+
+def _check_size(
+    owner: str,
+    tier: str,
+    application: str,
+    environment: str,
+    region: str | None,
+    table: LeaseTable,
+    streams: Mapping[str, StreamConsumer | Stream],
+) -> None:
+    """Refuse a manifest that no parameter of the tier holds, as far as its length is known before Terraform asks AWS."""
+    # Regions have nine characters or more.
+    region = region or "eu-west-1"
+    arn = f"arn:aws:dynamodb:{region}:{'0' * 12}:table/"
+    content = document.manifest(
+        application=application,
+        environment=environment,
+        region=region,
+        table_name=table.declared_name or "",
+        table_arn=f"{arn}{table.declared_name or ''}",
+        streams={key: _literal(each, region) for key, each in streams.items()},
+    )
+    size, limit = len(json.dumps(content, separators=(",", ":")).encode()), _BYTES[tier]
+    if size > limit:
+        larger = "give tier='advanced', which holds 8 KB, or " if tier == "standard" else "give "
+        raise ArgumentError(
+            f"{owner}: streams must fit a {tier} parameter of {limit} bytes; got {len(streams)} streams, which take {size} at "
+            f"least: {larger}a `bucket`, in which a manifest may be of any size"
+        )
+
+
+def _literal(read: StreamConsumer | Stream, region: str) -> document.StreamRef:
+    """The shortest that Terraform may write: without what only it knows."""
+    stream = read.stream if isinstance(read, StreamConsumer) else read
+    name = stream.declared_name or ""
+    arn = f"arn:aws:kinesis:{region}:{'0' * 12}:stream/{name}"
+    if not isinstance(read, StreamConsumer):
+        return document.StreamRef(name, arn, None)
+    return document.StreamRef(name, arn, f"{arn}/consumer/{read.name or ''}:{'0' * 10}")
 
 
 def _reference(read: StreamConsumer | Stream) -> document.StreamRef:

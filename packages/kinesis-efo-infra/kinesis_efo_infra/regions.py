@@ -28,6 +28,16 @@ def dns_suffix(region: str) -> str:
     return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
 
 
+def region_and_account(arn: str) -> tuple[str, str]:
+    """Region and account in an ARN.
+
+    >>> region_and_account("arn:aws:kinesis:eu-west-1:111122223333:stream/orders")
+    ('eu-west-1', '111122223333')
+    """
+    _, _, _, region, account, _ = arn.split(":", 5)
+    return region, account
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
     """An account of AWS and a region, as literal values or as CDKTF tokens.

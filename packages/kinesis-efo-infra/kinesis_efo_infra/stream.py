@@ -115,7 +115,7 @@ class Stream(Construct):
         put(stream, place)
         if import_existing:
             stream.import_from(name)
-        self._arn, self._name = stream.arn, stream.name
+        self._arn, self._name, self._declared_name = stream.arn, stream.name, name
 
     @staticmethod
     def from_arn(scope: Construct, id: str, arn: str, *, encryption_key: CustomerKey | str | None = None) -> Stream:
@@ -151,6 +151,11 @@ class Stream(Construct):
     def name(self) -> str:
         """Name of the stream in Kinesis."""
         return self._name
+
+    @property
+    def declared_name(self) -> str | None:
+        """The same as text that is known before Terraform asks AWS; None where it is not."""
+        return None if checks.is_token(self._declared_name) else self._declared_name
 
     @property
     def key_arn(self) -> str | None:
@@ -204,4 +209,5 @@ class _GivenStream(Stream):
         super(Stream, self).__init__(scope, id)
         self._arn = arn
         self._name = Fn.element(Fn.split("/", arn), 1) if checks.is_token(arn) else arn.rpartition("/")[2]
+        self._declared_name = self._name
         self._key_arn = key.arn if isinstance(key, CustomerKey) else key

@@ -78,11 +78,17 @@ class LeaseTable(Construct):
         if import_existing:
             table.import_from(name)
         self._name, self._arn = table.name, table.arn
+        self._declared_name = name
 
     @property
     def name(self) -> str:
         """Name of the table."""
         return self._name
+
+    @property
+    def declared_name(self) -> str | None:
+        """The same as text that is known before Terraform asks AWS; None where it is not."""
+        return None if checks.is_token(self._declared_name) else self._declared_name
 
     @property
     def arn(self) -> str:

@@ -99,3 +99,17 @@ def test_terraform_applies_it_and_the_library_reads_its_manifest(stack: Path, pr
     assert "${" not in policy["policy"]
     shown = json.loads(terraform.run("output", "-json"))
     assert shown["manifest"]["value"] == f"ssm://{parameter['name']}"
+
+
+def test_terraform_refuses_a_consumer_on_a_stream_of_another_account(
+    stack: Path, provider: Mapping[str, str], tmp_path: Path
+) -> None:
+    text = (stack / "cdk.tf.json").read_text(encoding="utf-8")
+    text = text.replace("111122223333:stream/payments", "999922223333:stream/payments")
+    # Its condition has the account in it, as the construct writes it.
+    declared = json.loads(text.replace('account_id == \\"111122223333\\"', 'account_id == \\"999922223333\\"'))
+    (tmp_path / "cdk.tf.json").write_text(json.dumps(declared), encoding="utf-8")
+    refused = Terraform(tmp_path, provider).run("plan", "-no-color", succeeds=False)
+    told = " ".join(refused.replace("│", " ").split())
+    assert "stream must be of the account that it is deployed to" in told
+    assert "its owner registers the consumer there" in told

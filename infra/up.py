@@ -25,11 +25,20 @@ from infra import manifest, names, pods
 from infra.errors import UpError
 from infra.load import load_environments
 from infra.pipeline.terraform import find_binary, missing_binary
-from infra.settings import AdoptedStream, Application, Environment, OtherAccount, OwnStream
+from infra.settings import (
+    AdoptedStream,
+    Application,
+    EmrServerless,
+    Environment,
+    OtherAccount,
+    OwnStream,
+    ServerlessApplication,
+)
 from kinesis_efo_infra.document import StreamRef
 
 logger = logging.getLogger(__name__)
 Way = Literal["boto3", "terraform"]
+_SERVERLESS = "serverless:"
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.internal")
 
 
@@ -94,10 +103,7 @@ def localized(environment: Environment) -> Environment:
         if isinstance(own, AdoptedStream):
             own = OwnStream(name=names.stream_name(environment, key), mode="provisioned", shards=1)
         streams[key] = own.model_copy(update={"import_existing": False, "import_consumers": {}})
-    # Local AWS has no EMR, and so nothing that a schedule could start.
-    emr = environment.emr and environment.emr.model_copy(update={"serverless": None})
-    jobs = [job.model_copy(update={"schedule": None, "time_zone": None}) for job in environment.jobs]
-    changes = {"streams": streams, "applications": _not_importing(environment), "emr": emr, "jobs": jobs}
+    changes = {"streams": streams, "applications": _applications(environment), **_jobs(environment)}
     local = pods.without_associations(environment.model_copy(update=changes))
     used: dict[str, str] = {}
     for key in streams:
@@ -111,11 +117,30 @@ def localized(environment: Environment) -> Environment:
     return local
 
 
-def _not_importing(environment: Environment) -> Mapping[str, Application]:
-    return {
-        key: application.model_copy(update={"import_lease_table": False})
-        for key, application in environment.applications.items()
-    }
+def _applications(environment: Environment) -> Mapping[str, Application]:
+    """The applications, without what is taken over, and on the application of EMR Serverless that is declared."""
+    local = {}
+    for key, application in environment.applications.items():
+        access = application.access
+        if isinstance(access, EmrServerless):
+            access = access.model_copy(update={"application_id": None})
+        local[key] = application.model_copy(update={"import_lease_table": False, "access": access})
+    return local
+
+
+def _jobs(environment: Environment) -> dict[str, Any]:
+    """Where jobs run: on an application of EMR Serverless outside of any VPC. Nothing runs in local AWS, and no schedule starts it."""
+    emr = environment.emr
+    if emr is not None:
+        elsewhere = any((job.target or "").startswith(_SERVERLESS) for job in environment.jobs)
+        serverless = emr.serverless or (ServerlessApplication() if elsewhere else None)
+        network: dict[str, list[str]] = {"subnets": [], "security_groups": []}
+        emr = emr.model_copy(update={"serverless": serverless and serverless.model_copy(update=network)})
+    jobs = []
+    for job in environment.jobs:
+        target = None if (job.target or "").startswith(_SERVERLESS) else job.target
+        jobs.append(job.model_copy(update={"schedule": None, "time_zone": None, "target": target}))
+    return {"emr": emr, "jobs": jobs}
 
 
 @contextmanager
@@ -159,7 +184,7 @@ class _Boto3:
             return session.client(service, endpoint_url=endpoint, config=config)
 
         self._kinesis, self._dynamodb, self._ssm = client("kinesis"), client("dynamodb"), client("ssm")
-        self._s3 = client("s3")
+        self._s3, self._emr = client("s3"), client("emr-serverless")
 
     def reach(self) -> None:
         """Return once Kinesis answers at the endpoint.
@@ -266,19 +291,38 @@ class _Boto3:
     def _jobs(self) -> None:
         """Declare the description of each application's jobs."""
         environment = self._environment
+        serverless = self._serverless()
         for key, application in environment.applications.items():
             if isinstance(application.access, OtherAccount):
                 continue
             job = environment.job(key)
+            target = job.target if job else None
+            if target is None and isinstance(application.access, EmrServerless):
+                target = serverless
             document = manifest.deployment(
                 environment,
                 key,
                 bucket=names.artifacts_bucket(environment),
                 key_arn=None,
-                target=job.target if job else None,
+                target=target,
                 role_arn=manifest.runtime_role(application.access, names.role_arn(environment, key)),
             )
             self._parameter(names.deployment_parameter_name(environment, key), document)
+
+    def _serverless(self) -> str | None:
+        """The application of EMR Serverless as a target; it is declared if it is not there."""
+        emr = self._environment.emr
+        if emr is None or emr.serverless is None:
+            return None
+        name = names.stack_name(self._environment)
+        there = self._emr.list_applications(states=["CREATED", "STARTED", "STOPPED"])["applications"]
+        found = next((each["id"] for each in there if each.get("name") == name), None)
+        if found is None:
+            created = self._emr.create_application(
+                name=name, type="Spark", releaseLabel=emr.release_label, architecture=emr.architecture.upper()
+            )
+            found = created["applicationId"]
+        return f"{_SERVERLESS}{found}"
 
     def given_bucket(self) -> None:
         """Make the bucket of manifests, if it is one that must exist: in local AWS it does not."""

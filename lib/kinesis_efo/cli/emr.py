@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from kinesis_efo.emr.packing import Archive, PythonPlatform, read_archive
 from kinesis_efo.emr.packing import package as build
 from kinesis_efo.emr.schedules import Schedule
 from kinesis_efo.emr.serverless import Serverless
-from kinesis_efo.emr.submission import JobRequest, ensure, make_room, plan, refusals, same, upload
+from kinesis_efo.emr.submission import JobRequest, Situation, ensure, look, make_room, plan, refusals, same, upload
 from kinesis_efo.emr.submission import submit as submit_job
 from kinesis_efo.emr.target import Kind, Run
 from kinesis_efo.errors import PackagingError, SubmissionRefusedError, UsageError
@@ -51,7 +52,7 @@ def package(
         given = Given(environment=environment, application=application)
         with Context.deployed(given, aws) as deployed:
             python, architecture = python or deployed.python, architecture or deployed.architecture
-    archive = _build(project, out, python, architecture)
+    archive = _build(project, out, _platform(python, architecture))
     output.answer(as_json, _archive_data(archive), lambda: _archive_view(archive))
 
 
@@ -88,21 +89,21 @@ def submit(
     with Context.open(given, aws) as context:
         deployed = context.deployment
         program = program_artifact(_program(project, job or (deployed.program if deployed else None)))
-        packed = (
-            read_archive(archive)
-            if archive
-            else _build(
-                project,
-                DIST,
+        mode = _SubmitMode(replace, if_changed, grace, now, dry_run, patience if follow else None)
+        ready = read_archive(archive) if archive else None
+        built = (
+            ready.platform
+            if ready
+            else _platform(
                 python or (deployed.python if deployed else None),
                 architecture or (deployed.architecture if deployed else None),
             )
         )
-        request = JobRequest(
+        draft = JobRequest(
             manifest=context.manifest,
             location=context.location,
-            archive=archive_artifact(packed),
-            built=packed.platform,
+            archive=archive_artifact(ready) if ready else program,
+            built=built,
             program=program,
             arguments=argument or (list(deployed.arguments) if deployed else []),
             spark={**(deployed.spark if deployed else {}), **settings},
@@ -113,8 +114,10 @@ def submit(
             scheduled=bool(deployed and deployed.schedule),
         )
         try:
-            mode = _SubmitMode(replace, if_changed, grace, now, dry_run, patience if follow else None)
-            data = asyncio.run(_submit(context, request, SystemClock(), mode))
+            # Packing takes a while: what would be refused anyway is refused before it. Until then, the program stands for the archive.
+            found = asyncio.run(_checked(context, draft, SystemClock(), mode))
+            request = draft if ready else replaced(draft, archive=archive_artifact(_build(project, DIST, built)))
+            data = asyncio.run(_submit(context, request, SystemClock(), mode, found))
         except SubmissionRefusedError as error:
             raise Ended(output.ExitCode.REFUSED, str(error)) from None
         except KeyboardInterrupt:
@@ -147,29 +150,75 @@ class _SubmitMode:
     patience: float | None
 
 
-async def _submit(context: Context, request: JobRequest, clock: Clock, mode: _SubmitMode) -> dict[str, Any]:
+async def _checked(context: Context, draft: JobRequest, clock: Clock, mode: _SubmitMode) -> Situation:
+    """Refuse a job that could not work; returns what EMR said.
+
+    Raises:
+        UsageError: A setting cannot be passed to EMR, or something is missing.
+        PlatformError: EMR gives no answer, and something is to be submitted.
+        SubmissionRefusedError: The job could not work.
+    """
+    platform = context.platform
+    plan(draft, context.target.kind, context.store, ())
+    found = look(platform, draft.name, tolerant=mode.dry_run)
+    if mode.if_changed and found.live and not mode.dry_run:
+        # It may be exactly what runs.
+        return found
+    scheduled = not mode.now and context.schedule is not None
+    lasting = [run for run in found.live if not (scheduled and run.scheduled)]
+    replacing = (bool(lasting) and (mode.replace or mode.if_changed)) or (scheduled and not lasting)
+    async with context.leases() as leases:
+        ensure(
+            await refusals(
+                draft, platform, found.site, lasting,
+                kinesis=context.client("kinesis"), leases=leases, clock=clock,
+                # Who reads just now is asked right before something is submitted: it takes a while, and may change until then.
+                replacing=replacing or not mode.dry_run,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _not_checked(request: JobRequest, found: Situation) -> list[str]:
+    """What a dry run cannot tell."""
+    role = f"the role {request.role_arn}" if request.role_arn else "the role of the cluster"
+    return [
+        *found.unknown,
+        f"whether you may pass on {role}, and whether it allows what the job does",
+        f"whether the image of the release has Python {request.built.python}",
+        f"whether {request.program.path.name} takes these arguments",
+    ]
+
+
+async def _submit(
+    context: Context, request: JobRequest, clock: Clock, mode: _SubmitMode, found: Situation
+) -> dict[str, Any]:
     platform, store = context.platform, context.store
-    known = platform.runs(request.name)
-    live = platform.live(request.name)
+    # Packing took a while; a dry run has asked all that it can.
+    if not mode.dry_run:
+        found = look(platform, request.name)
+    known, live = found.known, found.live
     job = plan(request, context.target.kind, store, known)
     data: dict[str, Any] = {"target": str(context.target), "application": request.manifest.application}
     data |= {"fingerprint": job.fingerprint, "archive": request.archive.digest, "program": request.program.digest}
     if not mode.now and (schedule := context.schedule):
-        return data | await _set_schedule(context, request, schedule, clock, mode, job, live)
+        return data | await _set_schedule(context, request, schedule, clock, mode, job, found)
     if not (mode.now or mode.dry_run) and context.unschedule():
         output.remark(f"deleted the schedule of {request.manifest.application}: from now on, the job is kept running")
     if mode.if_changed and (unchanged := same(live, job)):
         return {**data, "submitted": False, "replaced": [], "run": run_data(unchanged)}
+    if mode.dry_run:
+        untold = _tell(_not_checked(request, found))
+        shown = {"replaces": [run.id for run in live], "notChecked": untold, "request": platform.request(job)}
+        return {**data, "submitted": False, **shown}
     async with context.leases() as leases:
         replacing = bool(live) and (mode.replace or mode.if_changed)
         ensure(
             await refusals(
-                request, platform, platform.site(), live,
+                request, platform, found.site, live,
                 kinesis=context.client("kinesis"), leases=leases, clock=clock, replacing=replacing,
             )
         )  # fmt: skip
-        if mode.dry_run:
-            return {**data, "submitted": False, "replaces": [run.id for run in live], "request": platform.request(job)}
         replaced: Sequence[Run] = ()
         if replacing:
             output.remark(f"stopping {', '.join(run.id for run in live)}")
@@ -193,24 +242,26 @@ async def _set_schedule(
     clock: Clock,
     mode: _SubmitMode,
     job: Job,
-    live: Sequence[Run],
+    found: Situation,
 ) -> dict[str, Any]:
     """Give a job its schedule. A run that the schedule has started is left alone; one that would go on for ever is stopped."""
     platform = context.platform
     assert isinstance(platform, Serverless), "checked by Context.schedule"
-    lasting = [run for run in live if not run.scheduled]
+    lasting = [run for run in found.live if not run.scheduled]
     replacing = bool(lasting) and (mode.replace or mode.if_changed)
     start = platform.scheduled(job)
+    if mode.dry_run:
+        untold = _tell(_not_checked(request, found))
+        shown = {"replaces": [run.id for run in lasting], "notChecked": untold, "request": schedule.request(start)}
+        return {"submitted": False, **shown}
     async with context.leases() as leases:
         ensure(
             await refusals(
-                request, platform, platform.site(), lasting,
+                request, platform, found.site, lasting,
                 # A run of the schedule may read just now.
                 kinesis=context.client("kinesis"), leases=leases, clock=clock, replacing=replacing or not lasting,
             )
         )  # fmt: skip
-        if mode.dry_run:
-            return {"submitted": False, "replaces": [run.id for run in lasting], "request": schedule.request(start)}
         replaced: Sequence[Run] = ()
         if replacing:
             output.remark(f"stopping {', '.join(run.id for run in lasting)}")
@@ -269,11 +320,20 @@ async def _stop(context: Context, clock: Clock, grace: int) -> tuple[list[Stoppe
         return stopped, sorted(await until_free(leases, clock, seconds))
 
 
-def _build(project: Path, out: Path, python: str | None, architecture: str | None) -> Archive:
+def _tell(unknown: list[str]) -> list[str]:
+    for each in unknown:
+        output.remark(f"not checked: {each}")
+    return unknown
+
+
+def _platform(python: str | None, architecture: str | None) -> PythonPlatform:
     try:
-        platform = PythonPlatform(python or "3.11", architecture or "x86_64")  # type: ignore[arg-type]  # checked by PythonPlatform
+        return PythonPlatform(python or "3.11", architecture or "x86_64")  # type: ignore[arg-type]  # checked by PythonPlatform
     except PackagingError as error:
         raise UsageError(str(error)) from None
+
+
+def _build(project: Path, out: Path, platform: PythonPlatform) -> Archive:
     output.remark(f"packing {project.resolve().name} for Python {platform.python} on {platform.architecture}")
     return build(project, out, platform)
 

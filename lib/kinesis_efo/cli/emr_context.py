@@ -43,6 +43,12 @@ class Given:
     artifacts: str | None = None
 
 
+def _no_target(given: Given, deployment: Deployment) -> str:
+    if deployment.program is None:
+        return f": no job of {given.application} is declared in {given.environment}"
+    return f": the job of {given.application} is declared in {given.environment} without a place to run"
+
+
 @dataclass(slots=True)
 class Context:
     """An application and where it runs.
@@ -86,7 +92,7 @@ class Context:
         if not text:
             raise UsageError(
                 "--target is missing"
-                + (f": no job of {given.application} is declared in {given.environment}" if deployment else "")
+                + (_no_target(given, deployment) if deployment else "")
                 + "; give cluster:j-<id>, serverless:<application id> or eks:<virtual cluster id>"
             )
         target = Target.parse(text)

@@ -24,7 +24,7 @@ from kinesis_efo.emr.job import (
 from kinesis_efo.emr.packing import PythonPlatform
 from kinesis_efo.emr.platform import Platform
 from kinesis_efo.emr.target import Kind, Run, Site
-from kinesis_efo.errors import StillRunningError, SubmissionRefusedError, UsageError
+from kinesis_efo.errors import PlatformError, StillRunningError, SubmissionRefusedError, UsageError
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.manifest import Manifest
@@ -66,6 +66,53 @@ class JobRequest:
     def name(self) -> str:
         """The name of the application's runs."""
         return job_name(self.manifest.environment, self.manifest.application)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What EMR says before a job is submitted.
+
+    Attributes:
+        site: The target; None if EMR does not tell.
+        known: Runs of the application, newest first.
+        live: Those that have not ended.
+        unknown: Why something could not be looked at, a sentence for each.
+    """
+
+    site: Site | None
+    known: Sequence[Run] = ()
+    live: Sequence[Run] = ()
+    unknown: Sequence[str] = ()
+
+
+def look(platform: Platform, name: str, *, tolerant: bool = False) -> Situation:
+    """Ask EMR about the target and about the runs of an application.
+
+    Args:
+        platform: Access to the target.
+        name: Name of the runs.
+        tolerant: Go on if EMR does not answer a question, and say so in `unknown`.
+
+    Raises:
+        PlatformError: EMR refuses or cannot be reached, and that is not tolerated.
+    """
+    site: Site | None = None
+    known: Sequence[Run] = ()
+    live: Sequence[Run] = ()
+    unknown = []
+    try:
+        site = platform.site()
+    except PlatformError as error:
+        if not tolerant:
+            raise
+        unknown.append(f"whether {platform.target} is as the job needs it: {error}")
+    try:
+        known, live = platform.runs(name), platform.live(name)
+    except PlatformError as error:
+        if not tolerant:
+            raise
+        unknown.append(f"whether the application runs there already: {error}")
+    return Situation(site, known, live, unknown)
 
 
 def plan(request: JobRequest, kind: Kind, store: Store, previous: Sequence[Run]) -> Job:
@@ -122,7 +169,7 @@ def plan(request: JobRequest, kind: Kind, store: Store, previous: Sequence[Run])
 async def refusals(
     request: JobRequest,
     platform: Platform,
-    site: Site,
+    site: Site | None,
     live: Sequence[Run],
     *,
     kinesis: Any,
@@ -135,19 +182,21 @@ async def refusals(
     Args:
         request: The job.
         platform: Where it would run.
-        site: What EMR says about the target.
+        site: What EMR says about the target; None if that is not known.
         live: Runs of the same application that have not ended.
         kinesis: A botocore Kinesis client.
         leases: The lease table.
         clock: Time.
         replacing: Whether the live runs will be stopped first.
     """
-    reasons = [
-        *site.faults,
-        *checks.release_faults(platform.target, site, request.release_label),
-        *checks.architecture_faults(platform.target, site, request.built),
-        *checks.consumer_faults(request.manifest, kinesis),
-    ]
+    reasons: list[str] = []
+    if site is not None:
+        reasons += [
+            *site.faults,
+            *checks.release_faults(platform.target, site, request.release_label),
+            *checks.architecture_faults(platform.target, site, request.built),
+        ]
+    reasons += checks.consumer_faults(request.manifest, kinesis)
     table = await checks.table_faults(leases)
     reasons += table
     if not replacing:

@@ -1,6 +1,6 @@
 """Applications of EMR Serverless, as infrastructure declares them. moto knows neither their tags nor releases with Spark 4.
 
-Runs of jobs are left to moto. State and rules, without I/O; the caller passes the time.
+Nothing runs on them: there are no runs, and none can be started. State and rules, without I/O; the caller passes the time.
 """
 
 from __future__ import annotations
@@ -85,6 +85,17 @@ class Applications:
                 self._move(application, "STARTED", (*_IDLE, "STARTED"))
             case "POST", ["applications", application, "stop"]:
                 self._move(application, "STOPPED", (*_IDLE, "STARTED"))
+            case "GET", ["applications", application, "jobruns"]:
+                self._application(application)
+                return {"jobRuns": []}
+            case "POST", ["applications", application, "jobruns"]:
+                self._application(application)
+                raise _invalid(
+                    "The local AWS runs no jobs: `kinesis-efo emr submit --dry-run` checks one, `spark-submit` runs it here"
+                )
+            case "GET" | "DELETE", ["applications", application, "jobruns", run]:
+                self._application(application)
+                raise not_found(f"JobRun {run} does not exist", 404)
             case "GET", ["tags", *arn]:
                 return {"tags": self._tagged("/".join(arn))}
             case "POST", ["tags", *arn]:

@@ -127,6 +127,59 @@ def test_a_dry_run_shows_exactly_what_would_be_asked_and_changes_nothing(cli: Cl
     assert cli.place.emr.only().request == shown["request"]
 
 
+@pytest.fixture
+def unpacked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The command line without an archive, where packing is not to begin."""
+
+    def never(*_: object) -> None:
+        raise AssertionError("packed")
+
+    monkeypatch.setattr("kinesis_efo.cli.emr.build", never)
+    cli.place.deploy(target=SERVERLESS, roleArn=ROLE, program="jobs/archive.py")
+    return cli
+
+
+@pytest.mark.parametrize("more", [["--dry-run"], []])
+def test_what_would_be_refused_is_refused_before_anything_is_packed(unpacked: Cli, more: list[str]) -> None:
+    unpacked.place.emr.site = {"state": "TERMINATED"}
+    named = ["submit", "-e", "test", "-a", "lake", "--project", str(unpacked.place.project)]
+    unpacked(*named, *more, code=3)
+    assert "not submitted:\n  EMR Serverless application 00f1abcdefgh2025 is TERMINATED" in unpacked.err
+    unpacked(*named, *more, "--conf", "nonsense.x=1", code=2)
+    assert "a setting of Spark begins with 'spark.'" in unpacked.err
+    unpacked.place.emr.site = {}
+    unpacked.place.emr.refusal = "AccessDeniedException"
+    if not more:
+        unpacked(*named, code=1)
+        assert "AccessDeniedException" in unpacked.err
+
+
+def test_a_dry_run_says_what_it_could_not_check(cli: Cli) -> None:
+    cli.place.emr.refusal = "AccessDeniedException"
+    shown = cli.submit(SERVERLESS, "--dry-run")
+    assert shown["request"]["executionRoleArn"] == ROLE
+    told = shown["notChecked"]
+    assert told[0].startswith(
+        f"whether {SERVERLESS} is as the job needs it: cannot look at the EMR Serverless application"
+    )
+    assert told[1].startswith("whether the application runs there already: cannot list the job runs")
+    assert told[2:] == [
+        f"whether you may pass on the role {ROLE}, and whether it allows what the job does",
+        "whether the image of the release has Python 3.11",
+        "whether archive.py takes these arguments",
+    ]
+    assert all(f"not checked: {each}" in cli.err for each in told)
+
+
+def test_a_job_without_a_place_to_run_is_not_called_undeclared(cli: Cli) -> None:
+    cli.place.deploy(program="jobs/archive.py")
+    cli("submit", "-e", "test", "-a", "lake", "--dry-run", code=2)
+    assert "--target is missing: the job of lake is declared in test without a place to run; give cluster:" in cli.err
+    cli.place.deploy()
+    cli("submit", "-e", "test", "-a", "lake", "--dry-run", code=2)
+    assert "--target is missing: no job of lake is declared in test; give cluster:" in cli.err
+
+
 def test_what_is_there_is_not_uploaded_again_and_a_live_run_is_not_joined(cli: Cli) -> None:
     cli.submit(SERVERLESS, "--no-follow")
     said = cli.submit(SERVERLESS, "--no-follow", code=3)

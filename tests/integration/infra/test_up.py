@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,7 @@ def test_a_job_is_described_and_its_bucket_is_there(
         "oidc_provider_arn": "arn:aws:iam::111122223333:oidc-provider/oidc.eks/id/E",
         "namespace": "lake",
         "service_account": "emr-*",
+        "policies": ["arn:aws:iam::111122223333:policy/lake"],
     }
     declare(emr={}, jobs=[job], applications={"lake": {"streams": ["orders"], "access": access}})
     for _ in range(2):
@@ -247,7 +249,9 @@ def test_two_projects_with_an_environment_of_one_name_are_declared_beside_each_o
         up(tmp_path, "test", aws.endpoint_url)
         held.append(LocalAccount(environment, aws.endpoint_url).holds() - before)
     default, lake = held
-    assert len(default) == len(lake) == 5, "a stream, a table, a manifest, the description of a job, a bucket"
+    assert len(default) == len(lake) == 6, (
+        "a stream, a table, a manifest, the description of a job, a bucket, an application"
+    )
     assert any(each.endswith("lake.test-orders") for each in lake)
     ssm = aws.client("ssm")
     for name, project in (("test", "kinesis-efo"), ("lake.test", "lake")):
@@ -327,3 +331,87 @@ def test_manifests_in_s3_are_where_the_library_finds_them(
     assert (loaded.application, loaded.lease_table) == ("lake", "kinesis-efo-test-lake")
     parameters = {each["Name"] for each in aws.client("ssm").describe_parameters()["Parameters"]}
     assert "/kinesis-efo/test/lake" not in parameters
+
+
+SERVERLESS_JOB = {
+    "application": "lake",
+    "program": "jobs/archive.py",
+    "arguments": ["--output", "$output", "--checkpoint", "$checkpoint"],
+}
+SERVERLESS_LAKE = {
+    "streams": ["orders"],
+    "output": "s3://lake/raw",
+    "checkpoint": "s3://lake/checkpoints",
+    "access": {"kind": "emr-serverless"},
+}
+
+
+@pytest.mark.parametrize("through", ["boto3", "terraform"])
+def test_a_job_on_emr_serverless_has_a_place_to_be_rehearsed_on(
+    declare: Callable[..., Environment],
+    aws: LocalAws,
+    provider: Mapping[str, str],
+    tmp_path: Path,
+    through: Way,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {**provider, **aws.environment}.items():
+        monkeypatch.setenv(name, value)
+    declare(emr={}, jobs=[SERVERLESS_JOB], applications={"lake": SERVERLESS_LAKE})
+    for _ in range(2 if through == "boto3" else 1):
+        up(tmp_path, "test", aws.endpoint_url, through=through)
+    found = load_deployment("test", "lake", aws.client("ssm"))
+    emr = aws.client("emr-serverless")
+    (application,) = emr.list_applications()["applications"]
+    assert (found.program, found.target) == ("jobs/archive.py", f"serverless:{application['id']}")
+    assert (application["name"], application["architecture"]) == ("kinesis-efo-test", "ARM64")
+    assert emr.list_job_runs(applicationId=application["id"])["jobRuns"] == []
+
+
+def test_a_job_on_an_application_that_exists_is_rehearsed_on_a_local_one(
+    declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path
+) -> None:
+    lake = {**SERVERLESS_LAKE, "access": {"kind": "emr-serverless", "application_id": "00f1theirs"}}
+    job = {**SERVERLESS_JOB, "target": "serverless:00f1theirs"}
+    declare(emr={"serverless": None}, jobs=[job], applications={"lake": lake})
+    up(tmp_path, "test", aws.endpoint_url)
+    (application,) = aws.client("emr-serverless").list_applications()["applications"]
+    assert load_deployment("test", "lake", aws.client("ssm")).target == f"serverless:{application['id']}"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with a program."""
+    directory = tmp_path / "project"
+    (directory / "jobs").mkdir(parents=True)
+    (directory / "jobs" / "archive.py").write_text("print('a job')\n", encoding="utf-8")
+    return directory
+
+
+def submitted(aws: LocalAws, project: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run `emr submit` in a process of its own, where no uv is to be found: packing fails."""
+    command = [str(Path(sys.executable).with_name("kinesis-efo")), "emr", "submit", "-e", "test", "-a", "lake"]
+    return subprocess.run(
+        [*command, "--project", str(project), *more],
+        env={**os.environ, **aws.environment, "PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_rehearsal_refuses_before_it_packs(
+    declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path, project: Path
+) -> None:
+    declare(emr={}, jobs=[SERVERLESS_JOB], applications={"lake": SERVERLESS_LAKE})
+    up(tmp_path, "test", aws.endpoint_url)
+    kinesis = aws.client("kinesis")
+    (consumer,) = kinesis.list_stream_consumers(
+        StreamARN=kinesis.describe_stream_summary(StreamName="test-orders")["StreamDescriptionSummary"]["StreamARN"]
+    )["Consumers"]
+    kinesis.deregister_stream_consumer(ConsumerARN=consumer["ConsumerARN"])
+    for more in (["--dry-run"], []):
+        said = submitted(aws, project, *more)
+        assert said.returncode == 3, said.stderr
+        assert "packing" not in said.stderr
+        assert "not submitted:\n  consumer " in said.stderr

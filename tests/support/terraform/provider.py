@@ -239,6 +239,11 @@ def create(kind: str, planned: Json) -> Json:
             return {"arn": answer["TableDescription"]["TableArn"]}
         case "aws_kinesis_resource_policy":
             client("kinesis").put_resource_policy(ResourceARN=planned["resource_arn"], Policy=planned["policy"])
+        case "aws_emrserverless_application":
+            names = ("name", "release_label", "type", "architecture")
+            given = {each.replace("_l", "L"): planned[each] for each in names}
+            answer = client("emr-serverless").create_application(**given)
+            return {"id": answer["applicationId"], "arn": answer["arn"]}
         case "aws_scheduler_schedule_group":
             client("scheduler").create_schedule_group(Name=planned["name"])
         case "aws_ssm_parameter":

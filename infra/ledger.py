@@ -16,10 +16,12 @@ from infra.settings import Environment, OwnStream
 
 _HEADER = """\
 # Everything in this environment that has an identity: its Terraform address, and what AWS knows it by.
-# A line that disappears is something that Terraform destroys; where retention_hours falls, older records are lost.
+# A line that disappears is something that Terraform destroys; where retention_hours falls, older records are lost. A table that
+# is retired is not protected from deletion any more, and may disappear next.
 # Written by: make accept ENV={environment}
 """
 _RETENTION = ".retention_hours"
+_RETIRED = ".retired"
 
 
 def ledger_path(directory: Path, environment: Environment) -> Path:
@@ -43,7 +45,7 @@ def check(directory: Path, environment: Environment) -> None:
     listed = dict(
         _split(line) for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")
     )
-    problems = [*_identities(listed, environment), *_retention(listed, environment)]
+    problems = [*_identities(listed, environment), *_retention(listed, environment), *_retirement(listed, environment)]
     if problems:
         listing = "\n".join(f"  {problem}" for problem in problems)
         raise LedgerError(
@@ -54,7 +56,7 @@ def check(directory: Path, environment: Environment) -> None:
 def _identities(listed: Mapping[str, str], environment: Environment) -> Iterator[str]:
     """What is not declared any more, and what is new."""
     declared = list(addresses.identities(environment))
-    before = {address: what for address, what in listed.items() if not address.endswith(_RETENTION)}.items()
+    before = {address: what for address, what in listed.items() if not address.endswith((_RETENTION, _RETIRED))}.items()
     now = {(each.address, each.name) for each in declared}
     moved = {(each.before, each.name) for each in declared}
     for address, what in sorted(before - now - moved):
@@ -89,10 +91,35 @@ def _kept(environment: Environment) -> Iterator[addresses.Identity]:
             yield addresses.Identity(address, str(stream.retention_hours), before)
 
 
+def _retirement(listed: Mapping[str, str], environment: Environment) -> Iterator[str]:
+    """Applications that are about to be removed, or are not any more."""
+    before = {address for address in listed if address.endswith(_RETIRED)}
+    # What is removed altogether is told with its table.
+    tables = {address.removesuffix(_RETIRED) for address in before} & {
+        each.address for each in addresses.identities(environment)
+    }
+    now = {each.address for each in _retired(environment)}
+    for address in sorted(now - before):
+        yield f"{address}: its table is not protected from deletion any more; it stays until the application is removed"
+    for address in sorted(before - now):
+        if address.removesuffix(_RETIRED) in tables:
+            yield f"{address}: it is not retired any more: its table is protected from deletion again"
+
+
+def _retired(environment: Environment) -> Iterator[addresses.Identity]:
+    """The tables of applications that are about to be removed, as lines of the ledger."""
+    for key, application in environment.applications.items():
+        if application.retired:
+            at = names.place(key, application)
+            address, before = (f"aws_dynamodb_table.{each}{_RETIRED}" for each in (at.now, at.before))
+            yield addresses.Identity(address, names.lease_table_name(environment, key), before)
+
+
 def accept(directory: Path, environment: Environment) -> Path:
     """Write the ledger of what an environment declares now, and return its path."""
     path = ledger_path(directory, environment)
-    lines = sorted(f"{each.address} {each.name}" for each in (*addresses.identities(environment), *_kept(environment)))
+    declared = (*addresses.identities(environment), *_kept(environment), *_retired(environment))
+    lines = sorted(f"{each.address} {each.name}" for each in declared)
     path.write_text(_HEADER.format(environment=environment.environment) + "\n".join(lines) + "\n", encoding="utf-8")
     return path
 

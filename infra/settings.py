@@ -194,6 +194,7 @@ class Application(Settings):
         access: Who runs it.
         lease_table: Name of the lease table; default `<project>-<environment>-<application>`.
         import_lease_table: The table exists, as one restored from a backup does: Terraform takes it over (never a KCL's).
+        retired: It is about to be removed: its table is not protected from deletion any more. All of it stays until the entry goes.
         moved_from: Key that this entry had before.
     """
 
@@ -210,6 +211,7 @@ class Application(Settings):
     access: Access = PolicyOnly()
     lease_table: TableName | None = None
     import_lease_table: bool = False
+    retired: bool = False
     moved_from: Key | None = None
 
     @property

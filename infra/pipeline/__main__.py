@@ -11,18 +11,22 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from infra import names
 from infra.aws import client
-from infra.errors import InfraError, PipelineError
+from infra.errors import InfraError, PipelineError, StalePlanError
 from infra.load import DIRECTORY, load_environments
-from infra.pipeline.bundle import PLAN_TEXT, read_meta
+from infra.pipeline import approval, comparison
+from infra.pipeline.bundle import PLAN_TEXT, Changes, read_meta, read_plan, tree_digest
 from infra.pipeline.drift import look_for_drift
 from infra.pipeline.foreign import foreign_consumers
-from infra.pipeline.github import Gh, fetch_plan, fetch_plans, put_comment, put_findings, put_issue
+from infra.pipeline.github import Gh, fetch_plan, fetch_plans, put_comment, put_findings, put_issue, reviewers_of
 from infra.pipeline.jobs import Commands, SystemTime, keep_running
+from infra.pipeline.limits import notes
 from infra.pipeline.order import deployment_order, job_parameters
 from infra.pipeline.pausing import Pause
 from infra.pipeline.plans import Planner
@@ -54,10 +58,10 @@ def _environments(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     environment, planner = _one(options)
-    if planner.is_deployed(environment):
+    if planner.is_deployed(environment) and not options.repair:
         logger.info("%s: deployed as it is here; nothing to plan", names.stack_name(environment))
         return 0
-    planner.plan(environment, _commit(options), options.plans)
+    planner.plan(environment, _commit(options), options.plans, repair=options.repair, base=options.base)
     return 0
 
 
@@ -73,17 +77,33 @@ def _markdown(options: argparse.Namespace, *, all_planned: bool) -> str:
     planned = []
     for stack in stacks:
         # `plan` writes <stack>; on GitHub, an artifact is unpacked into plan-<stack>-<commit>.
-        for bundle in sorted([*plans.glob(stack), *plans.glob(f"plan-{stack}-*")]):
-            text = (bundle / PLAN_TEXT).read_text(encoding="utf-8").strip()
-            planned.append(Planned(stack, read_meta(bundle), text))
+        planned += [_planned(stack, each) for each in sorted([*plans.glob(stack), *plans.glob(f"plan-{stack}-*")])]
     shown = {each.stack for each in planned}
     return comment(planned, [stack for stack in stacks if stack not in shown], all_planned=all_planned)
+
+
+def _planned(stack: str, bundle: Path) -> Planned:
+    """A plan to report on: counted from the plan itself, and not from what is said beside it."""
+    plan = read_plan(bundle)
+    meta = replace(read_meta(bundle), changes=Changes.of(plan), plan=comparison.digest(plan), notes=tuple(notes(plan)))
+    return Planned(stack, meta, (bundle / PLAN_TEXT).read_text(encoding="utf-8").strip())
+
+
+def _digest(options: argparse.Namespace) -> int:
+    _say(tree_digest(options.synthesized))
+    return 0
 
 
 def _apply(options: argparse.Namespace) -> int:
     environment, planner = _one(options)
     commits = [_commit(options), *options.reviewed]
-    planner.apply(environment, commits, options.plans)
+    try:
+        planner.apply(environment, commits, options.plans, options.approved or None)
+    except StalePlanError:
+        if options.outputs:
+            with options.outputs.open("a", encoding="utf-8") as outputs:
+                outputs.write("stale=true\n")
+        raise
     return 0
 
 
@@ -121,6 +141,32 @@ def _github_fetch(options: argparse.Namespace) -> int:
     return 0
 
 
+def _github_approval(options: argparse.Namespace) -> int:
+    (environment,) = load_environments(options.directory, [options.environment])
+    stack = names.stack_name(environment)
+    if not (options.plans / stack).exists():
+        _say("digest=")
+        return 0
+    github = _github()
+    with TemporaryDirectory(prefix="kinesis-efo-reviewed-") as scratch:
+        fetch_plan(github, environment, _commit(options), Path(scratch))
+        reviewed = Path(scratch) / stack
+        decided = approval.decide(
+            environment,
+            read_plan(options.plans / stack),
+            read_plan(reviewed) if reviewed.exists() else None,
+            approved=options.approved.split(),
+            approvers=reviewers_of(github, names.qualified(environment)),
+            repair=read_meta(options.plans / stack).repair,
+        )
+    if options.summary:
+        with options.summary.open("a", encoding="utf-8") as summary:
+            summary.write(decided.told + "\n")
+    logger.info("%s", decided.told)
+    _say(f"digest={decided.digest}")
+    return 0 if decided.may_go_on else 1
+
+
 def _github_issue(options: argparse.Namespace) -> int:
     (environment,) = load_environments(options.directory, [options.environment])
     report = options.report.read_text(encoding="utf-8") if options.report.exists() else None
@@ -150,6 +196,10 @@ def _write(path: Path, text: str | None) -> None:
 
 def _one(options: argparse.Namespace) -> tuple[Environment, Planner]:
     (environment,) = load_environments(options.directory, [options.environment])
+    if options.handed and (found := tree_digest(options.synthesized)) != options.handed:
+        raise PipelineError(
+            f"{options.synthesized} is not what was handed over: its digest is {found}, and not {options.handed}; start again"
+        )
     region = environment.state_region or environment.region
     records = Records(client("s3", region, environment.account_id))
 
@@ -194,18 +244,30 @@ def _parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False, parents=[plans])
     shared.add_argument("environment")
     shared.add_argument("--commit", help="default: the one checked out")
-    shared.add_argument("--synthesized", type=Path, default=Path("cdktf.out"), help="default: %(default)s")
+    synthesized = argparse.ArgumentParser(add_help=False)
+    synthesized.add_argument("--synthesized", type=Path, default=Path("cdktf.out"), help="default: %(default)s")
+    stacks = argparse.ArgumentParser(add_help=False, parents=[shared, synthesized])
+    stacks.add_argument(
+        "--handed", metavar="DIGEST", help="what `digest` said of the stacks where they were synthesized"
+    )
 
-    plan = steps.add_parser("plan", parents=[shared], help="plan a stack if it is not deployed as it is here")
+    told = steps.add_parser("digest", parents=[synthesized], help="print the digest of what was synthesized")
+    told.set_defaults(run=_digest)
+
+    plan = steps.add_parser("plan", parents=[stacks], help="plan a stack if it is not deployed as it is here")
+    plan.add_argument("--repair", action="store_true", help="plan it in any case, to undo what was changed by hand")
+    plan.add_argument("--base", default="", metavar="BRANCH", help="the branch that the change is merged into")
     plan.set_defaults(run=_plan)
 
     summary = steps.add_parser("comment", parents=[plans, branched], help="print what the plans do, as Markdown")
     summary.set_defaults(run=_comment)
 
-    applied = steps.add_parser("apply", parents=[shared], help="apply the plan that was made for this commit")
+    applied = steps.add_parser("apply", parents=[stacks], help="plan, and apply that if it does what was shown")
     applied.add_argument(
-        "--reviewed", action="append", default=[], metavar="COMMIT", help="the plan may also be of this commit"
+        "--reviewed", action="append", default=[], metavar="COMMIT", help="what was shown may also be of this commit"
     )
+    applied.add_argument("--approved", metavar="DIGEST", help="digest of the plan that was approved")
+    applied.add_argument("--outputs", type=Path, help="file that gets `stale=true` if the plan is not what was shown")
     applied.set_defaults(run=_apply)
 
     jobs = steps.add_parser("jobs", help="start the jobs that changed, one after the other, each until it is healthy")
@@ -219,7 +281,7 @@ def _parser() -> argparse.ArgumentParser:
     jobs.set_defaults(run=_jobs)
 
     drift = steps.add_parser(
-        "drift", parents=[shared], help=f"compare AWS with what is deployed; exit code {DRIFT}: drift"
+        "drift", parents=[stacks], help=f"compare AWS with what is deployed; exit code {DRIFT}: drift"
     )
     drift.add_argument("--link", help="URL of this run's log, for the report")
     drift.add_argument("--report", type=Path, help="write the report there, if there is drift, and exit with code 0")
@@ -234,6 +296,15 @@ def _parser() -> argparse.ArgumentParser:
 
     fetched = steps.add_parser("github-fetch", parents=[shared], help="fetch the plan that was made for a commit")
     fetched.set_defaults(run=_github_fetch)
+
+    approved = steps.add_parser(
+        "github-approval",
+        parents=[shared],
+        help="whether a plan is the reviewed one, was approved by its digest, or waits for the environment's reviewers",
+    )
+    approved.add_argument("--approved", default="", metavar="DIGESTS", help="digests of plans that somebody approved")
+    approved.add_argument("--summary", type=Path, help="file that the answer is added to, as Markdown")
+    approved.set_defaults(run=_github_approval)
 
     issue = steps.add_parser("github-issue", help="open, change or close the issue about drift")
     issue.add_argument("environment")

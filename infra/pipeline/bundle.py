@@ -1,6 +1,6 @@
-"""A plan on its way from review to deployment: a directory with the plan, its configuration, and what it was made of.
+"""A plan that was shown: a directory with the plan as JSON and as text, and what it was made of.
 
-The directory passes through a CI system, so the step that applies checks all of it again.
+The directory passes through a CI system and is not trusted: who applies makes a plan, and compares it with this one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from infra.errors import PipelineError, StalePlanError
 from infra.pipeline.terraform import StateVersion
 
 _META = "meta.json"
-PLAN = "plan.tfplan"
 PLAN_JSON = "plan.json"
 PLAN_TEXT = "plan.txt"
 CONFIGURATION = "cdk.tf.json"
@@ -68,14 +67,16 @@ class Meta:
         environment: Name of the environment.
         commit: The commit that it was made for, and reviewed with.
         configuration: Digest of the stack's Terraform JSON.
-        plan: SHA-256 of the plan file.
+        plan: Digest of what the plan does, as `comparison.digest` tells it.
         lineage: Lineage of the state that it was made on.
         serial: Serial of that state.
-        terraform: Terraform or OpenTofu, and its version; only the same program can apply the plan.
+        terraform: Terraform or OpenTofu, and its version.
         any_changes: Whether applying it changes anything, outputs included.
         changes: How many resources it touches.
         notes: What reviewers must know, because it loses records or stops jobs.
         cost: What changes in the bill for Enhanced Fan-Out, as lines of Markdown.
+        repair: Whether it undoes drift: its configuration was deployed already.
+        base: The branch that the change is merged into, if it is known.
     """
 
     environment: str
@@ -89,6 +90,8 @@ class Meta:
     changes: Changes
     notes: Sequence[str] = ()
     cost: Sequence[str] = ()
+    repair: bool = False
+    base: str = ""
 
     @property
     def state(self) -> StateVersion:
@@ -96,27 +99,65 @@ class Meta:
         return StateVersion(self.lineage, self.serial)
 
 
-def configuration_digest(configuration: Path) -> str:
-    """Digest of a stack's Terraform JSON; spacing and the order of keys do not matter.
+def read_configuration(configuration: Path) -> dict[str, Any]:
+    """A stack's Terraform JSON.
 
     Raises:
-        PipelineError: The file is missing, or is not JSON.
+        PipelineError: The file is missing, or is not a JSON object.
     """
     try:
         document = json.loads(configuration.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise PipelineError(f"{configuration} is not Terraform JSON ({error}); run `make synth`") from None
+    if not isinstance(document, dict):
+        raise PipelineError(f"{configuration} is not Terraform JSON (it is no object); run `make synth`")
+    return document
+
+
+def configuration_digest(configuration: Path) -> str:
+    """Digest of a stack's Terraform JSON; spacing and the order of keys do not matter.
+
+    Raises:
+        PipelineError: The file is missing, or is not a JSON object.
+    """
+    document = read_configuration(configuration)
     return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def tree_digest(directory: Path) -> str:
+    """SHA-256 of the files of a directory, with their paths.
+
+    Raises:
+        PipelineError: There are none.
+    """
+    files = sorted(each for each in directory.rglob("*") if each.is_file())
+    if not files:
+        raise PipelineError(f"{directory} holds no file; run `make synth`")
+    lines = [
+        f"{hashlib.sha256(each.read_bytes()).hexdigest()}  {each.relative_to(directory).as_posix()}" for each in files
+    ]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def write_meta(bundle: Path, meta: Meta) -> None:
     """Write the metadata of a plan."""
     (bundle / _META).write_text(json.dumps(asdict(meta), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_plan(bundle: Path) -> dict[str, Any]:
+    """Read a plan that was shown, as Terraform wrote it.
+
+    Raises:
+        StalePlanError: There is no plan.
+        PipelineError: `plan` did not write it.
+    """
+    read_meta(bundle)
+    try:
+        plan: dict[str, Any] = json.loads((bundle / PLAN_JSON).read_text(encoding="utf-8"))
+        Changes.of(plan)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise PipelineError(f"{bundle / PLAN_JSON} is no plan of Terraform: {error}; plan again") from None
+    return plan
 
 
 def read_meta(bundle: Path) -> Meta:

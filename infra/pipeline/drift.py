@@ -27,6 +27,8 @@ def look_for_drift(
 ) -> str | None:
     """Plan the configuration that is deployed; if the plan would change anything, there is drift.
 
+    After a deployment that ended half way, there is as well, whatever is synthesized.
+
     No plan shows consumers that nobody declared: they are drift as well.
 
     Args:
@@ -44,14 +46,17 @@ def look_for_drift(
         PipelineError: The synthesized configuration is not deployed, so a plan would say nothing about drift.
     """
     stack = names.stack_name(environment)
-    if not planner.is_deployed(environment):
+    under_way = planner.records.load(environment).under_way
+    if not under_way and not planner.is_deployed(environment):
         raise PipelineError(
             f"{stack} of commit {commit} is not deployed, so that nothing can be said about drift: deploy it, or "
             "find out why that failed"
         )
     meta = planner.plan(environment, commit, out, to_apply=False)
-    if not meta.any_changes and not foreign:
+    if not meta.any_changes and not foreign and not under_way:
         logger.info("%s: no drift", stack)
         return None
     text = (out / stack / PLAN_TEXT).read_text(encoding="utf-8").strip()
-    return drift_body(stack, meta, text, links, foreign_section(foreign, environment))
+    told = foreign_section(foreign, environment)
+    branch = environment.pipeline.branch if environment.pipeline else "main"
+    return drift_body(stack, meta, text, links, told, branch=branch, under_way=under_way)

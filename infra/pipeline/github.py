@@ -11,13 +11,17 @@ import gzip
 import json
 import logging
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from infra import names
 from infra.errors import PipelineError
+from infra.pipeline.bundle import read_meta
 from infra.settings import Environment
 
 logger = logging.getLogger(__name__)
@@ -138,42 +142,92 @@ def fetch_plan(api: Api, environment: Environment, commit: str, plans: Path) -> 
     Returns:
         The commit that the plan was made for. Without a plan, which may not be needed, the given commit.
     """
-    stack = names.stack_name(environment)
-    reviewed = [
-        str(each["head"]["sha"])
-        for each in api.pages(f"commits/{commit}/pulls?per_page=100")
-        if each.get("merged_at") and each.get("merge_commit_sha") == commit
-    ]
-    # First the commit itself: a plan that was started by hand for it is the newer one.
-    for candidate in (commit, *reviewed):
-        artifact = f"plan-{stack}-{candidate}"
-        if (run := _run_that_planned(api, environment, artifact, candidate)) is not None:
-            api.download(run, artifact, plans / stack)
-            logger.info("%s: the plan of %s, made by run %s", stack, candidate, run)
-            return candidate
-    logger.info("%s: no plan was made for %s", stack, " or ".join((commit, *reviewed)))
+    assert environment.pipeline is not None
+    stack, branch = names.stack_name(environment), environment.pipeline.branch
+    # First the commit itself: a plan that was started by hand for it, on the branch, is the newer one.
+    candidates = [_Planned(commit, branch, "workflow_dispatch")]
+    for each in api.pages(f"commits/{commit}/pulls?per_page=100"):
+        if each.get("merged_at") and each.get("merge_commit_sha") == commit and each["base"]["ref"] == branch:
+            candidates += _planned_for(api, each)
+    for candidate in candidates:
+        artifact = f"plan-{stack}-{candidate.commit}"
+        if (run := _run_that_planned(api, artifact, candidate)) is None:
+            continue
+        api.download(run, artifact, plans / stack)
+        base = read_meta(plans / stack).base
+        if base in ("", branch):
+            logger.info("%s: the plan of %s, made by run %s", stack, candidate.commit, run)
+            return candidate.commit
+        logger.warning("warning: the plan of %s was made to be merged into %s, and not into %s", stack, base, branch)
+        shutil.rmtree(plans / stack)
+    logger.info("%s: no plan was made for %s", stack, " or ".join(each.commit for each in candidates))
     return commit
 
 
-def _run_that_planned(api: Api, environment: Environment, artifact: str, commit: str) -> int | None:
-    """The newest green run of this repository's own planning workflow at a commit: its code was reviewed."""
-    assert environment.pipeline is not None
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """Of what a run must have been, so that its plan is taken for the reviewed one."""
+
+    commit: str
+    branch: str
+    event: str
+
+
+def _planned_for(api: Api, pull: Mapping[str, Any]) -> Iterator[_Planned]:
+    """What a run of a merged pull request was of; nothing, if that cannot be told from a run of another pull request.
+
+    A run says its head, and no longer for which pull request it was once that is merged (github.com/con/tinuous/issues/28).
+    It ran the workflow and the code of a merge into that pull request's own base.
+    """
+    head = pull["head"]
+    # Of a repository that was deleted, nothing is said.
+    if head.get("repo") is None or head["repo"]["full_name"] != pull["base"]["repo"]["full_name"]:
+        logger.warning("warning: pull request %s is from a fork, whose plans are not taken", pull["number"])
+        return
+    owner = pull["base"]["repo"]["owner"]["login"]
+    same = api.pages(f"pulls?head={owner}:{quote(head['ref'], safe='')}&state=all&per_page=100")
+    others = [
+        each["number"] for each in same if each["head"]["sha"] == head["sha"] and each["number"] != pull["number"]
+    ]
+    if others:
+        logger.warning(
+            "warning: pull request %s has the same head as %s, so that their plans cannot be told apart; none is taken",
+            ", ".join(map(str, others)),
+            pull["number"],
+        )
+        return
+    yield _Planned(str(head["sha"]), str(head["ref"]), "pull_request")
+
+
+def _run_that_planned(api: Api, artifact: str, wanted: _Planned) -> int | None:
+    """The newest green run of this repository's own planning workflow at a head."""
     listed = api.call("GET", f"actions/artifacts?name={artifact}&per_page=100")["artifacts"]
     for each in sorted(listed, key=lambda each: str(each["created_at"]), reverse=True):
-        if each["expired"] or each["workflow_run"]["head_sha"] != commit:
+        if each["expired"] or each["workflow_run"]["head_sha"] != wanted.commit:
             continue
         run = api.call("GET", f"actions/runs/{each['workflow_run']['id']}")
-        by_hand = run["event"] == "workflow_dispatch" and run["head_branch"] == environment.pipeline.branch
         ours = run["head_repository"]["full_name"] == run["repository"]["full_name"]
         if (
             ours
             and run["path"].partition("@")[0] == _PLANNED_BY
             and run["conclusion"] == "success"
-            and (run["event"] == "pull_request" or by_hand)
+            and (run["event"], run["head_branch"]) == (wanted.event, wanted.branch)
         ):
             return int(run["id"])
         logger.warning("warning: an artifact called %s of run %s is no plan of ours", artifact, run["id"])
     return None
+
+
+def reviewers_of(api: Api, environment: str) -> bool:
+    """Whether jobs in an environment of GitHub wait until somebody approves them.
+
+    Source: docs.github.com, REST API, "Get an environment".
+
+    Raises:
+        PipelineError: There is no such environment, or GitHub does not tell.
+    """
+    rules = api.call("GET", f"environments/{quote(environment, safe='')}").get("protection_rules") or []
+    return any(each["type"] == "required_reviewers" and each.get("reviewers") for each in rules)
 
 
 def put_issue(api: Api, stack: str, report: str | None) -> None:

@@ -23,7 +23,7 @@ def refusals(plan: Plan, imports: Collection[str] = ()) -> list[str]:
         plan: The plan.
         imports: Addresses of what the settings import.
     """
-    refused = list(_lost(plan, imports))
+    refused = [*_lost(plan, imports), *_protected(plan)]
     for stream, before, after in _updates(plan, _STREAM):
         present, wanted = before.get("shard_count"), after.get("shard_count")
         # Of a stream that was on-demand, only AWS knows the present number.
@@ -85,6 +85,19 @@ def _lost(plan: Plan, imports: Collection[str]) -> Iterator[str]:
             yield (
                 f"{address} is imported and has a global secondary index, as the lease table of a KCL 3 has, which would lose "
                 "it: take another table (docs/how-to/kcl.md)"
+            )
+
+
+def _protected(plan: Plan) -> Iterator[str]:
+    """What AWS refuses to delete: it would do so after the rest of an application is gone."""
+    for each in plan.get("resource_changes", []):
+        change = each["change"]
+        before = change.get("before") or {}
+        if each["type"] == _TABLE and "delete" in change["actions"] and before.get("deletion_protection_enabled"):
+            yield (
+                f"{each['address']}: table {before.get('name')} is protected from deletion, and would be destroyed. Removing an "
+                "application takes two deployments: keep it, say `retired: true` for it and deploy that, which ends the protection "
+                "and nothing else; then remove it"
             )
 
 

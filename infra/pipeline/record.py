@@ -1,8 +1,8 @@
 """The record of what is deployed: a small document in S3 beside the state, one per environment.
 
-It makes the pipeline repeatable: a run that was cancelled or failed half way leaves the old record, so the next run
-does the rest. Without it, a deployment that the CI system dropped from its queue would never happen. Jobs need no
-record: each run carries a fingerprint of what it was started with.
+It makes the pipeline repeatable: a run that was cancelled or failed half way leaves its mark, so the next run does the
+rest, or undoes it. Without the record, a deployment that the CI system dropped from its queue would never happen. Jobs
+need no record: each run carries a fingerprint of what it was started with.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ class Deployed:
     Attributes:
         commit: The commit that was applied last; empty if there was none.
         stack: Digest of the Terraform JSON that was applied.
+        under_way: The commit that is being applied, or whose deployment failed or was stopped half way; empty if there is none.
     """
 
     commit: str = ""
     stack: str = ""
+    under_way: str = ""
 
 
 class Records:
@@ -77,7 +79,9 @@ class Records:
         key = names.record_key(environment)
         tag = self._tags[key]
         condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
-        body = json.dumps(asdict(deployed), indent=2, sort_keys=True).encode()
+        # Without a mark, the record is as versions of this code that know none read it; with one, they refuse it.
+        said = {name: value for name, value in asdict(deployed).items() if value or name != "under_way"}
+        body = json.dumps(said, indent=2, sort_keys=True).encode()
         try:
             with asking(environment.account_id):
                 answer = self._s3.put_object(

@@ -14,13 +14,17 @@ LIMIT = 60_000
 """Most characters in a comment or issue; GitHub refuses more than 65,536."""
 
 _MOST_ROWS = 100
+_ELSE = (
+    "If it does anything else, because something else came first, nothing is applied until somebody has approved that."
+)
 _WHAT_FOREIGN_COST = "Each is billed for every hour and shard and for every GB, and takes one of the stream's places:"
 _WHOSE_FOREIGN = (
     "CloudTrail says who registered it (`RegisterStreamConsumer`). If somebody answers for it, name it in the stream's "
     "`other_consumers:`; else `aws kinesis deregister-stream-consumer --consumer-arn <ARN>`."
 )
 _WHAT_TO_DO = (
-    "Somebody changed it by hand, or AWS did: declare the change, or let the next deployment undo it. "
+    "Somebody changed it by hand, or AWS did: declare the change, or undo it. To undo it, plan the same configuration again, "
+    "and deploy that like any plan: {undo}. "
     "The nightly check keeps this issue up to date, and closes it when the drift is gone."
 )
 
@@ -71,7 +75,7 @@ def comment(plans: Sequence[Planned], others: Sequence[str], *, all_planned: boo
         commit = plans[0].meta.commit
         lines += [
             "",
-            f"Merging applies exactly these plans of `{commit[:12]}`. They are refused if something else comes first.",
+            f"Merging plans `{commit[:12]}` again, and applies that if it does exactly this. {_ELSE}",
         ]
     share = (LIMIT - len("\n".join(lines))) // max(len(plans), 1) - 300
     for each in plans:
@@ -89,7 +93,16 @@ def _counts(changes: Changes) -> tuple[int, int, int, int]:
     return changes.create, changes.update, changes.replace, changes.destroy
 
 
-def drift_body(stack: str, meta: Meta, text: str, links: Mapping[str, str], foreign: Sequence[str] = ()) -> str:
+def drift_body(
+    stack: str,
+    meta: Meta,
+    text: str,
+    links: Mapping[str, str],
+    foreign: Sequence[str] = (),
+    *,
+    branch: str = "main",
+    under_way: str = "",
+) -> str:
     """The body of an issue about drift.
 
     Args:
@@ -98,12 +111,24 @@ def drift_body(stack: str, meta: Meta, text: str, links: Mapping[str, str], fore
         text: The plan that would undo the drift.
         links: Links for further reading, by name.
         foreign: Lines about consumers that nobody declared.
+        branch: The branch that is deployed.
+        under_way: The commit whose deployment ended half way, if one has.
     """
     changed = f": {meta.changes}" if meta.any_changes else ""
+    deploy = f"`gh workflow run deploy.yml --ref {branch}`"
+    if under_way:
+        why = f"because the deployment of commit `{under_way[:12]}` failed or was stopped half way"
+        to_do = (
+            f"What it created is there, and billed. Start *Deploy* ({deploy}): it plans what is left to do, or to undo."
+        )
+    else:
+        why = f"although commit `{meta.commit[:12]}` is deployed"
+        repair = f"`make plan ENV={meta.environment} REPAIR=1`, or on GitHub {deploy[:-1]} -f repair=true`"
+        to_do = _WHAT_TO_DO.format(undo=repair)
     lines = [
-        f"AWS is not what `{stack}` declares, although commit `{meta.commit[:12]}` is deployed{changed}.",
+        f"AWS is not what `{stack}` declares, {why}{changed}.",
         "",
-        _WHAT_TO_DO,
+        to_do,
         "",
         *foreign,
         *(f"[{name}]({link})" for name, link in links.items()),

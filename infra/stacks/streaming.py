@@ -90,7 +90,7 @@ class StreamingStack(TerraformStack):
             f"leases-{key}",
             name=names.lease_table_name(environment, key),
             encryption_key=key_arn,
-            protected=environment.protected,
+            protected=environment.protected and not application.retired,
             import_existing=application.import_lease_table,
             place=place,
         )

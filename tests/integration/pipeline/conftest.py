@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra import names
+from infra import ledger, names
 from infra.__main__ import main as infra
 from infra.load import load_environment
 from infra.pipeline.__main__ import main as pipeline
@@ -77,6 +77,8 @@ class Repository:
         path.write_text(yaml.safe_dump(self.document, sort_keys=False), encoding="utf-8")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CDKTF_OUTDIR", str(self.synthesized))
+            if self.environment.protected:
+                ledger.accept(self.environments, self.environment)
             assert infra(["--directory", str(self.environments), "synth"]) == 0
 
     @property

@@ -30,7 +30,7 @@ def test_opentofu_applies_its_own_plans_and_none_of_terraform(
     monkeypatch.setenv("TERRAFORM_BINARY_NAME", str(program))
     with pytest.raises(
         StalePlanError,
-        match=r"was planned with Terraform 1\.\d+\.\d+; this is OpenTofu 1\.10\.6, which cannot apply it",
+        match=r"was planned with Terraform 1\.\d+\.\d+; this is OpenTofu 1\.10\.6, whose state the other may not",
     ):
         planner.apply(environment, ["one"], repository.plans)
     planner.plan(environment, "two", repository.plans)
@@ -39,7 +39,7 @@ def test_opentofu_applies_its_own_plans_and_none_of_terraform(
     planner.apply(environment, ["two"], repository.plans)
     assert "tofu-orders" in aws.client("kinesis").list_streams()["StreamNames"]
     ran = [line.split()[1] for line in calls.read_text().splitlines()]
-    assert ran == ["init", "version", "state", "show", "apply"]
+    assert ran == ["init", "state", "plan", "show", "version", "show", "apply"]
 
 
 def test_a_plan_without_the_binary_names_it(

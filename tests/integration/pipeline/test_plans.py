@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from infra.errors import PipelineError, StalePlanError
-from infra.pipeline.bundle import PLAN, Meta, read_meta
+from infra.pipeline.bundle import PLAN_JSON, Meta, read_meta
 from infra.pipeline.drift import look_for_drift
 from infra.pipeline.foreign import foreign_consumers
+from infra.pipeline.limits import Plan
 from infra.pipeline.record import Deployed, Records
 from infra.pipeline.terraform import LOCK_FILE, Terraform
+from infra.settings import Environment
 from kinesis_efo.local import LocalAws
 from tests.integration.pipeline.conftest import Repository
 
@@ -58,12 +60,30 @@ def test_a_plan_is_refused_when_something_else_was_applied_first(aws: LocalAws, 
     repository.planner(aws).plan(environment, "one", first)
     repository.planner(aws).plan(environment, "two", second)
     repository.planner(aws).apply(environment, ["one"], first)
-    # As if nothing had been recorded: only the state can tell.
+    # As if nothing had been recorded: only the plan can tell.
     aws.client("s3").delete_object(Bucket="terraform-state", Key="kinesis-efo/stale.deployed.json")
-    with pytest.raises(
-        StalePlanError, match="the state of kinesis-efo-stale moved after the plan was made: from serial 0"
-    ):
+    gone = r"(?s)nothing was applied.*aws_kinesis_stream\.orders: create was shown, and would not be done"
+    with pytest.raises(StalePlanError, match=gone):
         repository.planner(aws).apply(environment, ["two"], second)
+
+
+def test_a_plan_is_applied_if_only_the_state_moved(aws: LocalAws, checkout: Checkout) -> None:
+    repository = checkout("moved")
+    repository.commit()
+    planner = repository.planner(aws)
+    planner.plan(repository.environment, "one", repository.plans)
+    planner.apply(repository.environment, ["one"], repository.plans)
+    repository.commit(streams=MORE)
+    planner.plan(repository.environment, "two", repository.plans)
+    before = read_meta(repository.plans / repository.stack).state
+    # Something else was deployed and taken back: another serial, and nothing else.
+    key = "kinesis-efo/moved.tfstate"
+    state = json.loads(aws.client("s3").get_object(Bucket="terraform-state", Key=key)["Body"].read())
+    body = json.dumps({**state, "serial": state["serial"] + 2}).encode()
+    aws.client("s3").put_object(Bucket="terraform-state", Key=key, Body=body)
+    planner.apply(repository.environment, ["two"], repository.plans)
+    assert "moved-clicks" in aws.client("kinesis").list_streams()["StreamNames"]
+    assert before.serial == state["serial"]
 
 
 def test_terraform_refuses_a_stale_plan_if_we_do_not(aws: LocalAws, checkout: Checkout) -> None:
@@ -71,16 +91,26 @@ def test_terraform_refuses_a_stale_plan_if_we_do_not(aws: LocalAws, checkout: Ch
     repository.commit()
     environment = repository.environment
     repository.planner(aws).plan(environment, "one", repository.plans)
-    repository.planner(aws).apply(environment, ["one"], repository.plans)
-    aws.client("s3").delete_object(Bucket="terraform-state", Key="kinesis-efo/raced.deployed.json")
-    state = json.loads(
-        aws.client("s3").get_object(Bucket="terraform-state", Key="kinesis-efo/raced.tfstate")["Body"].read()
-    )
-    meta = repository.plans / repository.stack / "meta.json"
-    written = {**json.loads(meta.read_text()), "lineage": state["lineage"], "serial": state["serial"]}
-    meta.write_text(json.dumps(written), encoding="utf-8")
-    with pytest.raises(StalePlanError, match="Saved plan is stale"):
+
+    def meanwhile(_environment: Environment, _plan: Plan) -> None:
         repository.planner(aws).apply(environment, ["one"], repository.plans)
+
+    raced = replace(repository.planner(aws), prepare=meanwhile)
+    with pytest.raises(PipelineError, match=r"another deployment of raced wrote .*raced\.deployed\.json meanwhile"):
+        raced.apply(environment, ["one"], repository.plans)
+    # Where the record does not tell either.
+    aws.client("s3").delete_object(Bucket="terraform-state", Key="kinesis-efo/raced.deployed.json")
+    repository.commit(streams=MORE)
+    repository.planner(aws).plan(environment, "two", repository.plans)
+
+    class Raced(Terraform):
+        def apply(self, plan: Path) -> None:
+            super().apply(plan)
+            super().apply(plan)
+
+    with pytest.raises(StalePlanError, match="Saved plan is stale"):
+        replace(repository.planner(aws), terraform=Raced).apply(environment, ["two"], repository.plans)
+    assert repository.planner(aws).records.load(environment).under_way == "two"
 
 
 def test_a_plan_of_another_configuration_or_with_other_bytes_is_refused(aws: LocalAws, checkout: Checkout) -> None:
@@ -88,14 +118,17 @@ def test_a_plan_of_another_configuration_or_with_other_bytes_is_refused(aws: Loc
     repository.commit()
     environment = repository.environment
     repository.planner(aws).plan(environment, "one", repository.plans)
-    plan = repository.plans / repository.stack / PLAN
+    plan = repository.plans / repository.stack / PLAN_JSON
     reviewed = plan.read_bytes()
-    plan.write_bytes(reviewed + b" ")
-    with pytest.raises(PipelineError, match="a file in it differs from its digest"):
+    plan.write_bytes(reviewed + b"}")
+    with pytest.raises(PipelineError, match=r"plan\.json is no plan of Terraform"):
+        repository.planner(aws).apply(environment, ["one"], repository.plans)
+    plan.write_bytes(reviewed.replace(b"other-orders", b"other-order"))
+    with pytest.raises(StalePlanError, match=r"aws_kinesis_stream\.orders: create with other values of .*name"):
         repository.planner(aws).apply(environment, ["one"], repository.plans)
     plan.write_bytes(reviewed)
     repository.commit(streams=MORE)
-    with pytest.raises(StalePlanError, match="another configuration of kinesis-efo-other than this commit synthesizes"):
+    with pytest.raises(StalePlanError, match=r"aws_kinesis_stream\.clicks: create, which was not shown"):
         repository.planner(aws).apply(environment, ["one"], repository.plans)
     assert "other-orders" not in aws.client("kinesis").list_streams()["StreamNames"]
 
@@ -175,15 +208,15 @@ def test_the_bundle_holds_what_the_plan_was_made_of(aws: LocalAws, checkout: Che
         read_meta(tmp_path)
 
 
-def test_the_lock_file_of_the_provider_goes_with_the_plan(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
+def test_the_lock_file_of_the_provider_is_the_committed_one_for_plans_and_deployments(
+    aws: LocalAws, checkout: Checkout, tmp_path: Path
+) -> None:
     repository = checkout("locked")
     repository.commit()
     locked = tmp_path / "providers.lock.hcl"
     locked.write_text('provider "registry.terraform.io/hashicorp/aws" {\n  version = "6.25.0"\n}\n', encoding="utf-8")
     planner = replace(repository.planner(aws), providers=locked)
     planner.plan(repository.environment, "one", repository.plans)
-    travelling = repository.plans / repository.stack / LOCK_FILE
-    assert travelling.read_bytes() == locked.read_bytes()
     used: list[bytes] = []
 
     class Watched(Terraform):
@@ -191,8 +224,7 @@ def test_the_lock_file_of_the_provider_goes_with_the_plan(aws: LocalAws, checkou
             used.append((self._directory / LOCK_FILE).read_bytes())
             super().init(reconfigure=reconfigure, migrate=migrate)
 
-    # Whatever is committed by then: applying takes the provider that planned.
-    replace(planner, terraform=Watched, providers=tmp_path / "none").apply(
-        repository.environment, ["one"], repository.plans
-    )
+    # Whatever the bundle brings.
+    (repository.plans / repository.stack / LOCK_FILE).write_text("provider {", encoding="utf-8")
+    replace(planner, terraform=Watched).apply(repository.environment, ["one"], repository.plans)
     assert used == [locked.read_bytes()]

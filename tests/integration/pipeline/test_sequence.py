@@ -132,7 +132,7 @@ def test_from_a_pull_request_to_a_running_job_and_on(
         repository.commit(**DECLARED)
         review("one")
         assert repository.comment() == 0
-        assert "Merging applies exactly these plans of `one`" in capsys.readouterr().out
+        assert "Merging plans `one` again, and applies that if it does exactly this" in capsys.readouterr().out
         assert emr.runs == {}
         assert merge("one") == 0
         first = emr.only()

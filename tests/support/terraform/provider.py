@@ -235,6 +235,7 @@ def create(kind: str, planned: Json) -> Json:
                     {"AttributeName": a["name"], "AttributeType": a["type"]} for a in planned["attribute"]
                 ],
                 BillingMode=planned["billing_mode"],
+                DeletionProtectionEnabled=bool(planned.get("deletion_protection_enabled")),
             )
             return {"arn": answer["TableDescription"]["TableArn"]}
         case "aws_kinesis_resource_policy":
@@ -254,6 +255,12 @@ def create(kind: str, planned: Json) -> Json:
             place = {"LocationConstraint": CONFIG["region"]}
             client("s3").create_bucket(Bucket=planned["bucket"], CreateBucketConfiguration=place)
     return {}
+
+
+def protect_table(planned: Json) -> None:
+    """Protect a table of local AWS from deletion as planned, or not any more."""
+    protected = bool(planned.get("deletion_protection_enabled"))
+    client("dynamodb").update_table(TableName=planned["name"], DeletionProtectionEnabled=protected)
 
 
 def summary(stream: str) -> Json:
@@ -455,6 +462,8 @@ class Provider(rpc.ProviderServicer):
             put_object(planned)
         if kind == "aws_kinesis_stream" and not known and endpoint():
             change_stream(planned)
+        if kind == "aws_dynamodb_table" and not known and endpoint():
+            protect_table(planned)
 
         def apply(attribute: Json, value: Any) -> Any:
             return made_up(attribute, known, kind) if isinstance(value, msgpack.ExtType) else value

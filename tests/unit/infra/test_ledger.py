@@ -126,3 +126,24 @@ def test_faults_are_printed_and_the_exit_code_is_one(
     (tmp_path / "test.yaml").write_text("environment: test\n", encoding="utf-8")
     assert main(["--directory", str(tmp_path)]) == 1
     assert "region: is missing" in caplog.text
+
+
+def test_an_application_is_retired_before_it_is_removed(load: Load, tmp_path: Path) -> None:
+    both = {"lake": {"streams": ["orders"]}, "old": {"streams": ["orders"]}}
+    ledger.accept(tmp_path, load(protected=True, applications=both))
+    retired = load(protected=True, applications={**both, "old": {**both["old"], "retired": True}})
+    with pytest.raises(
+        LedgerError, match=r"aws_dynamodb_table\.old\.retired: its table is not protected from deletion"
+    ):
+        ledger.check(tmp_path, retired)
+    ledger.accept(tmp_path, retired)
+    ledger.check(tmp_path, retired)
+    with pytest.raises(LedgerError, match=r"aws_dynamodb_table\.old\.retired: it is not retired any more"):
+        ledger.check(tmp_path, load(protected=True, applications=both))
+    removed = load(protected=True, applications={"lake": both["lake"]})
+    with pytest.raises(LedgerError) as caught:
+        ledger.check(tmp_path, removed)
+    assert "aws_dynamodb_table.old (kinesis-efo-test-old) is not declared any more" in str(caught.value)
+    assert ".retired" not in str(caught.value)
+    ledger.accept(tmp_path, removed)
+    ledger.check(tmp_path, removed)

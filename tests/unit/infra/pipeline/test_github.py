@@ -8,11 +8,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
 from infra.errors import PipelineError
-from infra.pipeline.github import Gh, fetch_plan, fetch_plans, put_comment, put_findings, put_issue
+from infra.pipeline.bundle import Changes, Meta, write_meta
+from infra.pipeline.github import Gh, fetch_plan, fetch_plans, put_comment, put_findings, put_issue, reviewers_of
 from infra.settings import Environment
 
 Json = dict[str, Any]
@@ -30,6 +32,9 @@ class FakeGitHub:
         self.runs: dict[int, Json] = {}
         self.findings: list[Json] = []
         self.downloaded: list[tuple[int, str]] = []
+        self.environments: dict[str, Json] = {}
+        # The branches that the changes of runs are merged into, if it is another.
+        self.bases: dict[int, str] = {}
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         match method, path.partition("?")[0].split("/"):
@@ -51,6 +56,8 @@ class FakeGitHub:
                 return {"artifacts": [each for each in self.artifacts if each["workflow_run"]["id"] == int(number)]}
             case "GET", ["actions", "runs", number]:
                 return self.runs[int(number)]
+            case "GET", ["environments", name]:
+                return self.environments[name]
             case unknown:
                 raise AssertionError(unknown)
         return None
@@ -63,10 +70,30 @@ class FakeGitHub:
                 return iter(self.comments)
             case ["commits", _, "pulls"]:
                 return iter(self.pulls)
+            case ["pulls"]:
+                branch = unquote(path.partition("head=acme:")[2].partition("&")[0])
+                return (each for each in self.pulls if each["head"]["ref"] == branch)
         raise AssertionError(path)
 
     def download(self, run: int, artifact: str, to: Path) -> None:
         self.downloaded.append((run, artifact))
+        to.mkdir(parents=True)
+        made = Meta("test", "head", "", "", "", 0, "", True, Changes(), base=self.bases.get(run, "trunk"))
+        write_meta(to, made)
+
+    def merged(self, head: str, *, into: str = "trunk", **changes: Any) -> Json:
+        """Add a pull request that was merged, from branch `feature`."""
+        repository = {"full_name": "acme/lake", "owner": {"login": "acme"}}
+        pull = {
+            "number": len(self.pulls) + 1,
+            "merged_at": "2026-01-01",
+            "merge_commit_sha": "merge",
+            "head": {"sha": head, "ref": "feature", "repo": repository},
+            "base": {"ref": into, "repo": repository},
+            **changes,
+        }
+        self.pulls.append(pull)
+        return pull
 
     def planned(self, commit: str, **changes: Any) -> None:
         """Add a run of the workflow that plans, with its artifact."""
@@ -126,12 +153,9 @@ def test_there_is_one_issue_for_each_stack_as_long_as_it_drifts(github: FakeGitH
 def test_the_plan_of_the_reviewed_commit_is_fetched(
     github: FakeGitHub, environment: Environment, tmp_path: Path
 ) -> None:
-    merged = {"merged_at": "2026-01-01", "merge_commit_sha": "merge", "head": {"sha": "head"}}
-    github.pulls = [
-        {**merged, "merged_at": None, "head": {"sha": "open"}},
-        {**merged, "merge_commit_sha": "another", "head": {"sha": "older"}},
-        merged,
-    ]
+    github.merged("open", merged_at=None)
+    github.merged("older", merge_commit_sha="another")
+    github.merged("head")
     for commit in ("open", "older", "head"):
         github.planned(commit)
     assert fetch_plan(github, environment, "merge", tmp_path) == "head"
@@ -141,7 +165,7 @@ def test_the_plan_of_the_reviewed_commit_is_fetched(
 def test_a_plan_made_by_hand_for_the_commit_itself_comes_first(
     github: FakeGitHub, environment: Environment, tmp_path: Path
 ) -> None:
-    github.pulls = [{"merged_at": "2026", "merge_commit_sha": "merge", "head": {"sha": "head"}}]
+    github.merged("head")
     github.planned("head")
     github.planned("merge", event="workflow_dispatch", head_branch="trunk")
     github.planned("merge", event="workflow_dispatch", head_branch="trunk")
@@ -158,6 +182,9 @@ def test_a_plan_made_by_hand_for_the_commit_itself_comes_first(
         {"conclusion": "failure"},
         {"conclusion": None},
         {"event": "push"},
+        # A pull request from the branch that is deployed into somebody's own: its head is the commit itself, and the workflow that
+        # ran is that of the other branch.
+        {"event": "pull_request", "head_branch": "trunk"},
         {"event": "workflow_dispatch", "head_branch": "feature"},
         {"head_repository": {"full_name": "somebody/lake"}},
     ],
@@ -168,6 +195,64 @@ def test_an_artifact_of_that_name_from_elsewhere_is_not_taken(
     github.planned("merge", **changes)
     assert fetch_plan(github, environment, "merge", tmp_path) == "merge"
     assert github.downloaded == []
+
+
+def test_a_plan_of_another_pull_request_with_the_same_head_is_not_taken(
+    github: FakeGitHub, environment: Environment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # From the same branch into one of somebody's own, whose workflow and code made the newest plan.
+    github.merged("head")
+    github.merged("head", into="mine", merged_at=None, merge_commit_sha=None)
+    github.planned("head")
+    github.planned("head")
+    assert fetch_plan(github, environment, "merge", tmp_path) == "merge"
+    assert github.downloaded == []
+    assert "warning: pull request 2 has the same head as 1, so that their plans cannot be told apart" in caplog.text
+
+
+@pytest.mark.parametrize("elsewhere", [{"head_branch": "mine"}, {"head_repository": {"full_name": "somebody/lake"}}])
+def test_a_plan_of_the_same_commit_on_another_branch_is_not_taken(
+    elsewhere: Json, github: FakeGitHub, environment: Environment, tmp_path: Path
+) -> None:
+    github.merged("head")
+    github.planned("head")
+    github.planned("head", **elsewhere)
+    assert fetch_plan(github, environment, "merge", tmp_path) == "head"
+    assert github.downloaded == [(1, "plan-kinesis-efo-test-head")]
+
+
+def test_a_plan_from_before_a_pull_request_was_retargeted_is_not_taken(
+    github: FakeGitHub, environment: Environment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    github.merged("head")
+    github.planned("head")
+    github.bases[1] = "mine"
+    plans = tmp_path / "plans"
+    assert fetch_plan(github, environment, "merge", plans) == "merge"
+    assert list(plans.iterdir()) == []
+    assert "the plan of kinesis-efo-test was made to be merged into mine, and not into trunk" in caplog.text
+
+
+def test_a_pull_request_of_a_fork_or_into_another_branch_brings_no_plan(
+    github: FakeGitHub, environment: Environment, tmp_path: Path
+) -> None:
+    github.merged("elsewhere", into="mine")
+    github.merged("fork")["head"]["repo"] = {"full_name": "somebody/lake"}
+    github.merged("gone")["head"]["repo"] = None
+    for commit in ("elsewhere", "fork", "gone"):
+        github.planned(commit)
+    assert fetch_plan(github, environment, "merge", tmp_path) == "merge"
+    assert github.downloaded == []
+
+
+def test_an_environment_waits_for_its_reviewers_if_it_has_any(github: FakeGitHub) -> None:
+    reviewers = {"type": "required_reviewers", "reviewers": [{"type": "User"}]}
+    github.environments = {
+        "prod": {"protection_rules": [{"type": "branch_policy"}, reviewers]},
+        "lake.dev": {"protection_rules": [{"type": "wait_timer"}, {**reviewers, "reviewers": []}]},
+        "dev": {},
+    }
+    assert [reviewers_of(github, each) for each in github.environments] == [True, False, False]
 
 
 def test_a_comment_is_about_all_plans_of_its_run_and_about_nothing_else(github: FakeGitHub, tmp_path: Path) -> None:

@@ -145,3 +145,12 @@ def test_not_for_tags_nor_where_it_is_created_or_replaced() -> None:
         {},
     ):
         assert (applications_to_stop(harmless), notes(harmless), refusals(harmless)) == ([], [], [])
+
+
+@pytest.mark.parametrize("actions", [("delete",), ("delete", "create"), ("create", "delete")])
+def test_what_is_protected_is_not_destroyed(actions: tuple[str, ...]) -> None:
+    protected = {"name": "leases", "deletion_protection_enabled": True}
+    (refused,) = refusals(plan("aws_dynamodb_table", protected, {}, *actions))
+    assert refused.startswith("aws_dynamodb_table.x: table leases is protected from deletion, and would be destroyed")
+    assert refusals(plan("aws_dynamodb_table", {**protected, "deletion_protection_enabled": False}, {}, *actions)) == []
+    assert refusals(plan("aws_dynamodb_table", protected, protected)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -66,3 +67,13 @@ def test_a_missing_bucket_is_an_error(s3: Any, load: Callable[..., Environment])
         PipelineError, match=r"s3://elsewhere/kinesis-efo/test.deployed.json cannot be read: .*NoSuchBucket"
     ):
         Records(s3).load(load(state_bucket="elsewhere"))
+
+
+def test_a_mark_is_in_the_record_until_a_deployment_succeeds(s3: Any, load: Callable[..., Environment]) -> None:
+    environment, records = load(), Records(s3)
+    records.load(environment)
+    records.save(environment, Deployed("one", "digest", under_way="two"))
+    assert Records(s3).load(environment) == Deployed("one", "digest", under_way="two")
+    records.save(environment, Deployed("two", "other"))
+    # Versions that know no mark read it; one with a mark they refuse, as they cannot tell what it left.
+    assert json.loads(s3.get_object(Bucket="state", Key=KEY)["Body"].read()) == {"commit": "two", "stack": "other"}

@@ -17,7 +17,7 @@ def test_the_comment_counts_changes_and_says_what_merging_does() -> None:
     told = comment([planned("dev", create=3, update=1)], ["prod"], all_planned=True)
     assert "| `dev` | 3 | 1 | 0 | 0 | `sha256:bbbbbbbbbbbb` |" in told
     assert "Deployed as it is here: `prod`." in told
-    assert "Merging applies exactly these plans of `c0ffeec0ffee`" in told
+    assert "Merging plans `c0ffeec0ffee` again, and applies that if it does exactly this" in told
     assert "destroyed or replaced" not in told
 
 
@@ -34,7 +34,7 @@ def test_the_comment_begins_with_what_loses_records_or_stops_jobs() -> None:
     of_stack = planned("dev", update=1)
     noted = replace(of_stack, meta=replace(of_stack.meta, notes=("aws_x.y: falls",)))
     told = comment([noted, planned("prod", update=1)], [], all_planned=True)
-    assert "**Read this before you merge:**\n\n- `dev`: aws_x.y: falls.\n\nMerging applies" in told
+    assert "**Read this before you merge:**\n\n- `dev`: aws_x.y: falls.\n\nMerging plans" in told
     assert "Read this" not in comment([planned("prod", update=1)], [], all_planned=True)
 
 

@@ -1,0 +1,129 @@
+"""What is applied is planned by who applies it: of a bundle, nothing is run, whatever is in it and whatever it says of itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.errors import PipelineError, StalePlanError
+from infra.pipeline.terraform import Terraform
+from kinesis_efo.local import LocalAws
+from tests.integration.pipeline.conftest import Repository
+
+Checkout = Callable[[str], Repository]
+Json = dict[str, Any]
+
+
+def configuration(repository: Repository) -> Path:
+    return repository.synthesized / "stacks" / repository.stack / "cdk.tf.json"
+
+
+def forge(repository: Repository, scratch: Path, change: Callable[[Json], None]) -> None:
+    """Plan another configuration, and put that plan into the bundle, as if it were the plan of the reviewed one."""
+    document = json.loads(configuration(repository).read_text(encoding="utf-8"))
+    change(document)
+    scratch.mkdir()
+    (scratch / "cdk.tf.json").write_text(json.dumps(document), encoding="utf-8")
+    terraform = Terraform(scratch)
+    terraform.init()
+    terraform.plan(scratch / "plan.tfplan")
+    bundle = repository.plans / repository.stack
+    shutil.copy(scratch / "plan.tfplan", bundle / "plan.tfplan")
+    (bundle / "plan.json").write_text(json.dumps(terraform.show(scratch / "plan.tfplan")), encoding="utf-8")
+    (bundle / "plan.txt").write_text("No changes.\n", encoding="utf-8")
+    meta = json.loads((bundle / "meta.json").read_text(encoding="utf-8"))
+    meta["plan"] = hashlib.sha256((bundle / "plan.tfplan").read_bytes()).hexdigest()
+    (bundle / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+
+
+def test_a_plan_of_more_than_the_reviewed_configuration_is_not_applied(
+    aws: LocalAws, checkout: Checkout, tmp_path: Path
+) -> None:
+    repository = checkout("forged")
+    repository.commit()
+    planner, environment = repository.planner(aws), repository.environment
+    planner.plan(environment, "one", repository.plans)
+
+    def add(document: Json) -> None:
+        streams = document["resource"]["aws_kinesis_stream"]
+        streams["more"] = {**streams["orders"], "name": "forged-more"}
+
+    forge(repository, tmp_path / "forge", add)
+    with pytest.raises(StalePlanError, match=r"aws_kinesis_stream\.more: create was shown, and would not be done"):
+        planner.apply(environment, ["one"], repository.plans)
+    assert aws.client("kinesis").list_streams()["StreamNames"] == []
+    assert not planner.is_deployed(environment)
+
+
+def test_no_command_of_a_forged_plan_is_run(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
+    repository = checkout("command")
+    repository.commit()
+    planner, environment = repository.planner(aws), repository.environment
+    planner.plan(environment, "one", repository.plans)
+    ran = tmp_path / "ran"
+
+    def run(document: Json) -> None:
+        shell = {"local-exec": {"command": f"env > {ran}"}}
+        document["resource"]["terraform_data"] = {"x": {"provisioner": [shell]}}
+
+    forge(repository, tmp_path / "forge", run)
+    with pytest.raises(PipelineError, match=r"terraform_data\.x"):
+        planner.apply(environment, ["one"], repository.plans)
+    assert not ran.exists()
+
+
+def test_nothing_is_run_of_a_stack_that_is_handed_over_with_a_command_in_it(
+    aws: LocalAws, checkout: Checkout, tmp_path: Path
+) -> None:
+    repository = checkout("handed")
+    repository.commit()
+    planner, environment = repository.planner(aws), repository.environment
+    planner.plan(environment, "one", repository.plans)
+    path, ran = configuration(repository), tmp_path / "ran"
+    honest = json.loads(path.read_text(encoding="utf-8"))
+    shell = [{"local-exec": {"command": f"env > {ran}"}}]
+    stream = honest["resource"]["aws_kinesis_stream"]["orders"]
+    for changed in (
+        {"resource": {**honest["resource"], "terraform_data": {"x": {"provisioner": shell}}}},
+        {"resource": {**honest["resource"], "aws_kinesis_stream": {"orders": {**stream, "provisioner": shell}}}},
+        {"data": {**honest["data"], "external": {"x": {"program": ["sh", "-c", f"env > {ran}"]}}}},
+    ):
+        path.write_text(json.dumps({**honest, **changed}), encoding="utf-8")
+        with pytest.raises(PipelineError, match=r"holds what the positive list .* does not have; nothing was run"):
+            planner.apply(environment, ["one"], repository.plans)
+        with pytest.raises(PipelineError, match="nothing was run"):
+            planner.plan(environment, "one", tmp_path / "again")
+    # Terraform would read a name that is written twice twice.
+    twice = json.dumps({"resource": {"terraform_data": {"x": {"provisioner": shell}}}})[:-1]
+    path.write_text(twice + ", " + json.dumps(honest)[1:], encoding="utf-8")
+    planner.apply(environment, ["one"], repository.plans)
+    assert not ran.exists()
+    assert planner.is_deployed(environment)
+
+
+def test_a_stack_keeps_its_state_where_its_environment_says(aws: LocalAws, checkout: Checkout) -> None:
+    repository = checkout("elsewhere")
+    repository.commit()
+    path = configuration(repository)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["terraform"]["backend"]["s3"]["key"] = "kinesis-efo/prod.tfstate"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(PipelineError, match=r"its state would be .*prod\.tfstate"):
+        repository.planner(aws).plan(repository.environment, "one", repository.plans)
+
+
+def test_an_approval_is_of_one_digest(aws: LocalAws, checkout: Checkout) -> None:
+    repository = checkout("approved")
+    repository.commit()
+    planner, environment = repository.planner(aws), repository.environment
+    meta = planner.plan(environment, "one", repository.plans)
+    with pytest.raises(StalePlanError, match="and sha256:0000 was approved"):
+        planner.apply(environment, ["one"], repository.plans, "0000")
+    planner.apply(environment, ["one"], repository.plans, meta.plan)
+    assert planner.is_deployed(environment)

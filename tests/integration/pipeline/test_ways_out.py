@@ -1,0 +1,167 @@
+"""Every state that a deployment can end in has a way out: a removal, a deployment that ended half way, a change by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from infra.errors import PipelineError, StalePlanError
+from infra.pipeline.drift import look_for_drift
+from infra.pipeline.record import Deployed
+from kinesis_efo.local import LocalAws
+from tests.integration.pipeline.conftest import Repository
+
+Checkout = Callable[[str], Repository]
+ORDERS: dict[str, Any] = {"orders": {"mode": "provisioned", "shards": 1}}
+LAKE: dict[str, Any] = {"streams": ["orders"]}
+
+
+def deploy(repository: Repository, aws: LocalAws, commit: str) -> None:
+    planner = repository.planner(aws)
+    planner.plan(repository.environment, commit, repository.plans)
+    planner.apply(repository.environment, [commit], repository.plans)
+
+
+def streams(aws: LocalAws, name: str) -> set[str]:
+    return {each for each in aws.client("kinesis").list_streams()["StreamNames"] if each.startswith(f"{name}-")}
+
+
+def consumers(aws: LocalAws, stream: str) -> set[str]:
+    kinesis = aws.client("kinesis")
+    arn = kinesis.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
+    return {each["ConsumerName"] for each in kinesis.list_stream_consumers(StreamARN=arn)["Consumers"]}
+
+
+@pytest.mark.slow
+def test_an_application_of_a_protected_environment_is_retired_and_then_removed(
+    aws: LocalAws, checkout: Checkout
+) -> None:
+    repository = checkout("kept")
+    both = {"lake": LAKE, "old": LAKE}
+    repository.commit(protected=True, streams=ORDERS, applications=both)
+    deploy(repository, aws, "one")
+    planner, environment = repository.planner(aws), repository.environment
+    # At once, it is refused before anything is touched, and nothing is in the way of other deployments.
+    repository.commit(applications={"lake": LAKE})
+    message = r"aws_dynamodb_table\.old: table kinesis-efo-kept-old is protected .* say `retired: true` for it"
+    with pytest.raises(PipelineError, match=message):
+        planner.plan(repository.environment, "two", repository.plans)
+    assert consumers(aws, "kept-orders") == {"lake", "old"}
+    repository.commit(applications=both)
+    assert planner.is_deployed(environment)
+    # The first step ends the protection, and nothing else.
+    repository.commit(applications={"lake": LAKE, "old": {**LAKE, "retired": True}})
+    assert "aws_dynamodb_table.old.retired kinesis-efo-kept-old\n" in ledger_of(repository)
+    planner.plan(repository.environment, "three", repository.plans)
+    plan = json.loads((repository.plans / repository.stack / "plan.json").read_text(encoding="utf-8"))
+    changed = {each["address"]: each["change"]["actions"] for each in plan["resource_changes"]}
+    assert changed["aws_dynamodb_table.old"] == ["update"]
+    # Terraform evaluates the policy again, as it names the table.
+    assert {action for actions in changed.values() for action in actions} <= {"no-op", "read", "update"}
+    planner.apply(repository.environment, ["three"], repository.plans)
+    assert consumers(aws, "kept-orders") == {"lake", "old"}
+    # The second removes it.
+    repository.commit(applications={"lake": LAKE})
+    deploy(repository, aws, "four")
+    assert consumers(aws, "kept-orders") == {"lake"}
+    tables = aws.client("dynamodb").list_tables()["TableNames"]
+    assert ("kinesis-efo-kept-lake" in tables, "kinesis-efo-kept-old" in tables) == (True, False)
+    assert planner.is_deployed(repository.environment)
+    # The other one is protected as before.
+    with pytest.raises(Exception, match="DeletionProtectionEnabled"):
+        aws.client("dynamodb").delete_table(TableName="kinesis-efo-kept-lake")
+
+
+def ledger_of(repository: Repository) -> str:
+    return (repository.environments / f"{repository.name}.declared").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_what_a_failed_deployment_left_is_undone_by_reverting_its_commit(aws: LocalAws, checkout: Checkout) -> None:
+    repository = checkout("half")
+    repository.commit(streams=ORDERS)
+    deploy(repository, aws, "one")
+    planner = repository.planner(aws)
+    # Somebody's stream is in the way of the second deployment, which creates others before it fails.
+    aws.client("kinesis").create_stream(StreamName="half-clicks", ShardCount=1)
+    repository.commit(streams={**ORDERS, "clicks": ORDERS["orders"], "views": ORDERS["orders"]})
+    with pytest.raises(PipelineError, match="ResourceInUse"):
+        deploy(repository, aws, "two")
+    assert streams(aws, "half") == {"half-orders", "half-clicks", "half-views"}
+    assert planner.records.load(repository.environment).under_way == "two"
+    repository.commit(streams=ORDERS)
+    environment = repository.environment
+    assert not planner.is_deployed(environment), "the configuration is the one before, and AWS is not"
+    report = look_for_drift(planner, environment, "one", repository.directory / "drift", {})
+    assert report is not None
+    assert "because the deployment of commit `two` failed or was stopped half way: " in report
+    assert "6 to destroy" in report
+    assert "`gh workflow run deploy.yml --ref main`" in report
+    assert repository.step("plan", "--commit", "three") == 0
+    planner.apply(environment, ["three"], repository.plans)
+    assert streams(aws, "half") == {"half-orders", "half-clicks"}
+    assert planner.is_deployed(environment)
+    # As it is read by those who know no mark.
+    key = f"kinesis-efo/{repository.name}.deployed.json"
+    record = json.loads(aws.client("s3").get_object(Bucket="terraform-state", Key=key)["Body"].read())
+    assert record == {"commit": "three", "stack": planner.records.load(environment).stack}
+    assert look_for_drift(planner, environment, "one", repository.directory / "drift", {}) is None
+
+
+def test_what_was_stopped_before_it_was_recorded_is_planned_again(aws: LocalAws, checkout: Checkout) -> None:
+    repository = checkout("stopped")
+    repository.commit(streams=ORDERS)
+    planner, environment = repository.planner(aws), repository.environment
+    planner.plan(environment, "one", repository.plans)
+
+    def stop(_environment: object, _plan: object) -> None:
+        raise KeyboardInterrupt
+
+    # Before anything is touched, there is no mark.
+    with pytest.raises(KeyboardInterrupt):
+        type(planner)(planner.synthesized, planner.records, lambda _: [], stop).apply(
+            environment, ["one"], repository.plans
+        )
+    assert planner.records.load(environment) == Deployed()
+    planner.apply(environment, ["one"], repository.plans)
+    deployed = planner.records.load(environment)
+    planner.records.save(environment, Deployed(deployed.commit, deployed.stack, under_way="two"))
+    # All of it had been done: there is nothing left but to say so.
+    deploy(repository, aws, "three")
+    assert planner.records.load(environment) == Deployed("three", deployed.stack)
+
+
+@pytest.mark.slow
+def test_a_change_by_hand_is_undone_by_a_plan_that_is_reviewed(aws: LocalAws, checkout: Checkout) -> None:
+    repository = checkout("repair")
+    repository.commit(streams=ORDERS)
+    deploy(repository, aws, "one")
+    kinesis, planner, environment = aws.client("kinesis"), repository.planner(aws), repository.environment
+    kinesis.increase_stream_retention_period(StreamName="repair-orders", RetentionPeriodHours=48)
+    report = look_for_drift(planner, environment, "one", repository.directory / "drift", {})
+    assert report is not None
+    assert "`make plan ENV=repair REPAIR=1`" in report
+    assert "`gh workflow run deploy.yml --ref main -f repair=true`" in report
+    assert repository.step("plan", "--commit", "one") == 0
+    planner.apply(environment, ["one"], repository.directory / "none")
+    assert hours(kinesis) == 48, "without being asked to, a deployment of the same does nothing"
+    assert repository.step("plan", "--commit", "one", "--repair") == 0
+    # Whoever changes more before it is applied is not overrun.
+    kinesis.increase_stream_retention_period(StreamName="repair-orders", RetentionPeriodHours=72)
+    with pytest.raises(StalePlanError, match=r"aws_kinesis_stream\.orders: update with other values of retention_per"):
+        planner.apply(environment, ["one"], repository.plans)
+    assert repository.step("plan", "--commit", "one", "--repair") == 0
+    planner.apply(environment, ["one"], repository.plans)
+    assert hours(kinesis) == 24
+    # Whoever does it again finds nothing to do.
+    planner.apply(environment, ["one"], repository.plans)
+    assert look_for_drift(planner, environment, "one", repository.directory / "drift", {}) is None
+
+
+def hours(kinesis: Any) -> int:
+    return int(
+        kinesis.describe_stream_summary(StreamName="repair-orders")["StreamDescriptionSummary"]["RetentionPeriodHours"]
+    )

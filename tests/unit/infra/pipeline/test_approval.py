@@ -1,0 +1,47 @@
+"""A plan that differs from what was reviewed is applied only after somebody has read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from infra.pipeline.approval import decide
+from infra.pipeline.comparison import digest
+from infra.settings import Environment
+
+Json = dict[str, Any]
+
+
+def plan(hours: int) -> Json:
+    change = {"actions": ["update"], "before": {"retention_period": 24}, "after": {"retention_period": hours}}
+    return {"resource_changes": [{"address": "aws_kinesis_stream.orders", "change": change}]}
+
+
+@pytest.fixture
+def environment(load: Callable[..., Environment]) -> Environment:
+    return load(pipeline={"repository": "acme/lake", "branch": "trunk"})
+
+
+def test_what_was_reviewed_goes_on_whatever_the_state_s_serial(environment: Environment) -> None:
+    later = {**plan(48), "prior_state": {"serial": 9}}
+    decision = decide(environment, later, plan(48), approved=[], approvers=False)
+    assert (decision.may_go_on, decision.digest) == (True, digest(plan(48)))
+    assert "does what was reviewed" in decision.told
+
+
+@pytest.mark.parametrize("reviewed", [None, plan(72)])
+def test_anything_else_waits_for_reviewers_or_for_an_approval_of_its_digest(
+    reviewed: Json | None, environment: Environment
+) -> None:
+    refused = decide(environment, plan(48), reviewed, approved=[digest(plan(72))], approvers=False, repair=True)
+    assert not refused.may_go_on
+    command = f"gh workflow run deploy.yml --ref trunk -f approved={digest(plan(48))} -f repair=true`"
+    assert command in refused.told
+    assert ("aws_kinesis_stream.orders: update with other values of retention_period" in refused.told) is bool(reviewed)
+    approved = decide(environment, plan(48), reviewed, approved=[digest(plan(48))], approvers=False)
+    assert approved.may_go_on
+    waits = decide(environment, plan(48), reviewed, approved=[], approvers=True)
+    assert waits.may_go_on
+    assert "whoever approves this deployment approves this plan" in waits.told

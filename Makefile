@@ -10,6 +10,7 @@ SHELL := /bin/sh
 VENV := .venv
 VENV40 := .venv-spark40
 VENV_CDKTN := .venv-cdktn
+VENV_PIPELINE := .venv-pipeline
 LOCK := pyproject.toml packages/kinesis-efo-infra/pyproject.toml uv.lock scripts/setup
 PYTHON := $(VENV)/bin/python
 # Two more than two cores: half of the time a process waits, for a lease, a server or a JVM. With three, a run takes a quarter longer.
@@ -41,6 +42,18 @@ $(VENV40)/.full: $(LOCK)
 # CDK Terrain in place of CDKTF: an environment has one engine. Its bindings are compiled when they are first used.
 $(VENV_CDKTN)/.full: $(LOCK)
 	@scripts/setup venv $(VENV_CDKTN) --no-compile-bytecode --no-default-groups --group cdktn --extra local
+	@touch $@
+
+# What holds the keys of AWS: packages with the hashes of the lock, and this checkout as it is. Nothing is built, and so none of the
+# packages' code is run, nor that of a build system.
+$(VENV_PIPELINE)/.full: $(LOCK) infra/checkov/uv.lock
+	@scripts/setup venv $(VENV_PIPELINE) --no-default-groups --group pipeline --extra emr --no-build \
+	    --no-install-project --no-install-package kinesis-efo-infra
+	@for site in $(VENV_PIPELINE)/lib/python3*/site-packages; do \
+	    printf '%s\n' "$(CURDIR)/lib" "$(CURDIR)/packages/kinesis-efo-infra" > $$site/checkout.pth; done
+	@printf '%s\n' '#!$(CURDIR)/$(VENV_PIPELINE)/bin/python' 'from kinesis_efo.cli import main' 'main()' > $(VENV_PIPELINE)/bin/kinesis-efo
+	@chmod +x $(VENV_PIPELINE)/bin/kinesis-efo
+	@$(VENV_PIPELINE)/bin/python -c "from infra.locked_checkov import install; install()"
 	@touch $@
 
 # Spark's JVMs start three times as fast from an archive of its classes, and its Python processes twice as fast with bytecode.

@@ -104,11 +104,16 @@ def _bootstrap(options: argparse.Namespace) -> None:
     from infra.app import synthesize_bootstrap
     from infra.apply_bootstrap import apply_bootstrap
     from infra.aws import client
+    from infra.names import github_repository
+    from infra.pipeline.github import Gh
 
     (environment,) = load_environments(options.directory, [options.environment])
     region = environment.state_region or environment.region
     s3, iam = (client(service, region, environment.account_id) for service in ("s3", "iam"))
-    apply_bootstrap(environment, synthesize_bootstrap([environment], options.out), s3, iam, approve=options.yes)
+    ask = environment.pipeline is not None and not options.unasked
+    github = Gh(github_repository(environment.pipeline.repository)[0]) if environment.pipeline and ask else None
+    synthesized = synthesize_bootstrap([environment], options.out)
+    apply_bootstrap(environment, synthesized, s3, iam, github=github, approve=options.yes)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -140,6 +145,9 @@ def _parser() -> argparse.ArgumentParser:
     bootstrap.add_argument("environment")
     bootstrap.add_argument("--out", type=Path, default=BOOTSTRAP, help="where to synthesize it (default: %(default)s)")
     bootstrap.add_argument("--yes", action="store_true", help="do not ask")
+    bootstrap.add_argument(
+        "--unasked", action="store_true", help="do not ask GitHub for its rules either, which needs `gh`"
+    )
     doctor = commands.add_parser(
         "doctor", help="ask AWS, with calls that only read, whether what an environment file names is there"
     )

@@ -17,6 +17,8 @@ from botocore.exceptions import ClientError
 from infra import names
 from infra.aws import asking
 from infra.errors import PipelineError
+from infra.pipeline.deployers import check_rules
+from infra.pipeline.github import Api
 from infra.pipeline.terraform import Terraform
 from infra.settings import Environment, Pipeline
 from infra.values import OWNER_TAGS
@@ -33,6 +35,7 @@ def apply_bootstrap(
     s3: Any,
     iam: Any,
     *,
+    github: Api | None = None,
     approve: bool = False,
     terraform: Callable[[Path], Terraform] = Terraform,
 ) -> None:
@@ -43,15 +46,22 @@ def apply_bootstrap(
         synthesized: Where `synthesize_bootstrap` wrote it; the state is kept there until it is in the bucket.
         s3: A boto3 client.
         iam: A boto3 client.
+        github: The repository that deploys, which is asked for its rules; None not to ask.
         approve: Apply without asking.
         terraform: Makes a `Terraform` for a directory.
 
     Raises:
         AwsError: There are no credentials, or AWS cannot be reached.
-        PipelineError: There is no pipeline, the bucket or GitHub's OIDC provider belongs to somebody else, or Terraform fails.
+        PipelineError: There is no pipeline, GitHub's rules let more deploy than they should, the bucket or GitHub's OIDC provider
+            belongs to somebody else, or Terraform fails.
     """
     if environment.pipeline is None:
         raise PipelineError(f"{environment.environment}.yaml has no `pipeline:`; add one to prepare it")
+    if github is not None:
+        # Before there is a role that anybody could get.
+        check_rules(github, environment)
+    else:
+        logger.warning("warning: GitHub was not asked for its rules, which decide who deploys; see docs/gitops.md")
     directory = synthesized / "stacks" / names.bootstrap_stack_name(environment)
     runner, state = terraform(directory), directory / _STATE
     with asking(environment.account_id):

@@ -22,6 +22,16 @@ ENVIRONMENTS, PROGRAMS, STOPS, LOGS = "environments/", "programs/", "stops/", "l
 """Prefixes in the bucket of artifacts, as the library writes them."""
 
 
+def github_repository(given: str) -> tuple[str, str]:
+    """A repository of GitHub as `owner/name`, and its id, which is empty if it is not given.
+
+    >>> github_repository("acme@1/lake@2"), github_repository("acme/lake")
+    (('acme/lake', '2'), ('acme/lake', ''))
+    """
+    owner, _, name = given.partition("/")
+    return f"{owner.partition('@')[0]}/{name.partition('@')[0]}", name.partition("@")[2]
+
+
 def qualified(environment: Environment) -> str:
     """An environment's name among those of all projects: `dev`, or `lake.dev` in project `lake`; no environment has a dot.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from infra.permissions.applying import change_access, change_data
-from infra.permissions.bounding import boundary, boundary_without_pipeline, trust
+from infra.permissions.bounding import boundary, boundary_without_pipeline, trust_to_apply, trust_to_plan
 from infra.permissions.planning import read, read_access, read_data
 from infra.permissions.running import run_jobs
 from infra.settings import Environment
@@ -28,7 +28,8 @@ __all__ = [
     "policies",
     "read",
     "run_jobs",
-    "trust",
+    "trust_to_apply",
+    "trust_to_plan",
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from infra import names
 from infra.permissions.scheduling import start_within_boundary
 from infra.permissions.scope import Scope, never_others, tagged
@@ -113,27 +115,71 @@ def _use_catalog(environment: Environment) -> list[Statement]:
     ]
 
 
-def trust(environment: Environment, provider_arn: str, sid: str, subjects: tuple[str, ...]) -> Statement:
-    """Trust policy of a role: only workflows of the repository may assume it, and only in these places.
+_WORKFLOWS = ("deploy-environment.yml", "deploy.yml")
+"""The workflows whose jobs apply: the present one, and the one of before, so that it does not matter which is merged first."""
 
-    Source: docs.github.com, "Configuring OpenID Connect in Amazon Web Services".
+
+def trust_to_plan(environment: Environment, provider_arn: str) -> Statement:
+    """Trust policy of the role that plans: pull requests plan, deployments do, and the nightly look for drift on the branch.
 
     Args:
         environment: The environment.
         provider_arn: GitHub's OIDC provider in this account.
-        sid: Id of the statement.
-        subjects: What `sub` in GitHub's tokens must be, without the repository.
     """
     assert environment.pipeline is not None
-    issuer = names.GITHUB_ISSUER
-    repository = environment.pipeline.repository
+    return _trust(environment, provider_arn, "Plan", ("pull_request", f"ref:refs/heads/{environment.pipeline.branch}"))
+
+
+def trust_to_apply(environment: Environment, provider_arn: str) -> Statement:
+    """Trust policy of the role that applies: only a job in this GitHub environment, and so only after its approval.
+
+    Whoever can write to the repository can name any environment in a workflow on any branch, and GitHub makes one without rules
+    if there is none. So the branch, and the workflow of that branch, must be right as well.
+
+    Args:
+        environment: The environment.
+        provider_arn: GitHub's OIDC provider in this account.
+    """
+    assert environment.pipeline is not None
+    name, ref = names.qualified(environment), f"refs/heads/{environment.pipeline.branch}"
+    repository, _ = names.github_repository(environment.pipeline.repository)
+    workflows = tuple(f"{repository}/.github/workflows/{each}@{ref}" for each in _WORKFLOWS)
+    claims = {"environment": (name,), "ref": (ref,), "job_workflow_ref": workflows}
+    return _trust(environment, provider_arn, "Apply", (f"environment:{name}",), claims)
+
+
+def _trust(
+    environment: Environment,
+    provider_arn: str,
+    sid: str,
+    subjects: tuple[str, ...],
+    claims: Mapping[str, tuple[str, ...]] | None = None,
+) -> Statement:
+    """Only workflows of the repository may assume the role, and only in these places.
+
+    Sources: docs.github.com, "OpenID Connect reference" (claims; both forms of `sub`, of which a repository that is created, renamed
+    or transferred after July 15, 2026 has the one with ids); IAM user guide, "Available keys for AWS OIDC federation", and
+    aws.amazon.com/about-aws/whats-new/2026/01/aws-sts-supports-validation-identity-provider-claims (other claims are conditions,
+    in all commercial regions).
+    """
+    assert environment.pipeline is not None
+    given = environment.pipeline.repository
+    repository, number = names.github_repository(given)
+    known = partition(environment.region) == "aws"
+    # With the repository's id as a condition of its own, the form without ids is as good.
+    forms = (given, repository) if number and known else (given,)
+    also = {**({"repository_id": (number,)} if number else {}), **(claims or {})} if known else {}
+    wanted = {
+        "aud": ("sts.amazonaws.com",),
+        "sub": tuple(f"repo:{form}:{subject}" for form in forms for subject in subjects),
+        **also,
+    }
     return Statement(
         sid,
         ("sts:AssumeRoleWithWebIdentity",),
         (),
         principals={"Federated": (provider_arn,)},
-        conditions=(
-            Condition("StringEquals", f"{issuer}:aud", ("sts.amazonaws.com",)),
-            Condition("StringEquals", f"{issuer}:sub", tuple(f"repo:{repository}:{each}" for each in subjects)),
+        conditions=tuple(
+            Condition("StringEquals", f"{names.GITHUB_ISSUER}:{claim}", values) for claim, values in wanted.items()
         ),
     )

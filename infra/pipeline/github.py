@@ -77,7 +77,7 @@ class Gh:
         Raises:
             PipelineError: GitHub refuses it.
         """
-        where = f"repos/{self._repository}/{path}"
+        where = f"repos/{self._repository}/{path}".rstrip("/")
         sent = [] if body is None else ["--input", "-"]
         answer = self._run("api", "--method", method, where, *sent, text=None if body is None else json.dumps(body))
         return json.loads(answer) if answer.strip() else None

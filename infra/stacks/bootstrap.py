@@ -57,15 +57,15 @@ class BootstrapStack(TerraformStack):
         policies = {
             kind: self._policy(kind, statements) for kind, statements in permissions.policies(environment).items()
         }
-        # Pull requests plan; the nightly look for drift runs on the branch.
-        planning = ("pull_request", f"ref:refs/heads/{self._pipeline.branch}")
         roles = {
-            "plan": self._role("plan", provider, planning, {kind: policies[kind] for kind in permissions.PLANNING}),
-            # Only a job in this GitHub environment, and so only after its approval.
+            "plan": self._role(
+                "plan",
+                permissions.trust_to_plan(environment, provider),
+                {kind: policies[kind] for kind in permissions.PLANNING},
+            ),
             "apply": self._role(
                 "apply",
-                provider,
-                (f"environment:{names.qualified(environment)}",),
+                permissions.trust_to_apply(environment, provider),
                 {
                     **{kind: arn for kind, arn in policies.items() if kind != "boundary"},
                     **{f"extra-{number}": arn for number, arn in enumerate(self._pipeline.extra_policies)},
@@ -116,8 +116,7 @@ class BootstrapStack(TerraformStack):
         )
         return put(policy, place).arn
 
-    def _role(self, kind: str, provider: str, subjects: tuple[str, ...], policies: Mapping[str, str]) -> str:
-        trust = permissions.trust(self._environment, provider, kind.capitalize(), subjects)
+    def _role(self, kind: str, trust: Statement, policies: Mapping[str, str]) -> str:
         role = IamRole(
             self,
             f"{kind}-role",

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from tests.support.missing import EVERYTHING, make
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PULL_REQUEST = ROOT / ".github" / "workflows" / "pull-request.yml"
+DEPLOY = ROOT / ".github" / "workflows" / "deploy.yml"
+DEPLOY_ENVIRONMENT = ROOT / ".github" / "workflows" / "deploy-environment.yml"
 ACTIONS = sorted((ROOT / ".github" / "actions").glob("*/action.yml"))
 
 
@@ -30,7 +33,7 @@ def document(path: Path) -> dict[str, Any]:
 
 
 def every_step() -> list[dict[str, Any]]:
-    in_jobs = [step for path in WORKFLOWS for job in document(path)["jobs"].values() for step in job["steps"]]
+    in_jobs = [step for path in WORKFLOWS for job in document(path)["jobs"].values() for step in job.get("steps", [])]
     return in_jobs + [step for path in ACTIONS for step in document(path)["runs"]["steps"]]
 
 
@@ -61,32 +64,54 @@ def test_nothing_is_permitted_but_what_a_job_asks_for(path: Path) -> None:
     assert workflow["permissions"] == {}
     for name, job in workflow["jobs"].items():
         assert "permissions" in job, name
-        assert "timeout-minutes" in job, name
+        assert ("timeout-minutes" in job) is ("uses" not in job), name
 
 
 def test_identities_are_given_to_jobs_that_need_them_and_write_access_to_github_to_others() -> None:
     for path in WORKFLOWS:
         for name, job in document(path)["jobs"].items():
             permitted = job["permissions"]
+            if "uses" in job:
+                # The most that jobs of the called workflow may ask for, which is looked at itself.
+                assert job["uses"] == f"./.github/workflows/{DEPLOY_ENVIRONMENT.name}"
+                continue
             used = {step.get("uses", "").partition("@")[0] for step in job["steps"]}
             is_known = bool(used & {"./.github/actions/terraform", "pypa/gh-action-pypi-publish"})
             assert (permitted.get("id-token") == "write") is is_known, name
-            if "write" in (permitted.get("pull-requests"), permitted.get("contents")):
+            if "write" in (permitted.get("pull-requests"), permitted.get("contents"), permitted.get("actions")):
                 assert not is_known, "code of a pull request holds one key at a time"
 
 
-def test_credentials_of_aws_come_after_what_installs_packages_and_scans() -> None:
+def test_a_job_that_may_ask_for_an_identity_runs_nothing_that_a_stack_is_synthesized_with() -> None:
     checked = 0
     for path in WORKFLOWS:
-        for name, job in document(path)["jobs"].items():
-            used = [step.get("uses", step.get("run", "")) for step in job["steps"]]
-            if "./.github/actions/terraform" not in used:
+        workflow = document(path)
+        for name, job in workflow["jobs"].items():
+            if job["permissions"].get("id-token") != "write" or "uses" in job or path.stem == "release":
                 continue
-            assumed = used.index("./.github/actions/terraform")
-            assert "make synth" in used[:assumed], name
-            assert not any("synth" in step or "setup" in step for step in used[assumed:]), name
+            used = [step.get("uses", step.get("run", "")) for step in job["steps"]]
+            handed, assumed = used.index("./.github/actions/handed"), used.index("./.github/actions/terraform")
+            assert handed < assumed, name
+            assert not any(
+                word in step for step in used for word in ("synth", "setup", ".venv/", "make environments")
+            ), name
+            # Every `make` uses the small environment, and what was handed over is checked by its digest.
+            variables = {**workflow.get("env", {}), **job.get("env", {})}
+            assert variables["PIPELINE_VENV"] == ".venv-pipeline", name
+            assert variables["HANDED"] in ("${{ needs.synth.outputs.digest }}", "${{ inputs.handed }}"), name
             checked += 1
-    assert checked == 3
+    assert checked == 4
+
+
+def test_the_small_environment_has_what_plans_and_applies_and_neither_spark_nor_cdktf() -> None:
+    asked = subprocess.run(
+        [make(), "-n", "-B", "pipeline"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "--no-default-groups --group pipeline --extra emr --no-build" in asked
+    assert "--no-install-project --no-install-package kinesis-efo-infra" in asked
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["dependency-groups"]
+    assert not any(word in each for each in groups["pipeline"] for word in ("spark", "cdkt", "moto"))
+    assert 'digest="$(make -s digest)"' in (ROOT / ".github/actions/synth/action.yml").read_text(encoding="utf-8")
 
 
 def test_their_make_targets_exist() -> None:
@@ -125,7 +150,7 @@ def test_both_engines_are_compared_and_scanned_before_a_merge() -> None:
 def test_their_steps_exist() -> None:
     (steps,) = [action.choices for action in _parser()._actions if hasattr(action, "choices") and action.choices]
     called = set(re.findall(r"infra\.pipeline ([a-z-]+)", scripts()))
-    assert called == {"environments", "github-comment", "github-fetch", "github-findings", "github-issue"}
+    assert called == {"environments", "github-approval", "github-comment", "github-findings", "github-issue", "plan"}
     assert called <= set(steps)
 
 
@@ -137,27 +162,60 @@ def test_only_plans_of_the_workflow_that_is_there_are_taken() -> None:
 
 def test_what_is_deployed_is_what_names_the_branch_that_was_pushed() -> None:
     for name in ("deploy", "drift"):
-        workflow = document(ROOT / ".github" / "workflows" / f"{name}.yml")
-        steps = workflow["jobs"]["environments"]["steps"]
-        assert '--branch "$GITHUB_REF_NAME"' in steps[-1]["run"], name
-        assert "if" not in workflow["jobs"]["environments"], name
-    deploy = document(ROOT / ".github" / "workflows" / "deploy.yml")
-    # YAML 1.1 reads the key `on` as true.
-    assert deploy[True]["push"] == {"branches": ["**"]}, "never tags"  # type: ignore[index]
-    assert deploy["jobs"]["deploy"]["environment"] == "${{ matrix.github_environment }}"
+        synth = document(ROOT / ".github" / "workflows" / f"{name}.yml")["jobs"]["synth"]
+        assert synth["steps"][-1]["with"]["branch"] == "${{ github.ref_name }}", name
+        assert "if" not in synth, name
+    deploy = document(DEPLOY)
+    # YAML 1.1 reads the key `on` as true. Never tags, and no branch that nothing is deployed from.
+    assert deploy[True]["push"] == {"branches": ["main"]}  # type: ignore[index]
     assert deploy["jobs"]["deploy"]["strategy"]["max-parallel"] == 1
+    assert deploy["jobs"]["deploy"]["with"]["github_environment"] == "${{ matrix.github_environment }}"
+
+
+def test_a_plan_is_shown_before_the_approval_and_that_plan_is_what_is_approved() -> None:
+    jobs = document(DEPLOY_ENVIRONMENT)["jobs"]
+    plan, deploy, again = jobs["plan"], jobs["deploy"], jobs["again"]
+    assert "environment" not in plan, "no approval comes before the plan"
+    assert deploy["environment"] == "${{ inputs.github_environment }}"
+    assert deploy["needs"] == "plan"
+    roles = [
+        step["with"]["role"] for job in (plan, deploy) for step in job["steps"] if "terraform" in step.get("uses", "")
+    ]
+    assert roles == ["${{ inputs.plan_role }}", "${{ inputs.apply_role }}"]
+    shown = [step.get("run", "") for step in plan["steps"]]
+    assert shown.index('make -s comment >> "$GITHUB_STEP_SUMMARY"') < len(shown) - 1
+    assert "github-approval" in shown[-1]
+    (apply,) = [step for step in deploy["steps"] if step.get("id") == "apply"]
+    assert apply["env"]["APPROVED"] == "${{ needs.plan.outputs.digest }}"
+    assert 'APPROVED="$APPROVED"' in apply["run"]
+    # What is not what was approved any more asks for another approval, and is not applied.
+    assert again["needs"] == "deploy"
+    assert again["if"] == "${{ failure() && needs.deploy.outputs.stale == 'true' }}"
+    assert again["permissions"] == {"actions": "write"}
+    assert "approved" not in str(again["steps"])
+
+
+def test_a_merge_queue_gets_the_check_and_makes_no_plan() -> None:
+    workflow = document(PULL_REQUEST)
+    assert "merge_group" in workflow[True]  # type: ignore[index]
+    assert "github.event_name != 'merge_group'" in workflow["jobs"]["plan"]["if"]
+    done = dict.fromkeys(("lint", "test", "synth", "engines"), "success")
+    assert summary({**done, "plan": "skipped", "comment": "skipped"}, any_plan=False, event="merge_group") == ""
+    assert summary(
+        {**done, "test": "failure", "plan": "skipped", "comment": "skipped"}, any_plan=False, event="merge_group"
+    )
 
 
 def test_what_is_planned_is_deployed_from_the_branch_that_is_merged_into() -> None:
     workflow = document(PULL_REQUEST)
     assert workflow["env"]["BRANCH"] == "${{ github.base_ref || github.ref_name }}"
     asked = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "$BRANCH" in str(step)]
-    assert len(asked) == 2
-    assert all('--branch "$BRANCH"' in each for each in asked)
+    assert [("--branch" in each, "--base" in each) for each in asked] == [(False, True), (True, False)]
+    assert workflow["jobs"]["synth"]["steps"][1]["with"]["branch"] == "${{ env.BRANCH }}"
 
 
 def test_an_approval_that_waits_holds_up_its_own_environment_only() -> None:
-    deploy = document(ROOT / ".github" / "workflows" / "deploy.yml")
+    deploy = document(DEPLOY)
     assert "concurrency" not in deploy
     group = {"group": "deploy-${{ matrix.github_environment }}", "cancel-in-progress": False}
     assert deploy["jobs"]["deploy"]["concurrency"] == group
@@ -201,7 +259,7 @@ def test_the_one_check_fails_where_a_job_did_not_succeed_or_was_left_out() -> No
 
 
 def test_credentials_last_as_long_as_a_deployment_may_take_and_no_longer_than_the_role_allows() -> None:
-    job = document(ROOT / ".github" / "workflows" / "deploy.yml")["jobs"]["deploy"]
+    job = document(DEPLOY_ENVIRONMENT)["jobs"]["deploy"]
     (seconds,) = [step["with"]["seconds"] for step in job["steps"] if step.get("uses") == "./.github/actions/terraform"]
     assert int(seconds) == job["timeout-minutes"] * 60 == SESSION_SECONDS
 

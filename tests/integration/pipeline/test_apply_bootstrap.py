@@ -59,7 +59,7 @@ def test_the_first_time_the_state_moves_into_the_bucket_and_later_it_is_there(
 ) -> None:
     repository = checkout("boot")
     environment = environment_of(repository)
-    command = ["--directory", str(repository.environments), "bootstrap", "boot", "--yes", "--out"]
+    command = ["--directory", str(repository.environments), "bootstrap", "boot", "--yes", "--unasked", "--out"]
     assert main([*command, str(reach(repository.directory / "out", environment, monkeypatch))]) == 0
     state = state_of(aws, environment)
     assert {"aws_s3_bucket.state", "aws_iam_role.plan", "aws_iam_role.apply", "aws_iam_policy.boundary"} <= addresses(

@@ -59,7 +59,10 @@ def test_a_bootstrap_without_the_binary_names_it(
     repository.commit()
     monkeypatch.setenv("TERRAFORM_BINARY_NAME", "no-such-tofu")
     out = str(repository.directory / "bootstrap")
-    assert main(["--directory", str(repository.environments), "bootstrap", "no-tofu", "--yes", "--out", out]) == 1
+    assert (
+        main(["--directory", str(repository.environments), "bootstrap", "no-tofu", "--yes", "--unasked", "--out", out])
+        == 1
+    )
     assert "there is no no-such-tofu on the PATH" in caplog.text
     assert "TERRAFORM_BINARY_NAME" in caplog.text
 

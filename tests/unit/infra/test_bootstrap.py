@@ -14,7 +14,8 @@ from infra import names, permissions
 from infra.app import synthesize_bootstrap
 from infra.errors import SettingsError
 from infra.settings import Environment
-from kinesis_efo_infra.iam import REGISTRATION, Statement
+from kinesis_efo_infra.iam import REGISTRATION, Statement, policy_json
+from tests.support.iam import allowed
 from tests.unit.infra.conftest import without_metadata
 
 Load = Callable[..., Environment]
@@ -233,11 +234,78 @@ def test_github_is_trusted_for_this_repository_and_place_only(environment: Envir
     }
 
 
-def test_github_is_trusted_in_the_form_that_a_repository_has(load: Load) -> None:
-    for repository in ("acme/lake", "acme@12/lake@34"):
-        given = load(pipeline={"repository": repository})
-        trusted = permissions.trust(given, "arn", "Apply", ("environment:test",))
-        assert trusted.conditions[1].values == (f"repo:{repository}:environment:test",)
+ISSUER = "token.actions.githubusercontent.com"
+DEPLOYS = {
+    "aud": "sts.amazonaws.com",
+    "sub": "repo:acme/lake:environment:test",
+    "repository_id": "34",
+    "environment": "test",
+    "ref": "refs/heads/trunk",
+    "job_workflow_ref": "acme/lake/.github/workflows/deploy-environment.yml@refs/heads/trunk",
+}
+"""What GitHub's token says in the job that applies."""
+
+
+def trusts(statement: Statement, claims: dict[str, str]) -> bool:
+    """Whether a role may be assumed with a token, evaluated as IAM does it."""
+    (written,) = json.loads(policy_json([statement]))["Statement"]
+    written = {**{name: each for name, each in written.items() if name != "Principal"}, "Resource": "*"}
+    context = {f"{ISSUER}:{claim}": value for claim, value in claims.items()}
+    return allowed([written], "sts:AssumeRoleWithWebIdentity", "role", context)
+
+
+def test_only_the_workflow_of_the_branch_gets_the_role_that_applies(load: Load) -> None:
+    given = load(pipeline={**PIPELINE, "repository": "acme@12/lake@34"})
+    trust = permissions.trust_to_apply(given, "arn")
+    assert trusts(trust, DEPLOYS)
+    assert trusts(trust, {**DEPLOYS, "sub": "repo:acme@12/lake@34:environment:test"}), "the other form of subjects"
+    workflows = "acme/lake/.github/workflows"
+    assert trusts(trust, {**DEPLOYS, "job_workflow_ref": f"{workflows}/deploy.yml@refs/heads/trunk"}), "that of before"
+    # An own branch names the environment, before it has rules or after a typo in its name.
+    own = "refs/heads/mine"
+    assert not trusts(trust, {**DEPLOYS, "ref": own})
+    for claim, value in {
+        "job_workflow_ref": f"{workflows}/deploy-environment.yml@{own}",
+        "repository_id": "35",
+        "environment": "tets",
+        "ref": "refs/pull/7/merge",
+        "sub": "repo:acme/lake:ref:refs/heads/trunk",
+    }.items():
+        assert not trusts(trust, {**DEPLOYS, claim: value}), claim
+        assert not trusts(trust, {name: each for name, each in DEPLOYS.items() if name != claim}), claim
+    assert not trusts(trust, {**DEPLOYS, "job_workflow_ref": f"{workflows}/mine.yml@refs/heads/trunk"})
+
+
+def test_pull_requests_and_the_branch_get_the_role_that_plans(load: Load) -> None:
+    trust = permissions.trust_to_plan(load(pipeline={**PIPELINE, "repository": "acme@12/lake@34"}), "arn")
+    for place in ("pull_request", "ref:refs/heads/trunk"):
+        for repository in ("acme/lake", "acme@12/lake@34"):
+            token = {"aud": "sts.amazonaws.com", "sub": f"repo:{repository}:{place}", "repository_id": "34"}
+            assert trusts(trust, token)
+            assert not trusts(trust, {**token, "repository_id": "35"}), "another repository got its name"
+    assert not trusts(trust, {**DEPLOYS, "sub": "repo:acme/lake:ref:refs/heads/mine"})
+
+
+def test_without_ids_and_where_aws_knows_no_more_claims_the_subject_decides(load: Load) -> None:
+    plain = permissions.trust_to_apply(load(pipeline=PIPELINE), "arn")
+    assert trusts(plain, DEPLOYS)
+    assert not trusts(plain, {**DEPLOYS, "sub": "repo:acme@12/lake@34:environment:test"}), "its name would be enough"
+    assert not trusts(plain, {**DEPLOYS, "ref": "refs/heads/mine"})
+    china = permissions.trust_to_apply(load(region="cn-north-1", pipeline={"repository": "acme@12/lake@34"}), "arn")
+    assert {each.variable for each in china.conditions} == {f"{ISSUER}:aud", f"{ISSUER}:sub"}
+    assert china.conditions[1].values == ("repo:acme@12/lake@34:environment:test",)
+
+
+def test_a_trust_policy_fits_a_role_with_the_longest_names(load: Load) -> None:
+    # IAM quotas: 2,048 characters, white space not counted; GitHub's longest names.
+    longest = {"repository": f"{'o' * 39}@{10**9}/{'n' * 100}@{10**10}", "branch": "b" * 200}
+    given = load(pipeline=longest, environment="e" * 32)
+    provider = names.iam_arn(given, f"oidc-provider/{ISSUER}")
+    for trust in (permissions.trust_to_plan(given, provider), permissions.trust_to_apply(given, provider)):
+        assert len(policy_json([trust]).replace(" ", "")) < 2048
+
+
+def test_a_repository_is_named_as_github_names_it(load: Load) -> None:
     for wrong in ("acme", "acme@12/lake", "acme/lake@34", "acme/*", "acme/lake:environment:prod"):
         with pytest.raises(SettingsError, match=r"pipeline\.repository: must match"):
             load(pipeline={"repository": wrong})

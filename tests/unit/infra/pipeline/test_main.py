@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from infra.pipeline import comparison
 from infra.pipeline.__main__ import main
+from infra.pipeline.bundle import Changes, Meta, write_meta
 
 Write = Callable[..., Path]
 PIPELINE = {"repository": "acme/lake"}
@@ -134,3 +136,50 @@ def test_without_git_the_commit_must_be_said(
     assert main(["--directory", str(tmp_path), "github-fetch", "test"]) == 1
     assert "git cannot be asked" in caplog.text
     assert "say --commit" in caplog.text
+
+
+def handed_over(directory: Path) -> Path:
+    stack = directory / "cdktf.out" / "stacks" / "kinesis-efo-test" / "cdk.tf.json"
+    stack.parent.mkdir(parents=True)
+    stack.write_text("{}", encoding="utf-8")
+    return stack
+
+
+def test_stacks_are_used_if_they_are_what_was_handed_over(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    write(pipeline=PIPELINE)
+    stack = handed_over(tmp_path)
+    out = ["--synthesized", str(tmp_path / "cdktf.out")]
+    assert main(["digest", *out]) == 0
+    digest = capsys.readouterr().out.strip()
+    stack.write_text('{"resource": {}}', encoding="utf-8")
+    for step in ("plan", "apply", "drift"):
+        caplog.clear()
+        assert main(["--directory", str(tmp_path), step, "test", "--commit", "one", *out, "--handed", digest]) == 1
+        assert "cdktf.out is not what was handed over: its digest is " in caplog.text
+    stack.write_text("{}", encoding="utf-8")
+    (stack.parent / "more.tf.json").write_text("{}", encoding="utf-8")
+    assert main(["digest", *out]) == 0
+    assert capsys.readouterr().out.strip() != digest, "a file more"
+    assert main(["digest", "--synthesized", str(tmp_path / "none")]) == 1
+
+
+def test_a_plan_that_nobody_reviewed_is_told_and_ends_the_job(
+    write: Write, tmp_path: Path, gh: Callable[[], list[Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(pipeline=PIPELINE)
+    plans, summary = tmp_path / "plans", tmp_path / "summary.md"
+    asked = ["--directory", str(tmp_path), "github-approval", "test", "--commit", "c0ffee", "--plans", str(plans)]
+    asked += ["--summary", str(summary)]
+    assert main(asked) == 0
+    assert capsys.readouterr().out == "digest=\n", "nothing is planned"
+    bundle = plans / "kinesis-efo-test"
+    bundle.mkdir(parents=True)
+    plan = {"resource_changes": []}
+    (bundle / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    write_meta(bundle, Meta("test", "c0ffee", "", "", "", 0, "", True, Changes()))
+    assert main(asked) == 1
+    assert capsys.readouterr().out == f"digest={comparison.digest(plan)}\n"
+    assert "was not reviewed before, and nothing was applied" in summary.read_text(encoding="utf-8")
+    assert main([*asked, "--approved", f"0000 {comparison.digest(plan)}"]) == 0

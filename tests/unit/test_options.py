@@ -105,7 +105,13 @@ def test_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "meaning"), [("false", Deaggregation.OFF), ("True", Deaggregation.OWN), ("ALL", Deaggregation.ALL)]
+    ("text", "meaning"),
+    [
+        ("false", Deaggregation.OFF),
+        ("True", Deaggregation.ALL),
+        ("ALL", Deaggregation.ALL),
+        ("Strict", Deaggregation.STRICT),
+    ],
 )
 def test_what_becomes_of_aggregates(text: str, meaning: Deaggregation) -> None:
     assert SourceOptions.parse({"manifest": "m.json", "deaggregate": text}).deaggregate is meaning

@@ -238,7 +238,7 @@ class Reading:
             portion.after,
             through,
             deaggregate=self._options.deaggregate is not Deaggregation.OFF,
-            hash_range=None if self._options.deaggregate is Deaggregation.ALL else stretch.hash_range,
+            hash_range=stretch.hash_range if self._options.deaggregate is Deaggregation.STRICT else None,
             left_out=self._left_out,
         ):
             if (rows := rows_of(stretch, batch)).num_rows:

@@ -1,4 +1,4 @@
-"""Takes KPL aggregates apart, as the KCL does: Kinesis records that hold many user records.
+"""Takes KPL aggregates apart: Kinesis records that hold many user records.
 
 Format: magic, a protobuf message, its MD5 (awslabs/amazon-kinesis-producer, aggregation-format.md). The parser below reads only
 this message: for three fields, the `protobuf` package would bring generated code and a version that PySpark and its users have
@@ -40,11 +40,12 @@ def deaggregate(data: bytes, hash_range: tuple[int, int] | None) -> list[UserRec
     """The user records of an aggregate, in order: their index is the sub-sequence number.
 
     After a reshard an aggregate may hold a record whose hash key belongs to another shard. The KPL sends such an aggregate
-    again, split up; like the KCL (AggregatorUtil.deaggregate), this drops all of it.
+    again, split up, and the KCL (AggregatorUtil.deaggregate) drops all of it. Other producers mix keys, or Kinesis itself
+    distributes the records, and nobody sends anything again: who must not lose records gives no `hash_range`.
 
     Args:
         data: Data of a Kinesis record.
-        hash_range: First and last hash key of the shard; None keeps everything.
+        hash_range: First and last hash key of the shard, to drop what the KCL drops; None keeps everything.
 
     Returns:
         The records; an empty list where the aggregate belongs to another shard; None where the data is no aggregate or a

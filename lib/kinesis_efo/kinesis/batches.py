@@ -64,7 +64,7 @@ class Run(NamedTuple):
 
     Attributes:
         key: The shard.
-        hash_range: Its first and last hash key, where aggregates are checked against them.
+        hash_range: Its first and last hash key, where aggregates with records of other shards are left out.
         records: The records; one for each row, once aggregates are taken apart.
         data: Their data.
     """
@@ -158,7 +158,7 @@ class BatchBuilder:
                 bodies.append(body)
                 subs.append(0)
                 continue
-            if not inside:
+            if not inside and run.hash_range:
                 self._foreign[run.key] += 1
             number, time = record.sequence_number, record.approximate_arrival_timestamp
             rows += [Record(b"", number, time, user_record.partition_key) for user_record in inside]

@@ -80,7 +80,8 @@ class Decoder:
             after: Where the range starts, exclusive. What lies before is dropped; a start (`TRIM_HORIZON`, `AT_TIMESTAMP`)
                 drops nothing. `INSIDE` drops the part of an aggregate that was done.
             through: Where it ends, inclusive. `SHARD_END` drops nothing. Reading stops at the first record behind it.
-            hash_range: First and last hash key of the shard, to leave out aggregates with records that belong to another one.
+            hash_range: First and last hash key of the shard, to leave out aggregates with records that belong to another one;
+                None leaves out nothing.
 
         Raises:
             FrameError: A payload is not an event with records.

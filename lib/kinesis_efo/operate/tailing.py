@@ -166,7 +166,6 @@ class Tail:
             after,
             event.through,
             deaggregate=True,
-            hash_range=self._stream.hash_range(shard),
         )
         records = [
             Record(

@@ -29,10 +29,10 @@ class Deaggregation(Enum):
 
     OFF = "false"
     """They stay whole."""
-    OWN = "true"
-    """They are unpacked. One with records whose hash keys belong to other shards is left out, as the KCL does."""
-    ALL = "all"
+    ALL = "true"
     """They are unpacked, whatever their records' hash keys are."""
+    STRICT = "strict"
+    """They are unpacked. One with records whose hash keys belong to other shards is left out, as the KCL does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class SourceOptions:
     max_shard_skew: float | None = None
     buffer_bytes: int = 256 << 20
     fail_on_data_loss: bool = True
-    deaggregate: Deaggregation = Deaggregation.OWN
+    deaggregate: Deaggregation = Deaggregation.ALL
     fetcher_host: str | None = None
     fetcher_bind_host: str | None = None
     fetcher_ports: range = range(1)
@@ -128,7 +128,9 @@ def _removed(text: str) -> bool:
 
 
 def _deaggregation(text: str) -> Deaggregation:
-    return Deaggregation(read.one_of(*(each.value for each in Deaggregation))(text))
+    # `all` is an older word for `true`.
+    chosen = read.one_of(*(each.value for each in Deaggregation), "all")(text)
+    return Deaggregation.ALL if chosen == "all" else Deaggregation(chosen)
 
 
 def _fetchers(text: str) -> int | None:
@@ -180,8 +182,8 @@ SOURCE_OPTIONS: Final = (
            "memory of each fetcher for events; at least 1m", "buffer_bytes"),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",
            "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss"),
-    Option("deaggregate", _deaggregation, "true, false or all", "`true`",
-           "unpack KPL aggregates; `all`: also those whose records' hash keys belong to other shards, which are left out else", "deaggregate"),
+    Option("deaggregate", _deaggregation, "true, false or strict", "`true`",
+           "unpack KPL aggregates, with every record in them; `strict`: leave out those whose records' hash keys belong to other shards, as the KCL does", "deaggregate"),
     Option("fetchers", _fetchers, "driver, or a number of tasks from 1 to 1000", "`driver`",
            "where events are fetched: beside the driver, or in so many Spark tasks, which `kinesis_efo.read_stream` starts", "fetchers"),
     Option("fetcherHost", read.peer, "a host name or address that tasks can connect to, without a port",

@@ -63,9 +63,9 @@ class LeftOut:
             atexit.register(self._start_report(self, settings))
         if number:
             logger.warning(
-                "stream %s: %d KPL aggregates were left out here within a minute, the last in shard %s: hash keys of their records belong "
-                "to other shards, to which the KPL sends them again. Where another producer wrote them, nobody does: kinesis-efo "
-                "option 'deaggregate' with value 'all' delivers them",
+                "stream %s: %d KPL aggregates were left out here within a minute, the last in shard %s, as option 'deaggregate' with value "
+                "'strict' asks: hash keys of their records belong to other shards, to which the KPL sends them again. Where another "
+                "producer wrote them, nobody does: 'true' delivers them",
                 stream,
                 number,
                 key.shard,

@@ -211,12 +211,12 @@ class KinesisStreamReader(StreamReaderBase):
 
     def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Read the rows of a partition as Arrow batches."""
-        whole_stream = self._options.deaggregate is Deaggregation.ALL
+        strict = self._options.deaggregate is Deaggregation.STRICT
         left_out = partial(LEFT_OUT.note, settings=self._options.metrics)
         reader = RangeReader(partition.secret, partition.planner, self._options.patience)
         decoder = Decoder(deaggregate=partition.deaggregate, left_out=left_out)
         for (key, after, through), hash_range, payloads in reader.read(partition.ranges, partition.address):
-            yield from decoder.add(payloads, key, after, through, None if whole_stream else hash_range)
+            yield from decoder.add(payloads, key, after, through, hash_range if strict else None)
         yield from decoder.finish()
 
     # -- inside

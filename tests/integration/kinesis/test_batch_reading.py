@@ -18,6 +18,7 @@ from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import AwsSettings, BatchOptions
+from tests.support.aggregates import aggregated
 
 from .conftest import Bench
 
@@ -101,3 +102,18 @@ def test_an_error_of_a_shard_reaches_the_task_and_ends_the_others(local: Local) 
     with pytest.raises(AccessRefusedError, match="kinesis:GetRecords"):
         list(read.reading(asyncio.run(read.plan())).batches())
     assert not ours()
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"), [({}, 2_000), ({"deaggregate": "all"}, 2_000), ({"deaggregate": "strict"}, 0)]
+)
+def test_every_record_of_aggregates_with_mixed_keys_is_read_unless_the_option_is_strict(
+    local: Local, options: dict[str, str], rows: int
+) -> None:
+    bench = local()
+    read = Read(bench, 4, **options)
+    for parcel in aggregated((f"key-{number}", b"%d" % number) for number in range(2_000)):
+        bench.kinesis.put_record(StreamName="dev-orders", **parcel)
+    batches = list(read.reading(asyncio.run(read.plan())).batches())
+    found = sorted(int(data) for batch in batches for data in batch["data"].to_pylist())
+    assert found == list(range(rows))

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from aws_kinesis_agg.aggregator import RecordAggregator
 from pyspark.sql import SparkSession
 
 import kinesis_efo
 from tests.integration.spark.conftest import Queries
+from tests.support.aggregates import aggregated
 from tests.support.world import World, wait_for_rows, wait_until
 
 
@@ -57,19 +57,17 @@ def test_an_idle_source_does_not_hold_up_another_one(
 
 
 @pytest.mark.spark40
-def test_aggregates_of_other_shards_are_left_out_or_delivered(
+def test_every_record_of_aggregates_with_mixed_keys_is_delivered_unless_the_option_is_strict(
     queries: Queries, world: Callable[..., World], spark: SparkSession
 ) -> None:
-    w = world({"orders": 2})
-    aggregator = RecordAggregator()
-    for number in range(3):
-        aggregator.add_user_record("k", b"%d" % number, explicit_hash_key=str(2**128 - 1))
-    aggregate = bytes(aggregator.clear_and_get().get_contents()[2])
-    for data in (aggregate, b"plain"):
-        w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", ExplicitHashKey="0", Data=data)
-    for choice, rows in (("true", [b"plain"]), ("all", [b"0", b"1", b"2", b"plain"])):
-        query = queries.start(queries.load(w, deaggregate=choice), f"aggregates_{choice}")
-        wait_for_rows(query, len(rows))
+    w = world({"orders": 4})
+    user_records = [b"%d" % number for number in range(2_000)]
+    for parcel in aggregated((f"key-{number}", data) for number, data in enumerate(user_records)):
+        w.kinesis.put_record(StreamName=w.streams["orders"], **parcel)
+    w.put([("k", b"plain")])
+    for options, expected in (({}, [*user_records, b"plain"]), ({"deaggregate": "strict"}, [b"plain"])):
+        query = queries.start(queries.load(w, **options), f"aggregates_{len(options)}")
+        wait_for_rows(query, len(expected))
         query.stop()
         found = spark.table(query.name).collect()
-        assert sorted(bytes(row.data) for row in found) == rows
+        assert sorted(bytes(row.data) for row in found) == sorted(expected)

@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from hashlib import md5
 from itertools import pairwise
 from typing import Any
 
@@ -294,6 +295,14 @@ def test_aggregates_of_other_shards_are_left_out(caplog: pytest.LogCaptureFixtur
     )
     assert list(left) == []
     assert noted == [(KEY, 2)]
+
+
+def test_nothing_is_said_to_be_left_out_where_everything_is_delivered(caplog: pytest.LogCaptureFixture) -> None:
+    empty = MAGIC + b"\x78\x00" + md5(b"\x78\x00").digest()
+    caplog.set_level(logging.INFO, module.__name__)
+    found = rows([event(record(1, aggregate("a", hash_key="50")), record(2, empty))])
+    assert [row["partitionKey"] for row in found] == ["a"]
+    assert not caplog.records
 
 
 def test_broken_aggregates_are_passed_on_with_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

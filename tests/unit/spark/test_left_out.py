@@ -29,7 +29,7 @@ def test_one_warning_a_minute_and_stream_with_the_number_since(caplog: pytest.Lo
         "stream clicks: 1",
         "stream orders: 7",
     ]
-    assert "option 'deaggregate' with value 'all' delivers them" in caplog.messages[0]
+    assert "'true' delivers them" in caplog.messages[0]
     assert "the last in shard shardId-4" in caplog.messages[2]
 
 

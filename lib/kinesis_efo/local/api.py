@@ -9,7 +9,7 @@ from .errors import AwsError, invalid, limit_exceeded
 from .reading import get_records, get_shard_iterator
 from .shards import MAX_HASH, Shard
 from .state import HOUR, Kinesis
-from .streams import Stream
+from .streams import KEYED, Stream
 from .tokens import open_token, seal
 
 Params = dict[str, Any]
@@ -29,9 +29,13 @@ def create_stream(kinesis: Kinesis, params: Params) -> Params:
         count = ON_DEMAND_SHARDS
     elif count is None:
         raise invalid("ShardCount must be given for a stream with StreamMode PROVISIONED")
-    kinesis.create_stream(
+    distribution = params.get("RecordDistributionStrategy")
+    if distribution is not None and mode != "ON_DEMAND":
+        raise invalid("RecordDistributionStrategy is only supported for a stream with StreamMode ON_DEMAND")
+    stream = kinesis.create_stream(
         params["StreamName"], count, mode, params.get("MaxRecordSizeInKiB", 1024) * 1024, dict(params.get("Tags", {}))
     )
+    stream.traits.distribution = distribution or KEYED
     return {}
 
 
@@ -76,6 +80,8 @@ def describe_stream_summary(kinesis: Kinesis, params: Params) -> Params:
             "ConsumerCount": len(stream.consumers),
             "MaxRecordSizeInKiB": stream.traits.max_record_bytes // 1024,
         }
+        # Only streams on demand have one.
+        | ({"RecordDistributionStrategy": stream.traits.distribution} if stream.traits.mode == "ON_DEMAND" else {})
     }
 
 

@@ -52,6 +52,8 @@ def get_shard_iterator(kinesis: Kinesis, params: dict[str, Any]) -> dict[str, An
         "Timestamp": params.get("Timestamp"),
     }
     cursor = cursor_for(stream, shard, position, kinesis.now().wall)
+    if params.get("DryRun"):
+        stream.end_dry_run(kinesis.now())
     return {"ShardIterator": _iterator(kinesis, stream, shard, cursor)}
 
 
@@ -72,6 +74,8 @@ def get_records(kinesis: Kinesis, params: dict[str, Any]) -> bytes:
             "milliseconds.",
         )
     shard = stream.shard(iterator["shard"])
+    if params.get("DryRun"):
+        stream.end_dry_run(now)
     limited = kinesis.settings.read_limit
     if limited and (shard.read_calls.delay(1, now.monotonic) > 0 or shard.read_bytes.delay(1, now.monotonic) > 0):
         raise throughput_exceeded(

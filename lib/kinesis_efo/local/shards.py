@@ -126,14 +126,14 @@ class Shard:
     # -- writing
 
     def append(
-        self, tick: int, arrival: float, key_json: bytes, size: int, data: bytes, encryption: bytes = b"NONE"
+        self, tick: int, arrival: float, key_json: bytes | None, size: int, data: bytes, encryption: bytes = b"NONE"
     ) -> str:
         """Store a record and return its sequence number, without waking listeners.
 
         Args:
             tick: A tick higher than any before.
             arrival: Epoch seconds, whole milliseconds.
-            key_json: The partition key as a JSON string.
+            key_json: The partition key as a JSON string; None where the record has none.
             size: Bytes of data and key.
             data: The data in base64.
             encryption: The stream's encryption, NONE or KMS.
@@ -142,15 +142,12 @@ class Shard:
         if self._records and self._records[-1].arrival > arrival:
             # Arrival times must stay sorted for binary search, even if the clock jumps back.
             arrival = self._records[-1].arrival
-        json = (
-            b'{"ApproximateArrivalTimestamp":%.3f,"Data":"%b","EncryptionType":"%b","PartitionKey":%b,"SequenceNumber":"%b"}'
-            % (
-                arrival,
-                data,
-                encryption,
-                key_json,
-                number.encode(),
-            )
+        json = b'{"ApproximateArrivalTimestamp":%.3f,"Data":"%b","EncryptionType":"%b",%b"SequenceNumber":"%b"}' % (
+            arrival,
+            data,
+            encryption,
+            b"" if key_json is None else b'"PartitionKey":%b,' % key_json,
+            number.encode(),
         )
         self._records.append(Record(tick, arrival, size, json))
         return number

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
-from .errors import in_use, invalid, not_found
+from .errors import AwsError, in_use, invalid, not_found
+from .limits import Bucket
 from .sequence import Parsed, Ticks, parse
 from .shards import MAX_HASH, KeptShard, Shard
 
 if TYPE_CHECKING:
     from .consumers import Consumer
+
+
+AUTO = "AUTO"
+KEYED = "USER_PARTITION_KEY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,7 @@ class Traits:
     Attributes:
         retention_seconds: For how long records are kept.
         mode: PROVISIONED or ON_DEMAND.
+        distribution: AUTO or USER_PARTITION_KEY: who decides on the shard of a record, Kinesis or its key.
         max_record_bytes: Most bytes of a record, with its partition key.
         key_id: The key that encrypts it, as it was given; None where it is not encrypted.
         tags: Its tags.
@@ -54,6 +61,12 @@ class Traits:
     backdated_seconds: float = 0.0
     shard_metrics: list[str] = field(default_factory=list)
     policy: str | None = None
+    distribution: str = KEYED
+
+    @property
+    def distributed(self) -> bool:
+        """Whether Kinesis decides on the shard of a record, whatever its keys are."""
+        return self.distribution == AUTO
 
     @property
     def encryption(self) -> str:
@@ -101,6 +114,8 @@ class Stream:
         self._next_index = 0
         self._open: list[Shard] = []
         self._open_starts: list[int] = []
+        self._turns = itertools.count()
+        self.dry_runs = Bucket(1, now.monotonic)
         for hash_range in even_ranges(shard_count) if shard_count else ():
             self._open_shard(hash_range, (), now)
         self._index_open()
@@ -138,13 +153,29 @@ class Stream:
 
     # -- records
 
-    def shard_for(self, partition_key: str, explicit_hash_key: str | None) -> Shard:
-        """The open shard for a record."""
+    def shard_for(self, partition_key: str | None, explicit_hash_key: str | None) -> Shard:
+        """The open shard for a record: that of its keys, or the next one in turn where Kinesis distributes records itself."""
+        if self.traits.distributed or partition_key is None:
+            return self._open[next(self._turns) % len(self._open)]
         if explicit_hash_key is None:
             number = int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest())
         else:
             number = int(explicit_hash_key)
         return self._open[bisect_right(self._open_starts, number) - 1]
+
+    def end_dry_run(self, now: Moment) -> NoReturn:
+        """Answer a request that would succeed, if it were not a dry run. Raises either error in its place.
+
+        Raises:
+            AwsError: `DryRunOperationException`, or `ThrottlingException` for a second dry run within a second, of whichever call.
+        """
+        if self.dry_runs.delay(1, now.monotonic) > 0:
+            raise AwsError(
+                "ThrottlingException",
+                f"Rate exceeded for requests with DryRun on stream {self.name} under account {self.arn.split(':')[4]}.",
+            )
+        self.dry_runs.take(1)
+        raise AwsError("DryRunOperationException", "Request would have succeeded, but DryRun flag is set.")
 
     def next_tick(self, now: float) -> int:
         """A tick higher than any in this stream, for a record or a continuation."""

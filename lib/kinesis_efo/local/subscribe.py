@@ -9,7 +9,6 @@ from typing import Any
 
 from . import wire
 from .consumers import Subscription
-from .errors import AwsError
 from .fault_injection import Close, FaultInjection, Finish, Freeze, GoAway, Pause, Reset, ResetStream
 from .reading import cursor_for
 from .state import Kinesis
@@ -36,7 +35,7 @@ def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:
     cursor = cursor_for(consumer.stream, shard, position, now.wall)
     consumer.admit(shard, now.monotonic, settings.resubscribe_seconds, settings.subscribe_interval_seconds)
     if params.get("DryRun"):
-        raise AwsError("DryRunOperationException", "Request would have succeeded, but DryRun flag is set.")
+        consumer.stream.end_dry_run(now)
     subscription = Subscription(consumer, shard, cursor, position)
     consumer.open(subscription, now.monotonic)
     return subscription

@@ -8,7 +8,7 @@ from typing import Any
 from .consumers import Consumer
 from .errors import AwsError, invalid
 from .state import HOUR, Kinesis
-from .streams import Stream
+from .streams import KEYED, Stream
 
 Params = dict[str, Any]
 MAX_RETENTION_HOURS = 8760
@@ -65,10 +65,24 @@ def update_max_record_size(kinesis: Kinesis, params: Params) -> Params:
 
 
 def update_stream_mode(kinesis: Kinesis, params: Params) -> Params:
-    """UpdateStreamMode. The shards stay as they are."""
+    """UpdateStreamMode. The shards stay as they are; a provisioned stream has no strategy but its keys'."""
     stream = kinesis.stream(params)
     stream.check_active()
     stream.traits.mode = params["StreamModeDetails"]["StreamMode"]
+    if stream.traits.mode == "PROVISIONED":
+        stream.traits.distribution = KEYED
+    return {}
+
+
+def update_record_distribution_strategy(kinesis: Kinesis, params: Params) -> Params:
+    """UpdateStreamRecordDistributionStrategy. It counts for records that are put from now on."""
+    stream = kinesis.stream({"StreamARN": params["StreamARN"]})
+    stream.check_active()
+    if stream.traits.mode != "ON_DEMAND":
+        raise invalid(
+            f"RecordDistributionStrategy is only supported for streams with StreamMode ON_DEMAND; {stream.name} is PROVISIONED"
+        )
+    stream.traits.distribution = params["RecordDistributionStrategy"]
     return {}
 
 
@@ -181,4 +195,5 @@ OPERATIONS: dict[str, Callable[[Kinesis, Params], Params]] = {
     "UntagResource": untag_resource,
     "UpdateMaxRecordSize": update_max_record_size,
     "UpdateStreamMode": update_stream_mode,
+    "UpdateStreamRecordDistributionStrategy": update_record_distribution_strategy,
 }

@@ -20,7 +20,7 @@ class Entry(msgspec.Struct, gc=False):
     """A record to put, its data in base64."""
 
     data: str = msgspec.field(name="Data")
-    key: str = msgspec.field(name="PartitionKey")
+    key: str | None = msgspec.field(name="PartitionKey", default=None)
     hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
 
 
@@ -30,6 +30,7 @@ class PutRecords(msgspec.Struct):
     records: list[Entry] = msgspec.field(name="Records")
     stream_name: str | None = msgspec.field(name="StreamName", default=None)
     stream_arn: str | None = msgspec.field(name="StreamARN", default=None)
+    dry_run: bool | None = msgspec.field(name="DryRun", default=None)
 
 
 class PutRecord(Entry):
@@ -37,13 +38,21 @@ class PutRecord(Entry):
 
     stream_name: str | None = msgspec.field(name="StreamName", default=None)
     stream_arn: str | None = msgspec.field(name="StreamARN", default=None)
+    dry_run: bool | None = msgspec.field(name="DryRun", default=None)
+    after: str | None = msgspec.field(name="SequenceNumberForOrdering", default=None)
 
 
 def put_record(kinesis: Kinesis, request: PutRecord) -> dict[str, Any]:
     """PutRecord."""
     stream = _writable(kinesis, request.stream_name, request.stream_arn)
+    if request.after is not None and stream.traits.distributed:
+        raise invalid(
+            f"SequenceNumberForOrdering must not be provided for stream {stream.name}, whose RecordDistributionStrategy is AUTO."
+        )
     size = _check(stream, request)
     now = kinesis.now()
+    if request.dry_run:
+        stream.end_dry_run(now)
     shard, number = _put(kinesis, stream, request, size, now)
     shard.wake()
     return {"ShardId": shard.id, "SequenceNumber": number, "EncryptionType": stream.traits.encryption}
@@ -64,6 +73,8 @@ def put_records(kinesis: Kinesis, request: PutRecords) -> dict[str, Any]:
     if total > MAX_PUT_BYTES:
         raise invalid(f"Records size exceeds {MAX_PUT_BYTES} bytes: {total}")
     now = kinesis.now()
+    if request.dry_run:
+        stream.end_dry_run(now)
     results: list[dict[str, Any]] = []
     failed = 0
     written = set()
@@ -95,7 +106,13 @@ def _check(stream: Stream, entry: Entry) -> int:
     Raises:
         AwsError: The data is not base64, the key or hash key is out of bounds, or the record is too large.
     """
-    if not 1 <= len(entry.key) <= 256:
+    if entry.key is None:
+        if not stream.traits.distributed:
+            raise AwsError(
+                "ValidationException",
+                "1 validation error detected: Value null at 'partitionKey' failed to satisfy constraint: Member must not be null",
+            )
+    elif not 1 <= len(entry.key) <= 256:
         raise AwsError(
             "ValidationException",
             "1 validation error detected: Value at 'partitionKey' failed to satisfy constraint: Member must have length between "
@@ -110,7 +127,7 @@ def _check(stream: Stream, entry: Entry) -> int:
         size = len(pybase64.b64decode(entry.data, validate=True))
     except ValueError as wrong:
         raise AwsError("SerializationException", f"Data of a record is not base64: {wrong}") from None
-    size += len(entry.key.encode())
+    size += len((entry.key or "").encode())
     if size > stream.traits.max_record_bytes:
         raise AwsError(
             "ValidationException",
@@ -134,7 +151,7 @@ def _put(kinesis: Kinesis, stream: Stream, entry: Entry, size: int, now: Moment)
     return shard, shard.append(
         stream.next_tick(now.wall),
         arrival,
-        msgspec.json.encode(entry.key),
+        None if entry.key is None else msgspec.json.encode(entry.key),
         size,
         entry.data.encode(),
         stream.traits.encryption.encode(),

@@ -1,0 +1,141 @@
+"""`DryRun` of the five calls that have it, as AWS documents it: everything is checked, nothing happens, one a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from kinesis_efo.local import LocalAws
+
+SUCCEEDS = "DryRunOperationException"
+THROTTLED = "ThrottlingException"
+ONCE = Config(retries={"total_max_attempts": 1})
+
+
+class Clock:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Stream:
+    """A stream with two shards and a consumer, and the five calls as dry runs."""
+
+    def __init__(self, aws: LocalAws, clock: Clock, name: str = "orders") -> None:
+        self.aws, self.clock, self.name = aws, clock, name
+        self.kinesis = kinesis = aws.client("kinesis", config=ONCE)
+        kinesis.create_stream(StreamName=name, ShardCount=2)
+        arn = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
+        self.consumer = kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="lake")["Consumer"]["ConsumerARN"]
+        self.shard = kinesis.list_shards(StreamName=name)["Shards"][0]["ShardId"]
+        self.iterator = self.get_shard_iterator(DryRun=False)["ShardIterator"]
+        self.calls: dict[str, Callable[..., Any]] = {
+            "PutRecord": self.put_record,
+            "PutRecords": self.put_records,
+            "GetRecords": self.get_records,
+            "GetShardIterator": self.get_shard_iterator,
+            "SubscribeToShard": self.subscribe_to_shard,
+        }
+
+    def put_record(self, **other: Any) -> Any:
+        return self.kinesis.put_record(
+            **{"StreamName": self.name, "Data": b"x", "PartitionKey": "k", "DryRun": True, **other}
+        )
+
+    def put_records(self, **other: Any) -> Any:
+        records = [{"Data": b"x", "PartitionKey": "k"}] * 3
+        return self.kinesis.put_records(**{"StreamName": self.name, "Records": records, "DryRun": True, **other})
+
+    def get_records(self, **other: Any) -> Any:
+        return self.kinesis.get_records(**{"ShardIterator": self.iterator, "DryRun": True, **other})
+
+    def get_shard_iterator(self, **other: Any) -> Any:
+        given = {"StreamName": self.name, "ShardId": self.shard, "ShardIteratorType": "TRIM_HORIZON", "DryRun": True}
+        return self.kinesis.get_shard_iterator(**{**given, **other})
+
+    def subscribe_to_shard(self, **other: Any) -> Any:
+        given = {"ConsumerARN": self.consumer, "ShardId": self.shard, "StartingPosition": {"Type": "LATEST"}}
+        return self.kinesis.subscribe_to_shard(**{**given, "DryRun": True, **other})
+
+    def outcome(self, call: str, **other: Any) -> str:
+        with pytest.raises(ClientError) as refused:
+            self.calls[call](**other)
+        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+        return str(refused.value.response["Error"]["Code"])
+
+
+CALLS = ("PutRecord", "PutRecords", "GetRecords", "GetShardIterator", "SubscribeToShard")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def stream(run: Any, clock: Clock) -> Stream:
+    aws = run(clock=clock, consumer_creating_seconds=0.0, subscribe_interval_seconds=0.0, read_limit=False).aws
+    return Stream(aws, clock)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_would_succeed_says_so_and_does_nothing(stream: Stream, call: str) -> None:
+    assert stream.outcome(call) == SUCCEEDS
+    assert not stream.aws.kinesis.subscriptions
+    assert stream.get_records(DryRun=False)["Records"] == []
+    other = stream.kinesis.get_shard_iterator(
+        StreamName="orders", ShardId="shardId-000000000001", ShardIteratorType="TRIM_HORIZON"
+    )["ShardIterator"]
+    assert stream.kinesis.get_records(ShardIterator=other)["Records"] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong", "code"),
+    [
+        ("PutRecord", {"StreamName": "nope"}, "ResourceNotFoundException"),
+        ("PutRecord", {"ExplicitHashKey": "x"}, "InvalidArgumentException"),
+        ("PutRecords", {"StreamName": "nope"}, "ResourceNotFoundException"),
+        ("PutRecords", {"Records": [{"Data": b"x", "PartitionKey": "k" * 257}]}, "ValidationException"),
+        ("GetRecords", {"ShardIterator": "nope"}, "InvalidArgumentException"),
+        ("GetShardIterator", {"ShardId": "shardId-000000000009"}, "ResourceNotFoundException"),
+        ("GetShardIterator", {"ShardIteratorType": "AT_SEQUENCE_NUMBER"}, "InvalidArgumentException"),
+        ("SubscribeToShard", {"ShardId": "shardId-000000000009"}, "ResourceNotFoundException"),
+    ],
+)
+def test_a_call_that_would_fail_fails_as_it_would_and_leaves_the_second_to_others(
+    stream: Stream, call: str, wrong: dict[str, Any], code: str
+) -> None:
+    assert stream.outcome(call, **wrong) == code
+    assert stream.outcome(call) == SUCCEEDS
+
+
+def test_one_a_second_for_each_stream_whichever_call_it_is(stream: Stream, clock: Clock) -> None:
+    other = Stream(stream.aws, clock, "clicks")
+    assert stream.outcome("PutRecord") == SUCCEEDS
+    for call in CALLS:
+        assert stream.outcome(call) == THROTTLED
+    assert other.outcome("GetRecords") == SUCCEEDS, "a stream of its own"
+    stream.put_record(DryRun=False)
+    for call in CALLS:
+        clock.now += 1.0
+        assert stream.outcome(call) == SUCCEEDS
+        assert stream.outcome("PutRecord") == THROTTLED
+
+
+def test_the_key_of_an_encrypted_stream_is_not_checked(stream: Stream, clock: Clock) -> None:
+    stream.kinesis.start_stream_encryption(StreamName="orders", EncryptionType="KMS", KeyId="alias/gone")
+    for call in CALLS:
+        clock.now += 1.0
+        assert stream.outcome(call) == SUCCEEDS

@@ -1,0 +1,113 @@
+"""Streams whose records Kinesis distributes itself (`RecordDistributionStrategy=AUTO`), as AWS documents them, through boto3."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from kinesis_efo.local import LocalAws
+
+ON_DEMAND = {"StreamMode": "ON_DEMAND"}
+
+
+@pytest.fixture
+def kinesis(run: Any) -> Any:
+    aws: LocalAws = run().aws
+    return aws.client("kinesis")
+
+
+def arn_of(kinesis: Any, name: str = "orders") -> str:
+    return str(summary(kinesis, name)["StreamARN"])
+
+
+def summary(kinesis: Any, name: str = "orders") -> dict[str, Any]:
+    found: dict[str, Any] = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
+    return found
+
+
+def auto(kinesis: Any, name: str = "orders") -> None:
+    kinesis.create_stream(StreamName=name, StreamModeDetails=ON_DEMAND, RecordDistributionStrategy="AUTO")
+
+
+def records(kinesis: Any, name: str = "orders") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for shard in kinesis.list_shards(StreamName=name)["Shards"]:
+        iterator = kinesis.get_shard_iterator(
+            StreamName=name, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        found += kinesis.get_records(ShardIterator=iterator)["Records"]
+    return found
+
+
+def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
+    with pytest.raises(ClientError) as refused:
+        call(**parameters)
+    return refused.value.response["Error"]["Code"], refused.value.response["Error"]["Message"]
+
+
+def test_records_of_one_key_go_to_all_shards(kinesis: Any) -> None:
+    auto(kinesis)
+    entries = [{"Data": b"%d" % n, "PartitionKey": "one", "ExplicitHashKey": "0"} for n in range(200)]
+    answer = kinesis.put_records(StreamName="orders", Records=entries)
+    assert set(Counter(record["ShardId"] for record in answer["Records"]).values()) == {50}
+    placed = {kinesis.put_record(StreamName="orders", Data=b"x", PartitionKey="one")["ShardId"] for _ in range(8)}
+    assert len(placed) == 4
+    assert {record["PartitionKey"] for record in records(kinesis)} == {"one"}, "the key comes back as it was given"
+
+
+def test_a_partition_key_may_be_left_out_and_comes_back_so(kinesis: Any) -> None:
+    auto(kinesis)
+    kinesis.put_record(StreamName="orders", Data=b"1")
+    kinesis.put_records(StreamName="orders", Records=[{"Data": b"2"}, {"Data": b"3", "PartitionKey": "k"}])
+    assert sorted((record["Data"], record.get("PartitionKey")) for record in records(kinesis)) == [
+        (b"1", None),
+        (b"2", None),
+        (b"3", "k"),
+    ]
+
+
+def test_the_strategy_of_a_live_stream_changes_for_what_comes_from_then_on(kinesis: Any) -> None:
+    kinesis.create_stream(StreamName="orders", StreamModeDetails=ON_DEMAND)
+    arn = arn_of(kinesis)
+
+    def shards() -> int:
+        entries = [{"Data": b"x", "PartitionKey": "one"}] * 40
+        return len({each["ShardId"] for each in kinesis.put_records(StreamARN=arn, Records=entries)["Records"]})
+
+    assert (summary(kinesis)["RecordDistributionStrategy"], shards()) == ("USER_PARTITION_KEY", 1)
+    kinesis.update_stream_record_distribution_strategy(StreamARN=arn, RecordDistributionStrategy="AUTO")
+    assert (summary(kinesis)["RecordDistributionStrategy"], shards()) == ("AUTO", 4)
+    kinesis.update_stream_record_distribution_strategy(StreamARN=arn, RecordDistributionStrategy="USER_PARTITION_KEY")
+    assert (summary(kinesis)["RecordDistributionStrategy"], shards()) == ("USER_PARTITION_KEY", 1)
+    assert summary(kinesis)["StreamStatus"] == "ACTIVE"
+
+
+def test_only_streams_on_demand_have_a_strategy(kinesis: Any) -> None:
+    code, message = refusal(kinesis.create_stream, StreamName="orders", ShardCount=1, RecordDistributionStrategy="AUTO")
+    assert (code, "ON_DEMAND" in message) == ("InvalidArgumentException", True)
+    kinesis.create_stream(StreamName="orders", ShardCount=1)
+    assert "RecordDistributionStrategy" not in summary(kinesis)
+    code, message = refusal(
+        kinesis.update_stream_record_distribution_strategy,
+        StreamARN=arn_of(kinesis),
+        RecordDistributionStrategy="AUTO",
+    )
+    assert (code, "PROVISIONED" in message) == ("InvalidArgumentException", True)
+
+
+def test_what_such_a_stream_refuses_and_what_others_refuse(kinesis: Any) -> None:
+    auto(kinesis)
+    code, message = refusal(
+        kinesis.put_record, StreamName="orders", Data=b"x", PartitionKey="k", SequenceNumberForOrdering="1"
+    )
+    assert (code, "SequenceNumberForOrdering" in message) == ("InvalidArgumentException", True)
+    kinesis.create_stream(StreamName="keyed", ShardCount=1)
+    kinesis.put_record(StreamName="keyed", Data=b"x", PartitionKey="k", SequenceNumberForOrdering="1")
+    code, message = refusal(kinesis.put_record, StreamName="keyed", Data=b"x")
+    assert (code, "partitionKey" in message) == ("ValidationException", True)
+    entries = [{"Data": b"1", "PartitionKey": "k"}, {"Data": b"2"}]
+    assert refusal(kinesis.put_records, StreamName="keyed", Records=entries)[0] == "ValidationException"
+    assert len(records(kinesis, "keyed")) == 1

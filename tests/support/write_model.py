@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
+from kinesis_efo.distribution import Distribution
 from kinesis_efo.producer.accumulator import Result
 from kinesis_efo.producer.record import Parcel, Record
 from kinesis_efo.producer.routing import HashRange, ShardMap
+from kinesis_efo.producer.service import StreamTraits
 
 RING = 1 << 128
 THROTTLE = "ProvisionedThroughputExceededException"
@@ -33,6 +36,10 @@ class ModelStream:
     """The shards of a stream, and the records that a KCL reader gets from them."""
 
     ranges: list[HashRange]
+    distribution: Distribution = Distribution.KEYED
+    unknown: str = ""
+    placed_by_kinesis: bool | None = None
+    turns: Iterator[int] = field(default_factory=count)
     seen: list[Record] = field(default_factory=list)
     by_shard: dict[str, list[Record]] = field(default_factory=dict)
 
@@ -58,6 +65,8 @@ class ModelStream:
         """Store a parcel. KCL drops an aggregate with a record that belongs to another shard."""
         place = parcel.records[0].hash if parcel.hash_key is None else int(parcel.hash_key)
         shard = self.map.shard_of(place)
+        if self.distribution is Distribution.AUTO if self.placed_by_kinesis is None else self.placed_by_kinesis:
+            shard = self.map.open_shards[next(self.turns) % len(self.map.open_shards)]
         if len(parcel.records) == 1 or all(self.map.covers(shard, record.hash) for record in parcel.records):
             self.seen += parcel.records
             self.by_shard.setdefault(shard, []).extend(parcel.records)
@@ -73,13 +82,15 @@ class ModelService:
         self.requests: list[Sequence[Parcel]] = []
         self.in_flight = 0
         self.most_in_flight = 0
-        self.lists = 0
+        self.lists = self.asked = 0
+        self.keyed: list[bool] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.script: Callable[[Sequence[Parcel]], Sequence[Result] | None] = lambda _: None
 
-    async def put_records(self, parcels: Sequence[Parcel]) -> Sequence[Result]:
+    async def put_records(self, parcels: Sequence[Parcel], *, keyed: bool) -> Sequence[Result]:
         self.requests.append(parcels)
+        self.keyed.append(keyed)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
@@ -94,5 +105,6 @@ class ModelService:
         self.lists += 1
         return list(self.stream.ranges)
 
-    async def max_record_bytes(self) -> int:
-        return self.max_bytes
+    async def traits(self) -> StreamTraits:
+        self.asked += 1
+        return StreamTraits(self.max_bytes, self.stream.distribution, self.stream.unknown)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
 
 from kinesis_efo.aws_errors import THROUGHPUT_EXCEEDED
+from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import RecordRefusedError, RetriesExhaustedError, StreamError
 from kinesis_efo.producer.faults import Retry, WriteFault, judge_result
 from kinesis_efo.producer.record import Parcel, Record
@@ -84,10 +85,11 @@ class RecordAccumulator:
         self._stream = stream
         self._settings = settings
         self._random = random
-        self._aggregate_bytes = min(settings.aggregate_bytes, max_record_bytes) if settings.aggregate else None
+        self._aggregate_bytes = min(settings.aggregate_bytes, max_record_bytes)
         self._map = shards
         self._next_map: ShardMap | None = None
-        self._queues = {shard: ShardQueue(shard, settings, random) for shard in shards.open_shards}
+        self._queueing = _queueing(settings, shards)
+        self._queues = {shard: ShardQueue(shard, self._queueing, random) for shard in shards.open_shards}
         self._backoff = Backoff(settings, random)
         self._failing: Failing | None = None
         self._expired = 0
@@ -127,7 +129,8 @@ class RecordAccumulator:
         if not ready or not (eager or self._worth_sending(ready, now)):
             return None
         self._turn = (self._turn + 1) % len(ready)
-        request = cut(ready[self._turn :] + ready[: self._turn], self._aggregate_bytes)
+        aggregate_bytes = self._aggregate_bytes if self._queueing.aggregate else None
+        request = cut(ready[self._turn :] + ready[: self._turn], aggregate_bytes)
         request.sent_at = now
         self.in_flight += 1
         return request
@@ -150,7 +153,11 @@ class RecordAccumulator:
         self._failing, self._expired = None, 0
         self._backoff.end()
         settled = Settled()
-        if [None if result.code else result.shard for result in results] == request.shards:
+        if request.keyed:
+            as_predicted = [None if result.code else result.shard for result in results] == request.shards
+        else:
+            as_predicted = not any(result.code for result in results)
+        if as_predicted:
             # The fast path: most requests are accepted whole, by the predicted shards.
             settled.acknowledged = request.records
             for shard, taken in Counter(request.shards).items():
@@ -191,15 +198,16 @@ class RecordAccumulator:
                 return True
         # Less than a full request where the capacity does not hold two: one fills while the other is in flight.
         half = self._settings.max_outstanding_records // 2
-        enough = half // 2 if self._settings.aggregate else min(MAX_REQUEST_RECORDS, half)
+        enough = half // 2 if self._queueing.aggregate else min(MAX_REQUEST_RECORDS, half)
         return records >= max(1, enough) or size >= min(MAX_REQUEST_BYTES, self._settings.max_outstanding_bytes // 4)
 
     def _ended(self, request: Request) -> dict[str, _QueueOutcome]:
         self.in_flight -= 1
         outcomes = {shard: _QueueOutcome() for shard in dict.fromkeys(request.shards)}
         for shard in outcomes:
-            if shard in self._queues:
-                self._queues[shard].in_flight -= 1
+            if (queue := self._queues.get(shard)) is not None:
+                # A queue that is younger than the request did not send it.
+                queue.in_flight = max(0, queue.in_flight - 1)
         self._adopt_when_possible()
         return outcomes
 
@@ -207,12 +215,14 @@ class RecordAccumulator:
         if self._next_map is None or (self._settings.ordered and self.in_flight):
             return
         self._map, self._next_map = self._next_map, None
-        closed = [queue for shard, queue in self._queues.items() if shard not in self._map.open_shards]
+        before, queueing = self._queues, _queueing(self._settings, self._map)
+        # Only where order matters, queues depend on whether there are aggregates; no request is in flight there.
+        kept = before if queueing == self._queueing or not self._settings.ordered else {}
+        self._queueing = queueing
         self._queues = {
-            shard: self._queues.get(shard) or ShardQueue(shard, self._settings, self._random)
-            for shard in self._map.open_shards
+            shard: kept.get(shard) or ShardQueue(shard, queueing, self._random) for shard in self._map.open_shards
         }
-        for queue in closed:
+        for queue in [queue for shard, queue in before.items() if self._queues.get(shard) is not queue]:
             self.add(queue.records)
 
     def _give_back(self, shard: str, records: list[Record]) -> None:
@@ -236,7 +246,7 @@ class RecordAccumulator:
     ) -> None:
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             outcome = outcomes[shard]
-            if result.code is None and result.shard == shard:
+            if result.code is None and (result.shard == shard or not request.keyed):
                 outcome.taken += 1
                 settled.acknowledged += parcel.records
             elif result.code is None:
@@ -247,10 +257,10 @@ class RecordAccumulator:
     def _written_elsewhere(
         self, parcel: Parcel, predicted: str, actual: str, outcome: _QueueOutcome, settled: Settled
     ) -> None:
-        settled.misrouted |= actual != predicted
         shards = self.shards
+        settled.misrouted |= actual != predicted and shards.predicts
         if len(parcel.records) > 1 and not all(shards.covers(actual, record.hash) for record in parcel.records):
-            # KCL and our reader drop from an aggregate the records of other shards, so these count as not written.
+            # The KCL drops an aggregate with records of other shards, and so do strict readers: they count as not written.
             settled.retried[WRONG_SHARD] += 1
             outcome.again += parcel.records
             outcome.cause = outcome.cause or f"{WRONG_SHARD}: an aggregate for {predicted} was written to {actual}"
@@ -325,3 +335,12 @@ class RecordAccumulator:
     def _error(self, fault: WriteFault) -> StreamError:
         remedy = f". To do: {fault.remedy}" if fault.remedy else ""
         return fault.kind(f"stream {self._stream} cannot be written to: {fault.text}{remedy}")
+
+
+def _queueing(settings: ProducerSettings, shards: ShardMap) -> ProducerSettings:
+    """How records are queued: aggregates and order need to know the shard of a record.
+
+    AWS supports no aggregates where Kinesis distributes records itself. Readers that keep to the KCL's rule drop them.
+    """
+    aggregate = settings.aggregate and shards.distribution is Distribution.KEYED
+    return replace(settings, aggregate=aggregate, ordered=settings.ordered and shards.predicts)

@@ -18,10 +18,11 @@ from kinesis_efo.producer.accumulator import RecordAccumulator, Settled
 from kinesis_efo.producer.capacity import Capacity, usage_of
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import Counts, ProducerMetrics
+from kinesis_efo.producer.placement import shard_map, warn_of_consequences
 from kinesis_efo.producer.record import Data, Epoch, Given, Record, SizeLimit, make_record
 from kinesis_efo.producer.request import Request
 from kinesis_efo.producer.routing import ShardMap
-from kinesis_efo.producer.service import Service
+from kinesis_efo.producer.service import Service, StreamTraits
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
 from kinesis_efo.producer.stall import StallWatch
 
@@ -29,6 +30,10 @@ logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
 """The least interval between two loads of the shard map: ListShards may lag behind the answers that name a new shard."""
+MOST_REFRESH_SECONDS = 60.0
+"""The interval grows up to here while the shard map stays the same."""
+RECHECK_SECONDS = 300.0
+"""So often, a producer asks whether Kinesis still distributes the records of a stream itself. Nothing else would tell it."""
 _BATCH_BYTES = 1 << 20
 """The most bytes that `make_records` collects before it hands them on; the last record may exceed it."""
 
@@ -40,7 +45,7 @@ class Engine:
         stream: Name or ARN, for messages.
         service: Kinesis.
         shards: The shard map.
-        stream_limit: Size of the largest record that the stream accepts, in bytes.
+        traits: What the stream accepts.
         settings: The producer's settings.
         clock: Source of the time.
         random: Source of the jitter.
@@ -51,7 +56,7 @@ class Engine:
         stream: str,
         service: Service,
         shards: ShardMap,
-        stream_limit: int,
+        traits: StreamTraits,
         settings: ProducerSettings,
         clock: Clock,
         random: Random,
@@ -63,6 +68,7 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         # Half of the capacity is common to all shards; a record above that could wait for ever.
         half = settings.max_outstanding_bytes // 2
+        stream_limit = traits.max_record_bytes
         self._limit = SizeLimit(stream_limit)
         if half < stream_limit:
             self._limit = SizeLimit(half, "are half of 'max_outstanding_bytes'", "'max_outstanding_bytes'")
@@ -81,6 +87,9 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
+        self._refresh_pause = REFRESH_SECONDS
+        self._recheck: asyncio.TimerHandle | None = None
+        self._note(traits)
 
     # -- from any thread
 
@@ -223,6 +232,8 @@ class Engine:
         """End without waiting for outstanding records, and log how many there were."""
         self._stopped = True
         self._disarm()
+        if self._recheck is not None:
+            self._recheck.cancel()
         self._stall.stop()
         self.capacity.close()
         running = [*self._tasks, *([self._refreshing] if self._refreshing else [])]
@@ -262,7 +273,7 @@ class Engine:
         self._counts.requests += 1
         try:
             try:
-                results = await self._service.put_records(request.parcels)
+                results = await self._service.put_records(request.parcels, keyed=request.keyed)
             except Exception as error:
                 settled = self._accumulator.fault(request, judge(error), self._clock.monotonic())
             else:
@@ -289,8 +300,8 @@ class Engine:
         if settled.retried:
             self._counts.retries.update(settled.retried)
             self._stall.fault = next(iter(settled.retried))
-        if settled.misrouted and self._refreshing is None:
-            self._refreshing = self._loop.create_task(self._refresh_later())
+        if settled.misrouted:
+            self._refresh_soon()
         if settled.refused and not self._settings.fail_on_error:
             for _, error in settled.refused:
                 self._leave_out(error)
@@ -337,22 +348,43 @@ class Engine:
         self._end_flushes(failure)
 
     async def _refresh(self) -> None:
-        shards = ShardMap(await self._service.shards())
+        traits = await self._service.traits()
+        shards = await shard_map(self._service, traits)
+        news = not shards.is_like(self._accumulator.shards)
+        # Where records go elsewhere although the map is right, asking again and again would not help.
+        self._refresh_pause = REFRESH_SECONDS if news else min(2 * self._refresh_pause, MOST_REFRESH_SECONDS)
         self._accumulator.adopt(shards)
         self.capacity.divide(len(shards.open_shards))
+        self._note(traits)
+
+    def _refresh_soon(self) -> None:
+        if self._refreshing is None and not self._stopped and self._failure is None:
+            self._refreshing = self._loop.create_task(self._refresh_later())
 
     async def _refresh_later(self) -> None:
         try:
             await self._refresh()
             self.pump()
-            await asyncio.sleep(REFRESH_SECONDS)
         except Exception as error:
             logger.warning(
                 "the shard map of %s cannot be refreshed: %s; keeping the old one for now", self._stream, error
             )
-            await asyncio.sleep(REFRESH_SECONDS)
+            self._look_again()
+        try:
+            await asyncio.sleep(self._refresh_pause)
         finally:
             self._refreshing = None
+
+    def _note(self, traits: StreamTraits) -> None:
+        warn_of_consequences(self._stream, traits, self._settings)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Ask later where no answer tells that Kinesis has stopped to distribute the stream's records itself."""
+        if self._recheck is not None:
+            self._recheck.cancel()
+        if not self._accumulator.shards.predicts and not self._stopped:
+            self._recheck = self._loop.call_later(RECHECK_SECONDS, self._refresh_soon)
 
     def _stalled_on(self) -> str | None:
         if not self._eager() or not self.capacity.records:

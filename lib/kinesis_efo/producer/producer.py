@@ -19,8 +19,8 @@ from kinesis_efo.producer.collector import producer_collector
 from kinesis_efo.producer.engine import Engine
 from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import ProducerMetrics
+from kinesis_efo.producer.placement import shard_map
 from kinesis_efo.producer.record import Data, Given, Record
-from kinesis_efo.producer.routing import ShardMap
 from kinesis_efo.producer.service import Service, connect
 from kinesis_efo.producer.settings import ProducerSettings
 
@@ -37,7 +37,7 @@ class Producer:
 
     Args:
         stream: Name or ARN. The role needs `kinesis:PutRecords` and `kinesis:ListShards` on it, and
-            `kinesis:DescribeStreamSummary` if the stream accepts records above 1 MiB.
+            `kinesis:DescribeStreamSummary` to aggregate, or if the stream accepts records above 1 MiB.
         settings: Bounds, batching, order, aggregation and retries.
         aws: Region, endpoint and role.
         metrics: Where to send metrics.
@@ -89,8 +89,8 @@ class Producer:
             raise ProducerClosedError(f"the producer for {self.stream} was opened before; create another one")
         try:
             service = await self._stack.enter_async_context(self._connect())
-            shards = ShardMap(await service.shards())
-            stream_limit = await service.max_record_bytes()
+            traits = await service.traits()
+            shards = await shard_map(service, traits)
         except KinesisEfoError:
             await self._stack.aclose()
             raise
@@ -102,7 +102,7 @@ class Producer:
         except BaseException:
             await self._stack.aclose()
             raise
-        self._engine = Engine(self.stream, service, shards, stream_limit, self.settings, self._clock, self._random)
+        self._engine = Engine(self.stream, service, shards, traits, self.settings, self._clock, self._random)
         self._end_report = report(producer_collector(self.stream, lambda: self.metrics), self._metrics_settings)
         return self
 

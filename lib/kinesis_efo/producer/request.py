@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kinesis_efo.producer.aggregation import Packer
 from kinesis_efo.producer.record import Parcel, Record
+from kinesis_efo.producer.routing import ANY_SHARD
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS
 from kinesis_efo.producer.shard_queue import ShardQueue
 
@@ -29,6 +30,11 @@ class Request:
     shards: list[str] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     sent_at: float = 0.0
+
+    @property
+    def keyed(self) -> bool:
+        """Whether the keys of its records decide on their shards."""
+        return self.shards[0] != ANY_SHARD
 
 
 def cut(queues: Iterable[ShardQueue], aggregate_bytes: int | None) -> Request:

@@ -9,10 +9,14 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import WriteError
 
 MAX_HASH = (1 << 128) - 1
 """The largest hash key."""
+
+ANY_SHARD = "any"
+"""In place of a shard's id where none can be predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +38,17 @@ class ShardMap:
 
     Args:
         shards: The open and the closed ones.
+        distribution: Who decides on the shard of a record: its keys, as far as that is known.
 
     Raises:
         WriteError: No shard is open.
     """
 
-    def __init__(self, shards: Iterable[HashRange]) -> None:
+    predicts = True
+    """Whether the shard of a record follows from its hash key."""
+
+    def __init__(self, shards: Iterable[HashRange], distribution: Distribution = Distribution.KEYED) -> None:
+        self.distribution = distribution
         self._all = {shard.id: shard for shard in shards}
         open_shards = sorted((shard for shard in self._all.values() if shard.open), key=lambda shard: shard.end)
         if not open_shards:
@@ -53,6 +62,10 @@ class ShardMap:
         """Ids of the open shards, in the order of their hash keys."""
         return tuple(self._ids)
 
+    def is_like(self, other: ShardMap) -> bool:
+        """Whether both route alike."""
+        return (self.distribution, self._ids, self._ends) == (other.distribution, other._ids, other._ends)
+
     def shard_of(self, hash_key: int) -> str:
         """The open shard for a hash key."""
         return self._ids[bisect_left(self._ends, hash_key)]
@@ -65,3 +78,20 @@ class ShardMap:
         """Whether a hash key is in the range of a shard; False if the shard is unknown."""
         known = self._all.get(shard)
         return known is not None and known.start <= hash_key <= known.end
+
+
+class AnyShard(ShardMap):
+    """The map of a stream whose records Kinesis distributes itself: it predicts nothing, and needs no list of shards."""
+
+    predicts = False
+
+    def __init__(self) -> None:
+        super().__init__([HashRange(ANY_SHARD, 0, MAX_HASH)], Distribution.AUTO)
+
+    def knows(self, shard: str) -> bool:  # noqa: ARG002
+        """See `ShardMap`. Whatever shard it was, there is nothing to learn from it."""
+        return True
+
+    def covers(self, shard: str, hash_key: int) -> bool:  # noqa: ARG002
+        """See `ShardMap`. What is written lies in no shard for its hash key."""
+        return False

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import botocore.session
@@ -17,6 +18,7 @@ from kinesis_efo import __version__
 from kinesis_efo.arns import STREAM_ARN, STREAM_NAME
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.aws_errors import Cause, cause_of, describe
+from kinesis_efo.distribution import Distribution, distribution_of
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer.accumulator import Result
@@ -31,19 +33,39 @@ _SMALL = 400
 """Bytes below which msgspec's base64 is faster than pybase64, which has four times the speed but costs a call per record."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamTraits:
+    """What a producer needs to know of a stream, beside its shards.
+
+    Attributes:
+        max_record_bytes: Size of the largest record that it accepts, including the partition key.
+        distribution: Who decides on the shard of a record.
+        unknown: Why that is not known; empty where it is.
+    """
+
+    max_record_bytes: int = DEFAULT_RECORD_BYTES
+    distribution: Distribution = Distribution.KEYED
+    unknown: str = ""
+
+
 class Service(Protocol):
     """What a producer calls of Kinesis; replaced in tests."""
 
-    async def put_records(self, parcels: Sequence[Parcel]) -> Sequence[Result]:
-        """Send one PutRecords without retries, which are the producer's task. Returns one result per parcel, in order."""
+    async def put_records(self, parcels: Sequence[Parcel], *, keyed: bool) -> Sequence[Result]:
+        """Send one PutRecords without retries, which are the producer's task. Returns one result per parcel, in order.
+
+        Args:
+            parcels: What to send.
+            keyed: Whether keys decide on the shard; else no explicit hash keys are sent.
+        """
         ...
 
     async def shards(self) -> list[HashRange]:
         """List the stream's shards, including closed ones."""
         ...
 
-    async def max_record_bytes(self) -> int:
-        """Get the size of the largest record that the stream accepts, including its partition key."""
+    async def traits(self) -> StreamTraits:
+        """Get what the stream accepts, and how it distributes records."""
         ...
 
 
@@ -87,12 +109,12 @@ class KinesisService:
         send_as_is(data, "PutRecords", "Records")
         keep_answers(data, "PutRecords")
 
-    async def put_records(self, parcels: Sequence[Parcel]) -> Sequence[Result]:
+    async def put_records(self, parcels: Sequence[Parcel], *, keyed: bool) -> Sequence[Result]:
         entries = [
             _Entry(
                 parcel.data if parcel.size < _SMALL else msgspec.Raw(b'"%b"' % b64encode(parcel.data)),
                 parcel.key,
-                parcel.hash_key,
+                parcel.hash_key if keyed else None,
             )
             for parcel in parcels
         ]
@@ -115,7 +137,7 @@ class KinesisService:
             arguments = {"NextToken": page["NextToken"]} if page.get("NextToken") else {}
         return shards
 
-    async def max_record_bytes(self) -> int:
+    async def traits(self) -> StreamTraits:
         try:
             answer = await self._control.describe_stream_summary(**self._stream)
         except Exception as error:
@@ -124,9 +146,18 @@ class KinesisService:
             logger.info(
                 "no permission kinesis:DescribeStreamSummary (%s): records may have up to 1 MiB", describe(error)
             )
-            return DEFAULT_RECORD_BYTES
-        kibibytes = answer["StreamDescriptionSummary"].get("MaxRecordSizeInKiB")
-        return int(kibibytes) << 10 if kibibytes else DEFAULT_RECORD_BYTES
+            denied = f"the role has no permission kinesis:DescribeStreamSummary ({describe(error)})"
+            return StreamTraits(distribution=Distribution.UNKNOWN, unknown=denied)
+        summary = answer["StreamDescriptionSummary"]
+        kibibytes = summary.get("MaxRecordSizeInKiB")
+        distribution = distribution_of(self._control, summary)
+        return StreamTraits(
+            int(kibibytes) << 10 if kibibytes else DEFAULT_RECORD_BYTES,
+            distribution,
+            f"botocore {botocore.__version__} does not know it; upgrade boto3 and aiobotocore"
+            if distribution is Distribution.UNKNOWN
+            else "",
+        )
 
 
 @asynccontextmanager

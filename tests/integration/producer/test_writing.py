@@ -420,3 +420,63 @@ def test_a_producer_left_open_at_the_end_of_the_process_is_closed(target: Start,
     assert child.returncode == status, said
     assert "the producer for orders was not closed" in said
     assert len(kinesis.records()) == 1_000
+
+
+@pytest.mark.parametrize("aggregate", [False, True])
+def test_a_stream_that_kinesis_distributes_itself_is_written_to_without_looking_shards_up(
+    target: Start, aggregate: bool
+) -> None:
+    kinesis = target(shards=8)
+    summary = kinesis.client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]
+    arn = summary["StreamARN"]
+    kinesis.client.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    counted = kinesis.aws.kinesis.calls
+
+    def calls() -> list[int]:
+        return [counted(each) for each in ("ListShards", "DescribeStreamSummary", "PutRecords")]
+
+    with BlockingProducer("orders", settings=ProducerSettings(aggregate=aggregate)) as producer:
+        producer.put_many((f"before-{n}", f"key-{n}") for n in range(2_000))
+        producer.flush()
+        kinesis.client.update_stream_record_distribution_strategy(StreamARN=arn, RecordDistributionStrategy="AUTO")
+        producer.put_many((f"then-{n}", f"key-{n}", n) for n in range(2_000))
+        producer.flush()
+        before = calls()
+        # Longer than a second, after which the shards would be listed again.
+        for part in range(15):
+            producer.put_many((f"after-{n}", f"key-{n}", n) for n in range(500 * part, 500 * part + 500))
+            producer.flush()
+            time.sleep(0.1)
+        after = calls()
+    assert [now - then for now, then in zip(after, before, strict=True)] == [0, 0, 15]
+    stored = Counter(
+        user.data if user else record["Data"]
+        for record in kinesis.records()
+        for user in deaggregate(record["Data"], None) or [None]
+    )
+    expected = [b"%b-%d" % (word, n) for word, count in ((b"before", 2_000), (b"then", 2_000)) for n in range(count)]
+    assert set(stored) == {*expected, *(b"after-%d" % n for n in range(7_500))}
+    assert all(stored[b"after-%d" % n] == 1 for n in range(7_500))
+    assert not any(
+        record["Data"].startswith(b"\xf3\x89\x9a\xc2") and b"after" in record["Data"] for record in kinesis.records()
+    )
+
+
+class Undescribed(NoFaults):
+    async def before(self, request: Request) -> None:
+        if request.operation == "DescribeStreamSummary":
+            raise AwsError("AccessDeniedException", "not authorized to perform: kinesis:DescribeStreamSummary")
+
+
+def test_without_the_permission_to_describe_nothing_is_aggregated(
+    target: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinesis = target(shards=2, faults=Undescribed())
+    caplog.set_level(logging.WARNING, "kinesis_efo.producer")
+    for _ in range(2):
+        with BlockingProducer("orders", settings=ProducerSettings(aggregate=True)) as producer:
+            producer.put_many((b"%d" % n, f"key-{n}") for n in range(300))
+    assert sorted(int(record["Data"]) for record in kinesis.records()) == sorted([*range(300), *range(300)])
+    (said,) = caplog.messages
+    assert "records are not aggregated" in said
+    assert "kinesis:DescribeStreamSummary" in said

@@ -1,0 +1,51 @@
+"""What follows from who decides on the shard of a record: the shard map, and what a producer cannot do that it is asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import cache
+
+from kinesis_efo.distribution import Distribution
+from kinesis_efo.producer.routing import AnyShard, ShardMap
+from kinesis_efo.producer.service import Service, StreamTraits
+from kinesis_efo.producer.settings import ProducerSettings
+
+logger = logging.getLogger(__name__)
+
+
+async def shard_map(service: Service, traits: StreamTraits) -> ShardMap:
+    """The shard map of a stream. Nothing is listed where keys do not decide on shards.
+
+    Raises:
+        ClientError: The shards cannot be listed; botocore's exception.
+        WriteError: No shard is open.
+    """
+    if traits.distribution is Distribution.AUTO:
+        return AnyShard()
+    return ShardMap(await service.shards(), traits.distribution)
+
+
+def warn_of_consequences(stream: str, traits: StreamTraits, settings: ProducerSettings) -> None:
+    """Say what a producer does not do although its settings ask for it; each of it once in a process."""
+    for what in _consequences(traits, settings):
+        _warn_once(f"stream {stream}: {what}")
+
+
+def _consequences(traits: StreamTraits, settings: ProducerSettings) -> Iterator[str]:
+    if traits.distribution is Distribution.UNKNOWN and settings.aggregate:
+        yield (
+            "records are not aggregated, because it cannot be told whether Kinesis distributes the stream's records itself "
+            f"(RecordDistributionStrategy), in which case readers may drop aggregates: {traits.unknown}"
+        )
+    if traits.distribution is Distribution.AUTO and (settings.aggregate or settings.ordered):
+        asked = [what for what, on in (("aggregated", settings.aggregate), ("kept in order", settings.ordered)) if on]
+        yield (
+            f"records are not {' or '.join(asked)}: Kinesis distributes the stream's records itself "
+            "(RecordDistributionStrategy AUTO), whatever their keys are"
+        )
+
+
+@cache
+def _warn_once(text: str) -> None:
+    logger.warning("%s", text)

@@ -1,0 +1,217 @@
+"""The producer on streams whose records Kinesis distributes itself, in virtual time: nothing is predicted, nothing is aggregated."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from random import Random
+from typing import Any
+
+import pytest
+
+from kinesis_efo.distribution import Distribution
+from kinesis_efo.producer import ProducerSettings
+from kinesis_efo.producer.capacity import usage_of
+from kinesis_efo.producer.engine import RECHECK_SECONDS, Engine
+from kinesis_efo.producer.placement import shard_map
+from kinesis_efo.producer.record import Given, Record
+from tests.support.virtual_time import LoopClock, run
+from tests.support.write_model import THROTTLE, Answer, ModelService, ModelStream, even_shards
+
+Scenario = Callable[["Writing"], Awaitable[None]]
+
+
+class Writing:
+    """An engine that writes to the model."""
+
+    def __init__(self, name: str, stream: ModelStream, **settings: Any) -> None:
+        self.name = name
+        self.stream = stream
+        self.service = ModelService(stream)
+        self.settings = ProducerSettings(**settings)
+
+    async def open(self) -> None:
+        traits = await self.service.traits()
+        shards = await shard_map(self.service, traits)
+        self.engine = Engine(self.name, self.service, shards, traits, self.settings, LoopClock(), Random(1))
+
+    async def put(self, given: Iterable[Given]) -> None:
+        for batch in self.engine.make_records(given):
+            assert self.engine.capacity.try_acquire_all(usage_of(batch)), "less than the capacity is outstanding"
+            self.engine.accept(batch)
+            self.engine.pump_if_full()
+            await asyncio.sleep(0)
+
+    async def write(self, given: Iterable[Given]) -> None:
+        await self.put(given)
+        await self.engine.flush()
+
+    @property
+    def aggregates(self) -> int:
+        return sum(not isinstance(parcel, Record) for parcels in self.service.requests for parcel in parcels)
+
+    @property
+    def stored(self) -> list[int]:
+        return sorted(int(record.data) for record in self.stream.seen)
+
+
+def drive(scenario: Scenario, stream: ModelStream, request: pytest.FixtureRequest, **settings: Any) -> None:
+    writing = Writing(request.node.name, stream, **settings)
+
+    async def main() -> None:
+        await writing.open()
+        try:
+            await scenario(writing)
+        finally:
+            await writing.engine.stop()
+
+    run(main())
+
+
+def numbered(first: int, count: int, hash_key: int | None = None) -> list[Given]:
+    return [(b"%d" % number, f"key-{number % 50}", hash_key) for number in range(first, first + count)]
+
+
+def auto(shards: int = 8) -> ModelStream:
+    return ModelStream(even_shards(shards), Distribution.AUTO)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("aggregate", [False, True])
+def test_nothing_is_listed_predicted_or_aggregated(
+    ordered: bool, aggregate: bool, request: pytest.FixtureRequest
+) -> None:
+    async def scenario(writing: Writing) -> None:
+        for number in range(20):
+            await writing.write(numbered(500 * number, 500, hash_key=7))
+            await asyncio.sleep(1)
+        service = writing.service
+        assert writing.stored == list(range(10_000))
+        assert (service.lists, service.asked) == (0, 1), "asked once, when it was opened"
+        assert len(service.requests) == 20, (
+            "order is not Kinesis' to keep there: 500 records of 50 keys share a request"
+        )
+        assert not any(service.keyed), "no explicit hash keys"
+        assert not writing.aggregates
+        assert writing.engine.metrics.retries == {}
+
+    drive(scenario, auto(), request, ordered=ordered, aggregate=aggregate)
+
+
+def test_one_warning_says_what_is_not_done(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(writing: Writing) -> None:
+        await writing.open()
+        await writing.write(numbered(0, 10))
+
+    caplog.set_level(logging.WARNING)
+    drive(scenario, auto(), request, ordered=True, aggregate=True)
+    (said,) = caplog.messages
+    assert said == (
+        f"stream {request.node.name}: records are not aggregated or kept in order: Kinesis distributes the stream's records itself "
+        "(RecordDistributionStrategy AUTO), whatever their keys are"
+    )
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("aggregate", [False, True])
+def test_a_stream_that_changes_to_auto_while_it_is_written_to_loses_nothing(
+    ordered: bool, aggregate: bool, request: pytest.FixtureRequest
+) -> None:
+    async def scenario(writing: Writing) -> None:
+        await writing.write(numbered(0, 2_000))
+        service, stream = writing.service, writing.stream
+        assert bool(writing.aggregates) is aggregate
+        stream.distribution = Distribution.AUTO
+        await writing.write(numbered(2_000, 2_000))
+        assert set(writing.stored) == set(range(4_000)), "aggregates in the wrong shards are written again"
+        service.requests.clear()
+        lists = service.lists
+        for number in range(8, 20):
+            await writing.write(numbered(500 * number, 500))
+            await asyncio.sleep(1)
+        assert set(writing.stored) == set(range(10_000))
+        assert not writing.aggregates
+        assert service.lists == lists <= 3
+
+    stream = auto()
+    stream.distribution = Distribution.KEYED
+    drive(scenario, stream, request, ordered=ordered, aggregate=aggregate)
+
+
+def test_a_stream_that_changes_back_is_noticed_in_five_minutes(request: pytest.FixtureRequest) -> None:
+    async def scenario(writing: Writing) -> None:
+        await writing.write(numbered(0, 100))
+        writing.stream.distribution = Distribution.KEYED
+        writing.service.keyed.clear()
+        await asyncio.sleep(RECHECK_SECONDS + 2)
+        await writing.write(numbered(100, 100, hash_key=7))
+        assert writing.service.keyed == [True]
+        assert writing.aggregates
+        asked = writing.service.asked
+        await asyncio.sleep(3 * RECHECK_SECONDS)
+        assert writing.service.asked == asked, "answers tell from now on"
+        assert writing.stored == list(range(200))
+
+    drive(scenario, auto(), request, aggregate=True)
+
+
+def test_a_throttled_shard_does_not_stop_what_kinesis_distributes(request: pytest.FixtureRequest) -> None:
+    turns = iter(range(1_000_000))
+
+    async def scenario(writing: Writing) -> None:
+        def throttled(parcels: Any) -> list[Answer]:
+            refused = [next(turns) % 8 == 0 for _ in parcels]
+            return [
+                Answer(code=THROTTLE, message="") if no else writing.stream.store(parcel)
+                for no, parcel in zip(refused, parcels, strict=True)
+            ]
+
+        writing.service.script = throttled
+        await writing.write(numbered(0, 4_000))
+        assert writing.stored == list(range(4_000))
+
+    drive(scenario, auto(), request)
+
+
+@pytest.mark.parametrize("placed_by_kinesis", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_where_it_cannot_be_told_nothing_is_aggregated_and_lookups_become_rare(
+    ordered: bool, placed_by_kinesis: bool, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = ModelStream(even_shards(8), Distribution.UNKNOWN, "the role has no permission", placed_by_kinesis)
+
+    async def scenario(writing: Writing) -> None:
+        for number in range(120):
+            await writing.write(numbered(50 * number, 50))
+            await asyncio.sleep(1)
+        assert writing.stored == list(range(6_000))
+        assert not writing.aggregates
+        # Once when it was opened; then, where records go elsewhere, after 0, 2, 4, 8, 16 and 32 s.
+        assert writing.service.lists == (7 if placed_by_kinesis else 1)
+        assert len(writing.service.requests) <= 240, "a request of 50 keys, also where order is kept"
+
+    caplog.set_level(logging.WARNING)
+    drive(scenario, stream, request, aggregate=True, ordered=ordered)
+    (said,) = caplog.messages
+    assert said.startswith(f"stream {request.node.name}: records are not aggregated, because it cannot be told")
+    assert said.endswith("the role has no permission")
+
+
+def test_a_permission_that_comes_later_lets_records_be_aggregated(request: pytest.FixtureRequest) -> None:
+    stream = ModelStream(even_shards(2), Distribution.UNKNOWN, "denied")
+
+    async def scenario(writing: Writing) -> None:
+        await writing.write(numbered(0, 200))
+        assert not writing.aggregates
+        stream.distribution = Distribution.KEYED
+        stream.split(0)
+        await writing.write(numbered(200, 200))
+        await asyncio.sleep(2)
+        await writing.write(numbered(400, 200))
+        assert writing.aggregates
+        assert writing.stored == list(range(600))
+        order = [int(record.data) for record in stream.seen if record.key == "key-3"]
+        assert order == sorted(order)
+
+    drive(scenario, stream, request, aggregate=True, ordered=True)

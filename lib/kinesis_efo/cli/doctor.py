@@ -17,7 +17,7 @@ from kinesis_efo.cli.measuring_options import Measuring
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import LeaseError, ManifestError, UsageError
 from kinesis_efo.manifest import Manifest, StreamRef
-from kinesis_efo.operate import checkup, lease_checkup, machine
+from kinesis_efo.operate import checkup, dry_runs, lease_checkup, machine
 from kinesis_efo.operate.access import Access
 from kinesis_efo.operate.findings import Finding, Status, failed_call
 from kinesis_efo.operate.obstacles import no_region, obstacles
@@ -130,9 +130,15 @@ async def _polled(access: Access, manifest: Manifest) -> list[Finding]:
     findings: list[Finding] = []
     for ref in manifest.streams.values():
         findings += await asyncio.gather(
-            checkup.stream(access, ref), checkup.shards(access, ref), checkup.polling(access, ref)
+            checkup.stream(access, ref), checkup.shards(access, ref), dry_runs.polling(access, ref)
         )
+        findings += await _key(access, ref)
     return findings
+
+
+async def _key(access: Access, ref: StreamRef) -> list[Finding]:
+    found = await dry_runs.key(access, ref)
+    return [found] if found is not None else []
 
 
 async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | None, anyway: bool) -> list[Finding]:
@@ -153,6 +159,7 @@ async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | 
         ]
         if ref is not measured:
             # A dry run may count against the calls that Kinesis allows for the shard, and a real one proves more.
-            checks.insert(3, checkup.subscribing(access, ref, owners.get(name, ()), anyway=anyway))
+            checks.insert(3, dry_runs.subscribing(access, ref, owners.get(name, ()), anyway=anyway))
         findings += await asyncio.gather(*checks)
+        findings += await _key(access, ref)
     return findings

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from botocore.exceptions import ClientError
-
-from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
-from kinesis_efo.leases.owner import readable
+from kinesis_efo.distribution import Distribution, distribution_of
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.operate.access import Clients
 from kinesis_efo.operate.findings import CheckFailed, CheckUnknown, Finding, existing, finding
-from kinesis_efo.raw_bodies import closed_where_it_fails
 
 CONSUMER_QUOTA: Final = 20
 """Consumers per stream, unless AWS raised it (Kinesis Data Streams, "Quotas and limits")."""
+
+_DISTRIBUTIONS: Final = {
+    Distribution.KEYED: "distributed by partition key",
+    Distribution.AUTO: "distributed by Kinesis itself (AUTO)",
+    Distribution.UNKNOWN: "distributed in a way that this botocore does not know",
+}
 
 RATE_WINDOW: Final = timedelta(hours=1)
 """How far back to look for refused subscriptions."""
@@ -36,7 +37,8 @@ async def stream(clients: Clients, ref: StreamRef) -> Finding:
                 f"{ref.stream_arn} is {status}", "wait until it is ACTIVE" if status == "CREATING" else "deploy it"
             )
         shards, hours = found["OpenShardCount"], found["RetentionPeriodHours"]
-        return f"{status}, {shards} open shard{'s'[: shards != 1]}, {hours} h retention, {_encryption(found)}"
+        words = [f"{shards} open shard{'s'[: shards != 1]}", f"{hours} h retention", _encryption(found)]
+        return ", ".join([status, *words, _DISTRIBUTIONS[distribution_of(kinesis, found)]])
 
     return await finding(f"stream {ref.name}", look(), action="kinesis:DescribeStreamSummary")
 
@@ -75,72 +77,6 @@ async def shards(clients: Clients, ref: StreamRef) -> Finding:
         return "can be listed"
 
     return await finding(f"shards of {ref.name}", look(), action="kinesis:ListShards")
-
-
-async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str], *, anyway: bool) -> Finding:
-    """Check with a dry run that a subscription would succeed.
-
-    Args:
-        clients: Gives the clients.
-        ref: The stream.
-        owners: Workers that hold leases of it.
-        anyway: Try even if there are any.
-    """
-
-    async def look() -> str:
-        kinesis = await clients.client("kinesis")
-        shape = kinesis.meta.service_model.operation_model("SubscribeToShard").input_shape
-        if "DryRun" not in shape.members:
-            raise CheckUnknown("this botocore knows no dry run of SubscribeToShard", "upgrade boto3 and aiobotocore")
-        if owners and not anyway:
-            # AWS does not say whether a dry run counts against the one call per second and shard of a live query.
-            raise CheckUnknown(
-                f"not tried: {readable(min(owners))} reads the stream, which proves as much",
-                "to try all the same, say --subscribe-anyway",
-            )
-        listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
-        try:
-            with closed_where_it_fails(kinesis, "SubscribeToShard"):
-                answer = await kinesis.subscribe_to_shard(
-                    ConsumerARN=ref.consumer_arn,
-                    ShardId=listed["Shards"][0]["ShardId"],
-                    StartingPosition={"Type": "LATEST"},
-                    DryRun=True,
-                )
-        except ClientError as error:
-            return _dry_run(error, ref)
-        answer["EventStream"].close()
-        raise CheckUnknown(
-            "the endpoint knows no dry run: a subscription was opened, and closed at once", "use AWS' endpoint"
-        )
-
-    return await finding(f"subscribing to {ref.name}", look(), action="kinesis:SubscribeToShard")
-
-
-def _dry_run(error: ClientError, ref: StreamRef) -> str:
-    if code_of(error) == "DryRunOperationException":
-        return "allowed (dry run)"
-    if cause_of(error) is Cause.IN_USE:
-        raise CheckUnknown(describe(error), "somebody reads with this consumer just now") from error
-    with existing(f"{ref.consumer_arn} does not exist (any more)", "deploy again, and restart the query"):
-        raise error
-
-
-async def polling(clients: Clients, ref: StreamRef) -> Finding:
-    """Check that GetRecords may be called. Reads at most one record, of the first shard listed."""
-
-    async def look() -> str:
-        kinesis = await clients.client("kinesis")
-        with existing(f"{ref.stream_arn} does not exist", "deploy it"):
-            listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
-            shard = listed["Shards"][0]["ShardId"]
-            answer = await kinesis.get_shard_iterator(
-                StreamARN=ref.stream_arn, ShardId=shard, ShardIteratorType="TRIM_HORIZON"
-            )
-            await kinesis.get_records(StreamARN=ref.stream_arn, ShardIterator=answer["ShardIterator"], Limit=1)
-        return "GetRecords answers"
-
-    return await finding(f"polling {ref.name}", look(), action="kinesis:GetShardIterator and kinesis:GetRecords")
 
 
 async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:

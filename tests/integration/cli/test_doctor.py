@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from kinesis_efo.leases import Lease, run_key
-from kinesis_efo.local import NoFaults
+from kinesis_efo.local import AwsError, NoFaults
 from tests.integration.cli.conftest import Result, Switch
 from tests.integration.cli.test_leases import QUICKLY, renewing
 from tests.integration.cli.test_manifest import Refusing
@@ -63,7 +63,7 @@ def test_a_polling_application_needs_no_consumer(run: Run, world: Callable[..., 
     assert run("doctor", "--manifest", here.manifest).code == 1
     found = run("doctor", "--manifest", here.manifest, "--polling", "--json")
     assert found.code == 0
-    assert _lines(found)["polling orders"]["detail"] == "GetRecords answers"
+    assert _lines(found)["polling orders"]["detail"] == "GetRecords allowed (dry run)"
 
 
 def test_a_manifest_says_which_streams_are_only_polled(run: Run, world: Callable[..., World]) -> None:
@@ -74,7 +74,7 @@ def test_a_manifest_says_which_streams_are_only_polled(run: Run, world: Callable
     here.manifest.write_text(json.dumps(document))
     found = run("doctor", "--manifest", here.manifest, "--json")
     lines = _lines(found)
-    assert (found.code, lines["polling orders"]["detail"]) == (0, "GetRecords answers")
+    assert (found.code, lines["polling orders"]["detail"]) == (0, "GetRecords allowed (dry run)")
     assert {name for name in lines if name.endswith("of orders")} == {"shards of orders"}
     assert lines["subscribing to clicks"]["status"] == "passed"
     assert run("manifest", "check", "--manifest", here.manifest).code == 0
@@ -248,6 +248,100 @@ def test_an_endpoint_without_dry_runs_is_told_and_left_at_once(
     line = _lines(run("doctor", "--manifest", here.manifest, "--json"))["subscribing to orders"]
     assert line["status"] == "unknown"
     assert "the endpoint knows no dry run" in line["detail"]
+
+
+class Answering(NoFaults):
+    """Answers calls to a service with errors, by operation."""
+
+    def __init__(self, service: str, **codes: str) -> None:
+        self.service, self.codes = service, codes
+
+    async def before(self, request: Any) -> None:
+        if request.service == self.service and (code := self.codes.get(request.operation)) is not None:
+            raise AwsError(code, f"said of {request.operation}")
+
+
+def _encrypted(world: Callable[..., World], key: str = "alias/ours") -> World:
+    here = world()
+    here.kinesis.start_stream_encryption(StreamName=here.streams["orders"], EncryptionType="KMS", KeyId=key)
+    here.wait_active()
+    return here
+
+
+def test_the_strategy_of_a_stream_is_shown(run: Run, world: Callable[..., World]) -> None:
+    here = world()
+    arn = here.kinesis.describe_stream_summary(StreamName=here.streams["orders"])["StreamDescriptionSummary"][
+        "StreamARN"
+    ]
+
+    def shown() -> str:
+        return _lines(run("doctor", "--manifest", here.manifest, "--json"))["stream orders"]["detail"].rpartition(", ")[
+            2
+        ]
+
+    assert shown() == "distributed by partition key"
+    here.kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    here.kinesis.update_stream_record_distribution_strategy(StreamARN=arn, RecordDistributionStrategy="AUTO")
+    assert shown() == "distributed by Kinesis itself (AUTO)"
+
+
+def test_nothing_is_read_written_or_opened_and_each_stream_has_one_dry_run(
+    run: Run, world: Callable[..., World]
+) -> None:
+    here = world({"orders": 2, "clicks": 1})
+    document = json.loads(here.manifest.read_text())
+    del document["streams"]["clicks"]["consumerArn"]
+    here.manifest.write_text(json.dumps(document))
+    before = len(here.aws.kinesis.trace)
+    assert run("doctor", "--manifest", here.manifest).code == 0
+    calls = list(here.aws.kinesis.trace)[before:]
+    dry = [call.operation for call in calls if call.operation in ("SubscribeToShard", "GetRecords")]
+    assert sorted(dry) == ["GetRecords", "SubscribeToShard"]
+    assert all(call.outcome == "DryRunOperationException" for call in calls if call.operation in dry)
+
+
+@pytest.mark.parametrize("polling", [False, True])
+def test_a_dry_run_that_is_throttled_says_nothing(
+    run: Run, world: Callable[..., World], switch: Switch, polling: bool
+) -> None:
+    here = world()
+    operation, line = ("GetRecords", "polling orders") if polling else ("SubscribeToShard", "subscribing to orders")
+    switch.faults = Answering("kinesis", **{operation: "ThrottlingException"})
+    found = run("doctor", "--manifest", here.manifest, "--json", *(["--polling"] if polling else []))
+    assert _lines(found)[line]["status"] == "unknown"
+    assert "one dry run a second for each stream" in _lines(found)[line]["fix"]
+    assert found.code == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [
+        ("DryRunOperationException", "passed", "kms:Decrypt on alias/ours is allowed (dry run)"),
+        ("AccessDeniedException", "unknown", "whether it is through Kinesis cannot be tried"),
+        ("DisabledException", "failed", "alias/ours: DisabledException"),
+        ("KMSInvalidStateException", "failed", "alias/ours: KMSInvalidStateException"),
+        ("NotFoundException", "failed", "alias/ours: NotFoundException"),
+        ("ThrottlingException", "unknown", "ThrottlingException"),
+    ],
+)
+def test_the_key_is_checked_apart_because_no_dry_run_of_kinesis_does(
+    run: Run, world: Callable[..., World], switch: Switch, code: str, status: str, said: str
+) -> None:
+    here = _encrypted(world)
+    switch.faults = Answering("kms", Decrypt=code)
+    found = run("doctor", "--manifest", here.manifest, "--json")
+    line = _lines(found)["key of orders"]
+    assert (line["status"], said in line["detail"]) == (status, True), line
+    assert (found.code == 1) is (status == "failed")
+    assert _lines(found)["subscribing to orders"]["status"] == "passed"
+    assert bool(line["fix"]) is (status != "passed")
+
+
+def test_a_key_of_aws_needs_no_check_and_a_stream_in_the_clear_has_none(run: Run, world: Callable[..., World]) -> None:
+    here = _encrypted(world, "alias/aws/kinesis")
+    assert _lines(run("doctor", "--manifest", here.manifest, "--json"))["key of orders"]["status"] == "passed"
+    here = world()
+    assert "key of orders" not in _lines(run("doctor", "--manifest", here.manifest, "--json"))
 
 
 SUBSCRIBE = ("--subscribe", "--for", "500ms", "--json")

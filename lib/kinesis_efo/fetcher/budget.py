@@ -42,11 +42,11 @@ class Budget:
     that a quiet shard does not wait for the busy ones.
 
     The sum stays within `limit`, with two exceptions that keep a query from standing still for ever: one event at a time that is
-    larger than all the room that the line can get, and one event for each task that waits for it while the budget is full.
+    larger than all the room that the line can get, and one event for each shard whose reader waits for it while the budget is full.
 
     Args:
         limit: Bytes for all shards together.
-        now: Monotonic seconds, to measure how long shards wait.
+        now: Monotonic seconds, to measure how long shards and their readers wait.
 
     >>> budget = Budget(limit=4000)
     >>> busy, quiet = budget.join(ShardKey("s", "busy")), budget.join(ShardKey("s", "quiet"))
@@ -57,7 +57,7 @@ class Budget:
     def __init__(self, limit: int, now: Callable[[], float] = time.monotonic) -> None:
         self.limit = limit
         self.used = 0
-        self._now = now
+        self.now = now
         self._shards = 0
         self._line: dict[Account, _Request] = {}
         self._too_large: Account | None = None
@@ -77,7 +77,7 @@ class Budget:
     def waited(self, key: ShardKey) -> float:
         """Seconds that a shard has waited for room, in total and up to now."""
         since = self._waiting.get(key)
-        return self._waited.get(key, 0.0) + (0.0 if since is None else self._now() - since)
+        return self._waited.get(key, 0.0) + (0.0 if since is None else self.now() - since)
 
     @property
     def _for_the_line(self) -> int:
@@ -165,7 +165,7 @@ class Account:
 
     async def _granted(self, request: _Request) -> None:
         budget = self._budget
-        since = budget._waiting[self.key] = budget._now()
+        since = budget._waiting[self.key] = budget.now()
         try:
             await request.granted
         except asyncio.CancelledError:
@@ -176,7 +176,7 @@ class Account:
             budget._serve()
             raise
         finally:
-            budget._waited[self.key] = budget._waited.get(self.key, 0.0) + budget._now() - since
+            budget._waited[self.key] = budget._waited.get(self.key, 0.0) + budget.now() - since
             budget._waiting.pop(self.key, None)
 
     @property

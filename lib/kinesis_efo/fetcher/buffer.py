@@ -6,6 +6,7 @@ shard's socket is not read. What is dropped here can always be read from Kinesis
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
@@ -17,11 +18,19 @@ from kinesis_efo.kinesis.arrivals import Mark, read_marks
 from kinesis_efo.kinesis.events import Event, last_record
 from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
 
+logger = logging.getLogger(__name__)
+
 EVENT_OVERHEAD: Final = 512
 """Bytes charged for an event besides its payload: the objects that hold it."""
 
 QUIET_ANSWERS: Final = 2
 """So many answers of GetRecords in a row must say that there is no more before that is believed."""
+
+STARVING_SECONDS: Final = 2.0
+"""A reader that has waited this long for an event which finds no room gets it, although another reader is still behind."""
+
+CLAIM_SECONDS: Final = 30.0
+"""A reader that takes nothing for this long while another one waits does not keep events in the buffer any more."""
 
 
 class BufferedEvent(NamedTuple):
@@ -70,6 +79,7 @@ class ShardBuffer:
         self._account = budget.join(key)
         self._reserved = 0
         self._exceeded = False
+        self._extra = -1
         self._arrived = arrived
         self._arrival_step = arrival_step
         self._index = EventIndex(start)
@@ -140,8 +150,9 @@ class ShardBuffer:
     async def wait(self, size: int) -> None:
         """Wait in line for the room that `take` did not find.
 
-        Where all readers of this shard wait for this very event, everything before it is dropped, and it gets its room whatever
-        its size.
+        If all readers of this shard wait for this very event, everything before it is dropped, and it gets its room whatever its
+        size. If some are behind, and others wait for it for `STARVING_SECONDS`, it gets its room beside what those have not read:
+        one such event at a time. Readers that are behind and do not move for `CLAIM_SECONDS` do not count any more.
 
         Args:
             size: Bytes of its payload, at most.
@@ -279,24 +290,38 @@ class ShardBuffer:
 
     # -- helpers
 
-    def _starving(self) -> bool:
-        # A reader that is done waits for nothing: another action or attempt may read the same again.
-        return bool(self._cursors) and all(
-            not cursor.done and self._is_at_end(cursor.position) for cursor in self._cursors
-        )
-
     def _is_at_end(self, position: Position) -> bool:
         return self._index.index_after(position) == len(self._index)
 
     def _exceed_if_starving(self) -> None:
-        if self._account.waits and self._starving():
+        if not self._account.waits:
+            return
+        # A reader that is done waits for nothing, and needs nothing: another action or attempt may read the same again.
+        unfinished = [cursor for cursor in self._cursors if not cursor.done]
+        waiting = [cursor for cursor in unfinished if self._is_at_end(cursor.position)]
+        if not waiting:
+            return
+        now = self._budget.now()
+        behind = [cursor for cursor in unfinished if cursor not in waiting and not cursor.lags(now)]
+        if behind:
+            starving = max(cursor.waited(now) for cursor in waiting) >= STARVING_SECONDS
+            if self._holds_extra or not starving:
+                return
+            self._extra = self._index.compacted + len(self._index)
+        else:
             self._evict(len(self._index))
-            self._account.exceed()
-            self._exceeded = True
+        self._account.exceed()
+        self._exceeded = True
+
+    @property
+    def _holds_extra(self) -> bool:
+        """Whether an event that came beside what others have not read is still here."""
+        index = self._index
+        return index.gone <= self._extra - index.compacted < len(index)
 
     def _drop_what_exceeds(self, read: Position) -> None:
         # What came while the budget was full makes room once it is read: it may stand in the way of the next reader.
-        if self._exceeded and not self._cursors:
+        if self._exceeded and all(cursor.given_up for cursor in self._cursors):
             self._exceeded = False
             self._evict(self._index.index_after(read))
 
@@ -318,14 +343,37 @@ class Cursor:
 
     Attributes:
         position: Behind the last event that the reader took.
+        given_up: Whether nothing is kept for the reader any more, because it did not move while others waited.
     """
 
-    __slots__ = ("_buffer", "_through", "position")
+    __slots__ = ("_buffer", "_holds_up_since", "_through", "_waits_since", "given_up", "position")
 
     def __init__(self, buffer: ShardBuffer, position: Position, through: Position) -> None:
         self._buffer = buffer
         self._through = through
+        self._waits_since: float | None = None
+        self._holds_up_since: float | None = None
         self.position = position
+        self.given_up = False
+
+    def waited(self, now: float) -> float:
+        """Seconds since the reader found nothing to take."""
+        return 0.0 if self._waits_since is None else now - self._waits_since
+
+    def lags(self, now: float) -> bool:
+        """Whether the reader has held others up for too long, which wait now, without taking anything."""
+        if self._holds_up_since is None:
+            self._holds_up_since = now
+        if not self.given_up and now - self._holds_up_since >= CLAIM_SECONDS:
+            self.given_up = True
+            logger.warning(
+                "shard %s: a task has taken nothing of its range for %.0f s, at %s, while another waits: nothing is buffered for it any more, "
+                "and it reads from Kinesis again if it goes on",
+                self._buffer.key,
+                now - self._holds_up_since,
+                self.position,
+            )
+        return self.given_up
 
     @property
     def done(self) -> bool:
@@ -358,6 +406,10 @@ class Cursor:
                 payloads.append(payload)
                 size += len(payload)
             self.position = buffer._index.end_of(index)
+            self._waits_since = self._holds_up_since = None
+            self.given_up = False
             index += 1
+        if not payloads and self._waits_since is None:
+            self._waits_since = buffer._budget.now()
         buffer._exceed_if_starving()
         return payloads

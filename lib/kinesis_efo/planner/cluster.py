@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from typing import Any, Final
 
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.background import in_background
+from kinesis_efo.fetcher.background import all_of, in_background
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.event_index import EventIndex
@@ -65,7 +65,7 @@ class Cluster:
         timeout: float,
         clock: Clock,
         *,
-        gone: Callable[[FetcherAddress], Awaitable[bool]],
+        gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]],
         excuse: Callable[[], str] = lambda: "",
         fetch_here: Callable[[], bool] = lambda: False,
         max_skew: float | None = None,
@@ -392,17 +392,23 @@ class Cluster:
     async def _run(self) -> None:
         while True:
             await self._clock.sleep(_TICK_SECONDS)
+            ended = await self._ended()
+            # Probing takes time, in which some have asked and others have been silent for too long.
             now = self._clock.monotonic()
-            dead = {member.name for member in self._members.silent(now)}
-            for member in self._members.silent(now, _PROBE_SECONDS):
-                if member.name not in dead and await self._gone(member.address):
-                    dead.add(member.name)
+            late = {member.name for member in self._members.silent(now, _PROBE_SECONDS)}
+            dead = {member.name for member in self._members.silent(now)} | (ended & late)
             for name in dead:
                 self._lose(name)
             if self._rates.tick(now) or dead:
                 self._share()
             if not len(self._members):
                 self._absence.look(now)
+
+    async def _ended(self) -> set[str]:
+        """The fetchers whose process has ended, of those that are late. All are probed at once: each may take its time."""
+        late = self._members.silent(self._clock.monotonic(), _PROBE_SECONDS)
+        gone = await all_of(*(self._gone(member.address) for member in late))
+        return {member.name for member, is_gone in zip(late, gone, strict=True) if is_gone}
 
     def _fail_alone(self, error: KinesisEfoError) -> None:
         self._coordinator.failed(error)

@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+from enum import Enum, auto
 from typing import Final
 
 from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
+from kinesis_efo.fetcher.background import all_of
 
 _CONNECT_SECONDS: Final = 1.0
 
 
-async def nobody_listens(address: FetcherAddress) -> bool:
-    """Whether a host says that nobody listens at a fetcher's port.
+class _Answer(Enum):
+    ACCEPTED = auto()
+    REFUSED = auto()
+    SILENCE = auto()
+    NO_WAY = auto()
 
-    One that is paused still has its port, and one that is cut off does not answer: both may be alive.
+
+async def nobody_listens(address: FetcherAddress) -> bool:
+    """Whether a host says that nobody listens at a fetcher's port. Takes a second at most: all ways to it are tried at once.
+
+    One that is paused still has its port, and one that is cut off does not answer: both may be alive. And where one way is refused, it
+    may have led to another host, as the addresses of containers' bridges do: so the others must not be silent.
 
     Args:
         address: The fetcher's.
     """
-    for host in address.hosts_from(network_namespace()):
-        try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                _, writer = await asyncio.open_connection(host, address.port)
-        except ConnectionRefusedError:
-            return True
-        except (OSError, TimeoutError):
-            continue
-        writer.close()
-        return False
-    return False
+    hosts = address.hosts_from(network_namespace())
+    answers = await all_of(*(_answer(host, address.port) for host in hosts))
+    return _Answer.REFUSED in answers and not {_Answer.ACCEPTED, _Answer.SILENCE} & set(answers)
+
+
+async def _answer(host: str, port: int) -> _Answer:
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(host, port)
+    except ConnectionRefusedError:
+        return _Answer.REFUSED
+    except TimeoutError:
+        return _Answer.SILENCE
+    except OSError:
+        return _Answer.NO_WAY
+    writer.close()
+    return _Answer.ACCEPTED

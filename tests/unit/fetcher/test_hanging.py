@@ -50,7 +50,7 @@ async def hung(query: Query, wanted: ShardRange, events: int) -> AsyncIterator[l
 async def until_full(query: Query) -> None:
     await query.poll(horizon(query.stream))
     while not all(query.fetcher.budget.waited(feed.key) for feed in query.fetcher.feeds):
-        await asyncio.sleep(0.1)
+        await query.poll(horizon(query.stream))
 
 
 def read_again(stream: ModelStream) -> bool:

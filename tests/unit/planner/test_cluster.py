@@ -143,6 +143,8 @@ class Run:
         return self.alone
 
     async def _is_dead(self, address: FetcherAddress) -> bool:
+        if address not in self.dead and any(host.address == address and host.link.cut for host in self.hosts):
+            await asyncio.sleep(1)  # one that is cut off does not answer
         return address in self.dead
 
     def readers(self) -> dict[str, int]:
@@ -321,6 +323,43 @@ async def test_a_fetcher_that_is_cut_off_stops_before_another_takes_over_and_com
         for number in range(4):
             stream.put(number, *[30] * 5)
         await run.until(60)
+
+
+@scenario
+async def test_many_that_are_cut_off_at_once_are_replaced_as_soon_as_one() -> None:
+    stream = ModelStream(shards=32)
+    async with Run(stream, fetchers=32) as run:
+        await run.idle_until(lambda: len(run.readers()) == 32, 20.0)
+        for host in run.hosts[::2]:
+            host.link.cut = True
+        for number in range(32):
+            stream.put(number, *[30] * 2)
+        assert await run.idle_until(lambda: len(run.rows) == 64, 60.0) <= LEASE + 3
+        assert len(set(run.rows)) == 64
+
+
+@scenario
+async def test_one_that_answers_while_another_is_probed_is_not_given_up() -> None:
+    stream = ModelStream(shards=2)
+    async with Run(stream) as run:
+        await run.idle_until(lambda: len(run.readers()) == 2, 20.0)
+        members = {member.host: member for member in run.cluster._members}
+        asked = asyncio.Event()
+
+        async def gone(_address: FetcherAddress) -> bool:
+            # It was restarted, or another one has its port now; meanwhile it has asked.
+            await asked.wait()
+            return True
+
+        run.cluster._gone = gone
+        run.hosts[0].link.cut = True
+        await asyncio.sleep(4)
+        run.hosts[0].link.cut = False
+        heard_at = members["host0"].heard_at
+        await run.idle_until(lambda: members["host0"].heard_at > heard_at, 5.0)
+        asked.set()
+        await asyncio.sleep(1)
+        assert {member.name for member in run.cluster._members} == {member.name for member in members.values()}
 
 
 @scenario

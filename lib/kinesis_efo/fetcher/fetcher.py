@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -17,7 +17,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget, Signal
-from kinesis_efo.fetcher.buffer import ShardBuffer
+from kinesis_efo.fetcher.buffer import CLAIM_SECONDS, ShardBuffer
 from kinesis_efo.fetcher.coordinator import Attention, Coordinator
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
@@ -73,6 +73,7 @@ class Fetcher:
         self._offset: Offset | None = None
         self._committed: Mapping[ShardKey, Position] = {}
         self._reading: Counter[ShardKey] = Counter()
+        self._handed: dict[Vigil, float] = {}
         self._allowed = Signal()
         self._failure: KinesisEfoError | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -110,8 +111,9 @@ class Fetcher:
 
     @property
     def reading(self) -> bool:
-        """Whether a task reads a range at this moment."""
-        return any(self._reading.values())
+        """Whether a task reads a range at this moment; one that has taken nothing for long does not count."""
+        long_ago = self._clock.monotonic() - CLAIM_SECONDS
+        return sum(self._reading.values()) > sum(handed < long_ago for handed in list(self._handed.values()))
 
     # -- what the planner asks
 
@@ -220,7 +222,7 @@ class Fetcher:
 
     # -- what tasks ask
 
-    async def read(self, wanted: ShardRange) -> AsyncIterator[list[bytes]]:
+    async def read(self, wanted: ShardRange) -> AsyncGenerator[list[bytes], None]:
         """The payloads that cover a range, some at a time. What is not in the buffer is read from Kinesis again."""
         key, position, through = wanted
         vigil = Vigil(wanted, self._clock.monotonic(), partial(self._waits_for, key))
@@ -234,7 +236,9 @@ class Fetcher:
                         payloads = cursor.take(READ_CHUNK_BYTES)
                         position = cursor.position
                         if payloads:
+                            self._handed[vigil] = self._clock.monotonic()
                             yield payloads
+                            del self._handed[vigil]
                         if cursor.done:
                             return
                         if not payloads:
@@ -242,6 +246,7 @@ class Fetcher:
                             self.check()
                             vigil.look(position, self._clock.monotonic())
         finally:
+            self._handed.pop(vigil, None)
             self._reading[key] -= 1
             self._close_unneeded(key)
 

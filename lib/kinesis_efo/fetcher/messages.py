@@ -116,24 +116,26 @@ def payload_batches(payloads: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
     for payload in payloads:
         if len(payload) >= UNCOPIED_BYTES:
             if small:
-                yield pa.record_batch([_array(small)], schema=PAYLOAD_SCHEMA)
+                yield payload_batch(small)
                 small, size = [], 0
-            yield pa.record_batch([_array([payload])], schema=PAYLOAD_SCHEMA)
+            yield payload_batch([payload])
             continue
         small.append(payload)
         size += len(payload)
         if size >= TOGETHER_BYTES:
-            yield pa.record_batch([_array(small)], schema=PAYLOAD_SCHEMA)
+            yield payload_batch(small)
             small, size = [], 0
     if small:
-        yield pa.record_batch([_array(small)], schema=PAYLOAD_SCHEMA)
+        yield payload_batch(small)
 
 
-def _array(payloads: list[bytes]) -> pa.Array:
+def payload_batch(payloads: list[bytes]) -> pa.RecordBatch:
+    """One batch with these payloads."""
     # pa.array() would import pandas where it is installed: half a second and 40 MB, for nothing.
     offsets = array("i", accumulate(map(len, payloads), initial=0))
     data = payloads[0] if len(payloads) == 1 else b"".join(payloads)
-    return pa.Array.from_buffers(pa.binary(), len(payloads), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    column = pa.Array.from_buffers(pa.binary(), len(payloads), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.record_batch([column], schema=PAYLOAD_SCHEMA)
 
 
 class _Failure(msgspec.Struct):

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.client import FetcherClient, RangePayloads
+from kinesis_efo.fetcher.client import CallEndedError, FetcherClient, RangePayloads
 from kinesis_efo.fetcher.planner_client import PlannerClient
 from kinesis_efo.fetcher.work import WhereReply
 from kinesis_efo.kinesis.events import read_head
@@ -96,7 +96,7 @@ class RangeReader:
                     yield from self._from(address, group, rest)
             if not self._left:
                 return
-            if self._planner is None:
+            if self._planner is None and not isinstance(self._error, CallEndedError):
                 assert self._error is not None
                 raise self._error
             now = self._now()
@@ -104,6 +104,8 @@ class RangeReader:
                 progress_at = now
             elif now - progress_at >= self._patience:
                 raise self._given_up(now - progress_at)
+            if self._planner is None:
+                continue
             if fetcher is None:
                 self._sleep(_PAUSE_SECONDS)
             fetcher = None
@@ -161,8 +163,9 @@ class RangeReader:
 
     def _note(self, error: FetcherUnreachableError | FetcherRefusedError) -> None:
         self._error = error
-        if self._planner is not None:
-            logger.warning("%s; asking the planner who reads %s now", error, self._left[0].key)
+        again = "asking again" if self._planner is None else "asking the planner who reads it now"
+        if self._planner is not None or isinstance(error, CallEndedError):
+            logger.warning("shard %s: %s; %s", self._left[0].key, error, again)
 
     def _given_up(self, seconds: float) -> FetcherUnreachableError:
         reason = str(self._error) if self._error is not None else "no fetcher reads it"

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+import concurrent.futures
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import pyarrow as pa
 from pyarrow import flight
 
 from kinesis_efo.fetcher.listening import Listening
-from kinesis_efo.fetcher.messages import PAYLOAD_SCHEMA, TOGETHER_BYTES, GetTicket, RangeLabel, payload_batches
+from kinesis_efo.fetcher.messages import (
+    PAYLOAD_SCHEMA,
+    TOGETHER_BYTES,
+    GetTicket,
+    RangeLabel,
+    payload_batch,
+    payload_batches,
+)
 from kinesis_efo.fetcher.serving import Service, StatusDesk, decoded, refuse_tools
 from kinesis_efo.positions import ShardKey, ShardRange
 
 if TYPE_CHECKING:
     from kinesis_efo.fetcher.certificate import Certificate
+
+WORD_SECONDS: Final = 5.0
+"""While a call has nothing to send, it sends a batch without rows this often: its caller knows then that somebody is there."""
 
 
 class Served(Protocol):
@@ -25,7 +36,7 @@ class Served(Protocol):
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         """First and last hash key of a shard; None where they are not known."""
 
-    def read(self, wanted: ShardRange) -> AsyncIterator[list[bytes]]:
+    def read(self, wanted: ShardRange) -> AsyncGenerator[list[bytes], None]:
         """The payloads that cover a range, some at a time."""
 
 
@@ -39,6 +50,7 @@ class FetcherService(Service):
         listening: Where to listen.
         certificate: Encrypts what is served; None: nothing does.
         desk: Answers tools; None: nobody does.
+        word_seconds: How often a call that has nothing to send says so.
     """
 
     def __init__(
@@ -49,8 +61,10 @@ class FetcherService(Service):
         listening: Listening,
         certificate: Certificate | None = None,
         desk: StatusDesk | None = None,
+        word_seconds: float = WORD_SECONDS,
     ) -> None:
         self._fetcher = fetcher
+        self._word_seconds = word_seconds
         super().__init__(loop, secret, listening, certificate, desk)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.GeneratorStream:
@@ -63,39 +77,65 @@ class FetcherService(Service):
     def _batches(
         self, context: flight.ServerCallContext, ranges: Sequence[ShardRange]
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-        chunks = _chunks(self._fetcher, ranges)
+        getting = _Getting(self._fetcher, ranges)
+        coming: concurrent.futures.Future[list[tuple[RangeLabel, list[bytes]]]] | None = None
         try:
-            while some := self.run(context, _next(chunks)):
+            while True:
+                coming = coming or self.submit(getting.some())
+                if not self.done(context, coming, self._word_seconds):
+                    # Whoever waits has to know that it is not in vain: the event loop lives, and so does the host.
+                    yield payload_batch([]), msgspec.json.encode(self.run(context, getting.label()))
+                    continue
+                if not (some := self.result(context, coming)):
+                    return
+                coming = None
                 for label, payloads in some:
                     metadata = msgspec.json.encode(label)
                     for batch in payload_batches(payloads):
                         yield batch, metadata
         finally:
-            self.run(None, _close(chunks))
+            self.run(None, getting.close())
 
 
-async def _chunks(fetcher: Served, ranges: Iterable[ShardRange]) -> AsyncIterator[tuple[RangeLabel, list[bytes]]]:
-    for index, wanted in enumerate(ranges):
-        label = RangeLabel.of(index, await fetcher.hash_range(wanted.key))
-        reader = fetcher.read(wanted)
-        try:
-            async for payloads in reader:
-                yield label, payloads
-        finally:
-            await _close(reader)
+class _Getting:
+    """What one call still has to get of its ranges."""
 
+    def __init__(self, fetcher: Served, ranges: Sequence[ShardRange]) -> None:
+        self._label = RangeLabel.of(0, None)
+        self._chunks = self._read(fetcher, ranges)
+        self._reading: asyncio.Task[Any] | None = None
 
-async def _next(chunks: AsyncIterator[tuple[RangeLabel, list[bytes]]]) -> list[tuple[RangeLabel, list[bytes]]]:
-    """The next payloads, of several ranges where they are small: a hop between threads costs as much as copying kilobytes."""
-    some = []
-    size = 0
-    async for label, payloads in chunks:
-        some.append((label, payloads))
-        size += sum(map(len, payloads))
-        if size >= TOGETHER_BYTES:
-            break
-    return some
+    async def label(self) -> RangeLabel:
+        """The range whose payloads come next."""
+        return self._label
 
+    async def some(self) -> list[tuple[RangeLabel, list[bytes]]]:
+        """The next payloads, of several ranges if they are small: a hop between threads costs as much as copying kilobytes."""
+        self._reading = asyncio.current_task()
+        some = []
+        size = 0
+        async for label, payloads in self._chunks:
+            some.append((label, payloads))
+            size += sum(map(len, payloads))
+            if size >= TOGETHER_BYTES:
+                break
+        return some
 
-async def _close(reader: Any) -> None:
-    await reader.aclose()
+    async def close(self) -> None:
+        """Let go of the buffers."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        await self._chunks.aclose()
+
+    async def _read(
+        self, fetcher: Served, ranges: Iterable[ShardRange]
+    ) -> AsyncGenerator[tuple[RangeLabel, list[bytes]], None]:
+        for index, wanted in enumerate(ranges):
+            self._label = RangeLabel.of(index, await fetcher.hash_range(wanted.key))
+            reader = fetcher.read(wanted)
+            try:
+                async for payloads in reader:
+                    yield self._label, payloads
+            finally:
+                await reader.aclose()

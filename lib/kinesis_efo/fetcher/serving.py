@@ -10,8 +10,10 @@ import concurrent.futures
 import errno
 import hmac
 import socket
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -113,28 +115,42 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     def run(self, context: flight.ServerCallContext | None, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the event loop, for a call: until its caller has gone."""
+        return self.result(context, self.submit(work))
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start a coroutine in the event loop."""
         try:
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
             work.close()
             raise flight.FlightUnavailableError("the fetcher has stopped") from None
-        while True:
-            try:
-                return future.result(_CANCEL_CHECK_SECONDS)
-            except concurrent.futures.CancelledError:
-                raise flight.FlightUnavailableError("the fetcher is stopping") from None
-            except TimeoutError:
-                if future.done():
-                    raise flight.FlightServerError("the fetcher timed out") from None
-                # The caller does not wait any more: its task was killed, or the query stopped.
-                if context is not None and context.is_cancelled():
-                    future.cancel()
-                    raise flight.FlightCancelledError("the caller has gone") from None
-            except KinesisEfoError as error:
-                raise flight.FlightServerError(str(error), extra_info=pack_error(error)) from error
-            except Exception as error:
-                wrapped = FetcherError(f"the fetcher failed: {type(error).__name__}: {error}")
-                raise flight.FlightServerError(str(wrapped), extra_info=pack_error(wrapped)) from error
+
+    def done(
+        self, context: flight.ServerCallContext | None, future: concurrent.futures.Future[Any], seconds: float
+    ) -> bool:
+        """Wait for a coroutine; False if it takes longer. If its caller has gone, it is cancelled."""
+        give_up_at = time.monotonic() + seconds
+        while not concurrent.futures.wait((future,), min(_CANCEL_CHECK_SECONDS, seconds)).done:
+            # The caller does not wait any more: its task was killed, or the query stopped.
+            if context is not None and context.is_cancelled():
+                future.cancel()
+                raise flight.FlightCancelledError("the caller has gone") from None
+            if time.monotonic() >= give_up_at:
+                return False
+        return True
+
+    def result(self, context: flight.ServerCallContext | None, future: concurrent.futures.Future[T]) -> T:
+        """The result of a coroutine, and its error in the form in which it crosses the wire."""
+        self.done(context, future, inf)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise flight.FlightUnavailableError("the fetcher is stopping") from None
+        except KinesisEfoError as error:
+            raise flight.FlightServerError(str(error), extra_info=pack_error(error)) from error
+        except Exception as error:
+            wrapped = FetcherError(f"the fetcher failed: {type(error).__name__}: {error}")
+            raise flight.FlightServerError(str(wrapped), extra_info=pack_error(wrapped)) from error
 
 
 def decoded(data: bytes, kind: type[T]) -> T:

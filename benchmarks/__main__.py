@@ -37,6 +37,7 @@ BENCHMARKS: Final = {
     "batch": ("benchmarks.batch", "A batch read and a loop over GetRecords"),
     "latency": ("benchmarks.latency", "PutRecords to foreachBatch, 1,000 records/s"),
     "triggers": ("benchmarks.triggers", "What a query takes by its trigger"),
+    "available_now": ("benchmarks.available_now", "What a query takes that reads what is there, and ends"),
     "start": ("benchmarks.start", "spark-submit to the first archived micro-batch"),
     "profile": ("benchmarks.profile", "A micro-batch's time, CPU and memory, beside Spark's own source"),
     "metrics": ("benchmarks.metrics", "What watching a fetcher costs"),

@@ -5,7 +5,7 @@ As Kinesis does, a shard sends an event without records every 5 s, and a subscri
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import count
 from math import inf
 from random import Random
@@ -92,7 +92,9 @@ class SimulatedKinesis:
         """See `ShardLister`."""
         return 24 * 3600.0
 
-    async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
+    async def latest_tip(
+        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
+    ) -> Position:
         """See `Transport`."""
         return Position.after(next(self._numbers))
 

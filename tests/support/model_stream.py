@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -52,6 +52,7 @@ class ModelStream:
         self._event_records = list(event_records)
         self._grown = asyncio.Event()
         self.shards_by_id: dict[str, ModelShard] = {}
+        self.arrivals: dict[int, float] = {}
         self.subscribed: list[tuple[str, str]] = []
         self.open: dict[str, int] = {}
         self.collisions: list[str] = []
@@ -65,12 +66,19 @@ class ModelStream:
 
     # -- writes and reshards
 
-    def put(self, number: int, *sizes: int) -> None:
-        """Put records into a shard."""
+    def put(self, number: int, *sizes: int, arrived: float | None = None) -> None:
+        """Put records into a shard; they do not say when they arrived, unless that is given, in epoch seconds."""
         shard = self[number]
         assert shard.last is None, "a closed shard takes no records"
-        shard.records += [(next(self._numbers), size) for size in sizes]
+        records = [(next(self._numbers), size) for size in sizes]
+        shard.records += records
+        if arrived is not None:
+            self.arrivals |= dict.fromkeys((sequence for sequence, _ in records), arrived)
         self._grow()
+
+    def behind(self, shard: ModelShard, position: int) -> int:
+        """How far an event says that it is behind the tip, milliseconds."""
+        return 1000 if shard.records and shard.records[-1][0] > position else 0
 
     def split(self, number: int) -> None:
         """Split a shard in two halves."""
@@ -123,9 +131,14 @@ class ModelStream:
         self._events[shard_id] = ModelEvents(self, self.shards_by_id[shard_id], position)
         return self._events[shard_id]
 
-    async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
+    async def latest_tip(
+        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
+    ) -> Position:
         if self.open.get(shard_id):
             self.collisions.append(shard_id)
+        self.subscribed.append((shard_id, "LATEST"))
+        opened()
+        await asyncio.sleep(IDLE_SECONDS)
         return Position.after(next(self._numbers))
 
 
@@ -182,9 +195,14 @@ class ModelEvents:
         payload = json.dumps(
             {
                 "ContinuationSequenceNumber": None if continuation is None else str(continuation),
-                "MillisBehindLatest": 0,
+                "MillisBehindLatest": self._stream.behind(self._shard, self._at),
                 "Records": [
                     {"Data": "A" * (size // 3 * 4), "PartitionKey": "k", "SequenceNumber": str(number)}
+                    | (
+                        {"ApproximateArrivalTimestamp": self._stream.arrivals[number]}
+                        if number in self._stream.arrivals
+                        else {}
+                    )
                     for number, size in records
                 ],
                 "ChildShards": [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -124,7 +124,9 @@ class ScriptedTransport:
         self.streams.append(ScriptedStream(self._clock, script, room))
         return self.streams[-1]
 
-    async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
+    async def latest_tip(
+        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
+    ) -> Position:
         raise NotImplementedError
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from typing import Final
 
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.errors import FrameError
+from kinesis_efo.kinesis.arrivals import last_arrival
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.positions import Position, PositionKind
 
@@ -19,9 +19,6 @@ DISORDER_MS: Final = 2_000
 
 SETTLED_SECONDS: Final = 1.0
 """So long after a time, whatever arrived before it can be read."""
-
-_NAME: Final = b'"ApproximateArrivalTimestamp"'
-_ARRIVAL: Final = re.compile(rb'"ApproximateArrivalTimestamp"\s*:\s*([-+0-9.eE]+)')
 
 
 def first_position(stretch: Stretch) -> Position:
@@ -51,16 +48,6 @@ def is_complete(stretch: Stretch, event: Event, server_time: float) -> bool:
         return True
     arrived = last_arrival(event.payload) if head.records else None
     return arrived is not None and arrived >= stretch.until + DISORDER_MS
-
-
-def last_arrival(payload: bytes) -> float | None:
-    """When the last record of an event arrived, epoch milliseconds; None where it does not say.
-
-    >>> last_arrival(b'{"Records":[{"ApproximateArrivalTimestamp":1.7E9,"Data":""}]}')
-    1700000000000.0
-    """
-    found = _ARRIVAL.match(payload, max(payload.rfind(_NAME), 0))
-    return float(found[1]) * 1000 if found else None
 
 
 def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -19,11 +19,12 @@ import pyarrow as pa
 from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
-from kinesis_efo.batch.ending import SETTLED_SECONDS, first_position, is_complete, last_arrival, rows_of
+from kinesis_efo.batch.ending import SETTLED_SECONDS, first_position, is_complete, rows_of
 from kinesis_efo.batch.server_time import ServerTime
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import DataLossError
+from kinesis_efo.kinesis.arrivals import last_arrival
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, Pace, PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode

@@ -8,17 +8,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
+from kinesis_efo.kinesis.arrivals import last_arrival
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
 from kinesis_efo.positions import Position, ShardKey
 
 logger = logging.getLogger(__name__)
+
+_CLOCK_SECONDS: Final = 2.0
+"""So long after a feed has begun, by Kinesis' clock as it is known here, a record has surely arrived after that."""
 
 _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 
@@ -50,6 +54,10 @@ class ShardFeed:
         clock: Time.
         fail_on_data_loss: Whether a shard that is gone fails the query; else it counts as read to its end.
         arrival_step: How exactly it is noted when records arrived in the stream, milliseconds; None: not at all.
+
+    Attributes:
+        tip: Where the shard ended when fetching began there: whatever had arrived by then lies at or before this position. None while
+            that is not known.
     """
 
     def __init__(
@@ -66,6 +74,7 @@ class ShardFeed:
         self.key = key
         self.buffer: ShardBuffer | None = None
         self.millis_behind: int | None = None
+        self.tip: Position | None = None
         self.news = Signal()
         self._subscribe = subscribe
         self._budget = budget
@@ -92,6 +101,29 @@ class ShardFeed:
             return None
         return subscription.read_until
 
+    def note_tip(self, event: Event, began: float) -> bool:
+        """Take note of the first event that tells where the shard ended when fetching began; it was sent since.
+
+        One event is believed where it says that nothing lies behind it: an end too early loses nothing, since whoever ends there
+        reads on from there the next time.
+
+        Args:
+            event: The last event of the buffer.
+            began: When fetching began, epoch seconds by Kinesis' clock.
+
+        Returns:
+            Whether it is this event.
+        """
+        if self.tip is not None or self.buffer is None:
+            return False
+        head = event.head
+        arrived = last_arrival(event.payload) if head.records and head.millis_behind else None
+        newer = arrived is not None and arrived / 1000 >= began + _CLOCK_SECONDS
+        if head.continuation is not None and head.millis_behind and not newer:
+            return False
+        self.tip = self.buffer.end
+        return True
+
     def close(self) -> asyncio.Task[None] | None:
         """Stop fetching and drop the buffer.
 
@@ -102,7 +134,7 @@ class ShardFeed:
         buffer, self.buffer = self.buffer, None
         # It would keep the buffer, and the payloads in it, for as long as the feed lives.
         self._subscription = None
-        self.millis_behind = None
+        self.millis_behind = self.tip = None
         if task is not None:
             task.cancel()
         if buffer is not None:
@@ -152,6 +184,7 @@ class _Filling:
     def __init__(self, feed: ShardFeed, buffer: ShardBuffer) -> None:
         self._feed = feed
         self._buffer = buffer
+        self._began = feed._clock.time()
 
     @property
     def share(self) -> int:
@@ -171,6 +204,9 @@ class _Filling:
         if event.head.continuation is None:
             feed._listener.ended(feed.key, event.head.children)
         await self._buffer.admit(event, feed._clock.monotonic())
+        if feed.buffer is not self._buffer:
+            return
         feed.millis_behind = event.head.millis_behind
-        if event.head.still and feed._arrival_step is not None:
+        tells_tip = feed.note_tip(event, self._began)
+        if event.head.still and (tells_tip or feed._arrival_step is not None):
             feed._listener.moved(feed.key)  # not in position, but in time

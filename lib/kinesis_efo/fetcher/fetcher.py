@@ -191,6 +191,11 @@ class Fetcher:
         feed = self._feeds.get(key)
         return feed.millis_behind if feed is not None else None
 
+    def tip(self, key: ShardKey) -> Position | None:
+        """Where a shard ended when fetching began there; None while that is not known. See `ShardFeed`."""
+        feed = self._feeds.get(key)
+        return feed.tip if feed is not None else None
+
     def read_until(self, key: ShardKey, position: Position) -> float | None:
         """The time up to which every record that arrived lies at or before a position, in epoch seconds, where it is known."""
         feed = self._feeds.get(key)

@@ -95,4 +95,5 @@ class Reporter:
             if buffer.end.is_end
             else [],
             subscription=self._fetcher.subscription(key),
+            tip=None if feed.tip is None else str(feed.tip),
         )

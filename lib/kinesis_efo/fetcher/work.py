@@ -148,6 +148,7 @@ class ShardNews(msgspec.Struct, frozen=True):
         read_until: What arrived before this time lies before the end of the last entry, epoch seconds, where that is known.
         children: Its children, where it has ended.
         subscription: What happened to its subscriptions.
+        tip: Where it ended when fetching began there, where that is known.
     """
 
     stream: str
@@ -158,6 +159,7 @@ class ShardNews(msgspec.Struct, frozen=True):
     read_until: float | None = None
     children: list[Child] = []
     subscription: Subscription | None = None
+    tip: str | None = None
 
     @property
     def key(self) -> ShardKey:

@@ -1,12 +1,16 @@
-"""Reads when the records of an event arrived, in a few marks: enough to end a micro-batch at a time."""
+"""Reads when the records of an event arrived: in a few marks, enough to end a micro-batch at a time, or the last one alone."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from typing import Final, NamedTuple
 
 import msgspec
 
 from kinesis_efo.kinesis.events import sequence_number
+
+_NAME: Final = b'"ApproximateArrivalTimestamp"'
+_ARRIVAL: Final = re.compile(rb'"ApproximateArrivalTimestamp"\s*:\s*([-+0-9.eE]+)')
 
 
 class Mark(NamedTuple):
@@ -76,3 +80,13 @@ def read_marks(payload: bytes, step: int) -> tuple[Mark, ...]:
     if count:
         marks.append(Mark(earliest, latest, sequence_number("SequenceNumber", last), count))
     return tuple(marks)
+
+
+def last_arrival(payload: bytes) -> float | None:
+    """When the last record of an event arrived, epoch milliseconds; None where it does not say.
+
+    >>> last_arrival(b'{"Records":[{"ApproximateArrivalTimestamp":1.7E9,"Data":""}]}')
+    1700000000000.0
+    """
+    found = _ARRIVAL.match(payload, max(payload.rfind(_NAME), 0))
+    return float(found[1]) * 1000 if found else None

@@ -139,7 +139,9 @@ class PollingTransport:
         """See `Transport`."""
         return await self._open(stream, shard_id, starting_position(position), room)
 
-    async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
+    async def latest_tip(
+        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
+    ) -> Position:
         """See `Transport`. GetRecords gives no position where there are no records, so this looks for the last record."""
         for seconds in _LOOK_BACK_SECONDS:
             since = {"Type": "AT_TIMESTAMP", "Timestamp": as_time(round((self._clock.time() - seconds) * 1000))}
@@ -150,6 +152,7 @@ class PollingTransport:
                 if code_of(error) != "InvalidArgumentException":
                     raise
             else:
+                opened()
                 if (last := await _last(events)) is not None:
                     return last
         return position

@@ -139,7 +139,8 @@ class Recovery:
                 return self._count(fault)
             case Verdict.TOO_SOON:
                 self._count_refusal(fault)
-                return self._limits.after_success
+                # Counted from an opening that this process may not know of, as that of the run before.
+                return self._limits.between_calls
             case Verdict.NOT_ACTIVE:
                 self._count_refusal(fault)
                 return jitter(self._retry, len(self._refusals), self._random)

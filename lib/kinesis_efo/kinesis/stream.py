@@ -264,7 +264,7 @@ class Stream:
         Raises:
             StreamError: It cannot be subscribed to.
         """
-        return await self._asked(shard_id, lambda: self._context.transport.latest_tip(self._ref, shard_id, position))
+        return await self._asked(shard_id, partial(self._context.transport.latest_tip, self._ref, shard_id, position))
 
     async def end_before(self, shard_id: str, epoch_ms: int, position: Position) -> Position:
         """The position in front of the first record of a shard that arrived at a time or later; `SHARD_END` where none did.
@@ -279,8 +279,10 @@ class Stream:
         """
         transport = self._context.transport
 
-        async def look(start: Position) -> Found:
-            return await last_before(await transport.subscribe(self._ref, shard_id, start, Unlimited()), epoch_ms)
+        async def look(start: Position, opened: Callable[[], None]) -> Found:
+            events = await transport.subscribe(self._ref, shard_id, start, Unlimited())
+            opened()
+            return await last_before(events, epoch_ms)
 
         for start in look_from(epoch_ms, position):
             found = await self._asked(shard_id, partial(look, start))
@@ -290,14 +292,18 @@ class Stream:
                 return found.position
         return position
 
-    async def _asked(self, shard_id: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask by a subscription of its own, as often as it takes."""
+    async def _asked(self, shard_id: str, ask: Callable[[Callable[[], None]], Awaitable[T]]) -> T:
+        """Ask by a subscription of its own, as often as it takes. `ask` says when that is open: the next one counts from then."""
         backoff = Backoff(self._context.retry, self._context.random)
         history = self._history(shard_id)
+
+        def opened() -> None:
+            history.next_call = self._clock.monotonic() + self._context.limits.after_success
+
         while True:
             await self._clock.sleep(max(0.0, history.next_call - self._clock.monotonic()))
             try:
-                answer = await ask()
+                return await ask(opened)
             except Exception as error:
                 fault = classify(error)
                 patient = fault.verdict in (Verdict.RETRY, Verdict.TOO_SOON, Verdict.NOT_ACTIVE, Verdict.TAKEN_OVER)
@@ -305,9 +311,6 @@ class Stream:
                 if delay is None:
                     raise fatal(fault, self._ref, shard_id, self._source, backoff) from error
                 await self._clock.sleep(delay)
-            else:
-                history.next_call = self._clock.monotonic() + self._context.limits.after_success
-                return answer
 
     def _history(self, shard_id: str) -> ShardHistory:
         if shard_id not in self._histories:

@@ -151,15 +151,18 @@ class Transport(Protocol):
         """
         ...
 
-    async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:
+    async def latest_tip(
+        self, stream: StreamRef, shard_id: str, position: Position, opened: Callable[[], None]
+    ) -> Position:
         """The position at which the shard ends right now: later records lie behind it.
 
-        Counts as a subscription: Kinesis allows the next one to this shard 5 s later.
+        Counts as a subscription: Kinesis allows the next one to this shard 5 s after it was opened.
 
         Args:
             stream: The stream, and the consumer to subscribe.
             shard_id: The shard.
             position: How far it has been read; returned where nothing lies behind it.
+            opened: Called when the subscription is open.
 
         Raises:
             ClientError, EventStreamError, FrameError: As when reading.
@@ -194,9 +197,16 @@ class BotoTransport:
         """
         return await self._open(stream, shard_id, {"Type": "LATEST"}, Unlimited())
 
-    async def latest_tip(self, stream: StreamRef, shard_id: str, position: Position) -> Position:  # noqa: ARG002
+    async def latest_tip(
+        self,
+        stream: StreamRef,
+        shard_id: str,
+        position: Position,  # noqa: ARG002
+        opened: Callable[[], None],
+    ) -> Position:
         """See `Transport`."""
         events = await self.subscribe_at_latest(stream, shard_id)
+        opened()
         try:
             async for event in events:
                 return event.through

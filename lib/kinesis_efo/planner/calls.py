@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.fetcher.messages import PollReply
+from kinesis_efo.planner.ending import Found
 from kinesis_efo.planner.planner import Planner
 from kinesis_efo.positions import Offset, ShardRange
 
@@ -50,8 +51,12 @@ class PlannerCalls:
         """
         self._run(self._planner.check_replay(begin, ranges))
 
+    def ends(self, offset: Offset, *, timeout: float) -> Found | None:
+        """Where the query is to end, as far as that is known; see `Planner.ends`."""
+        return self._run(self._planner.ends(offset, timeout))
+
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
-        """Where the streams end right now; see `Planner.tips`."""
+        """Where the query is to end; see `Planner.tips`."""
         return self._run(self._planner.tips(offset, timeout))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -112,7 +112,7 @@ class Cluster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def expect(self, offset: Offset) -> None:
-        """Take note that ranges from an offset on are about to be read, before anything was polled."""
+        """See `Fetching`."""
         self._want(offset)
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
@@ -191,6 +191,11 @@ class Cluster:
         """See `Fetching`."""
         mirror = self._mirrors.get(key)
         return mirror.read_until if mirror is not None and mirror.index.end == position else None
+
+    def tip(self, key: ShardKey) -> Position | None:
+        """See `Fetching`."""
+        mirror = self._mirrors.get(key)
+        return mirror.tip if mirror is not None else None
 
     @property
     def room(self) -> int:

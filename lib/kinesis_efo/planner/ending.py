@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError
@@ -12,69 +12,128 @@ from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.options import Bounds
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, PositionKind, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
 
 _FUTURE_SECONDS: Final = 5.0
 _MARGIN_SECONDS: Final = 60.0
 """Sequence numbers tell the second in which they were given out, arrivals the millisecond, and neither promises to agree."""
 
 
+class Found(NamedTuple):
+    """Where a query ends, as far as that is known.
+
+    Attributes:
+        ends: The end of each shard that it may come to; None where only reading tells it. That of a shard with an end of its own becomes
+            lower where its tip turns out to lie before that.
+        complete: Whether they are all known, and stay.
+    """
+
+    ends: Mapping[ShardKey, Position | None]
+    complete: bool
+
+
 class Ends:
-    """The ends of one query.
+    """The ends of one query, which are looked for from now on.
 
     Args:
         bounds: The option.
         streams: What the query reads, listed.
+        offset: How far the query has come.
         clock: Time.
+
+    Attributes:
+        open: Where the shards begin whose tips tell their ends.
 
     Raises:
         ConfigurationError: The option names what does not exist, or a time in the future.
     """
 
-    def __init__(self, bounds: Bounds, streams: Streams, clock: Clock) -> None:
+    def __init__(self, bounds: Bounds, streams: Streams, offset: Mapping[ShardKey, Position], clock: Clock) -> None:
         self._bounds = bounds
         self._streams = streams
         self._clock = clock
+        self._offset = offset
         self._check()
+        self._ends: dict[ShardKey, Position | None] = {}
+        self._timed: list[ShardKey] = []
+        self.open: dict[ShardKey, Position] = {}
+        for key, end in streams.ends(offset).items():
+            bound = self._bound(key)
+            if bound is not None and bound.kind is PositionKind.AT_TIMESTAMP:
+                self._timed.append(key)
+            elif end is None:
+                self.open[key] = offset.get(key, TRIM_HORIZON)
+                self._ends[key] = bound
+            else:
+                self._ends[key] = self._of_closed(key, bound)
 
-    async def find(self, offset: Mapping[ShardKey, Position], ends: Mapping[ShardKey, Position | None]) -> Offset:
-        """Ask where each shard ends.
+    @property
+    def asked(self) -> list[ShardKey]:
+        """The shards that are subscribed to, to find out where they end."""
+        return [*self._timed, *self.open]
 
-        Args:
-            offset: How far the query has come.
-            ends: The query's shards and their descendants: `SHARD_END` of closed ones, None of those that still grow.
-
-        Returns:
-            A position for each shard that can be reached.
+    async def ask(self) -> None:
+        """Ask for the ends that are times, by subscriptions of their own.
 
         Raises:
             StreamError: A shard cannot be asked.
         """
-        found = await all_of(
-            *(self._end(key, offset.get(key, TRIM_HORIZON), is_open=end is None) for key, end in ends.items())
-        )
-        return Offset(self._reachable(dict(zip(ends, found, strict=True)), offset))
+        found = await all_of(*(self._at_time(key) for key in self._timed))
+        self._ends |= zip(self._timed, found, strict=True)
 
-    def asks(self, key: ShardKey, *, is_open: bool) -> bool:
-        """Whether a subscription tells where a shard ends."""
-        bound = self._bound(key)
-        return is_open if bound is None or bound.kind is not PositionKind.AT_TIMESTAMP else True
+    async def probe(self, keys: Iterable[ShardKey]) -> None:
+        """Ask for tips by subscriptions of their own, for shards with more to read than there is room for.
+
+        Raises:
+            StreamError: A shard cannot be asked.
+        """
+        asked = list(keys)
+        tips = await all_of(*(self._streams.stream(key.stream).tip(key.shard, self.open[key]) for key in asked))
+        for key, tip in zip(asked, tips, strict=True):
+            self._note(key, tip)
+
+    def found(self, tip: Callable[[ShardKey], Position | None]) -> Found:
+        """What is known by now.
+
+        Args:
+            tip: Tells where a shard ended when it was begun to be read; None where that is not known.
+        """
+        for key in list(self.open):
+            if (at := tip(key)) is not None:
+                self._note(key, at)
+        return Found(self._reachable(), not self.open)
+
+    def fetched(self, key: ShardKey, position: Position) -> None:
+        """Take note of how far a shard was read: one with an end of its own need not be read on to its tip."""
+        bound = self._ends[key]
+        if position.is_end or (bound is not None and position.reaches(bound)):
+            self._note(key, position)
+
+    def _note(self, key: ShardKey, tip: Position) -> None:
+        del self.open[key]
+        bound = self._ends[key]
+        self._ends[key] = tip if bound is None or (not tip.is_end and bound.reaches(tip)) else bound
 
     def _bound(self, key: ShardKey) -> Position | None:
         return self._bounds.shards[key] if key in self._bounds.shards else self._bounds.of(key.stream)
 
-    async def _end(self, key: ShardKey, position: Position, *, is_open: bool) -> Position:
-        bound, stream = self._bound(key), self._streams.stream(key.stream)
-        if bound is not None and bound.kind is PositionKind.AT_TIMESTAMP:
-            if (known := self._without_asking(key, position, bound.value / 1000)) is not None:
-                return known
-            return await stream.end_before(key.shard, bound.value, position)
-        end = await stream.tip(key.shard, position) if is_open else SHARD_END
+    def _of_closed(self, key: ShardKey, bound: Position | None) -> Position:
         if bound is None or bound.is_end:
-            return end
-        shard = stream.shard(key.shard)
+            return SHARD_END
+        shard = self._streams.stream(key.stream).shard(key.shard)
         whole = shard is not None and shard.last is not None and bound.value >= shard.last
-        return end if whole or (not end.is_end and bound.reaches(end)) else bound
+        return SHARD_END if whole else bound
+
+    async def _at_time(self, key: ShardKey) -> Position:
+        bound, position, stream = (
+            self._bound(key),
+            self._offset.get(key, TRIM_HORIZON),
+            self._streams.stream(key.stream),
+        )
+        assert bound is not None
+        if (known := self._without_asking(key, position, bound.value / 1000)) is not None:
+            return known
+        return await stream.end_before(key.shard, bound.value, position)
 
     def _without_asking(self, key: ShardKey, position: Position, time: float) -> Position | None:
         """The end of a shard that was closed long before a time, or opened long after it."""
@@ -87,18 +146,16 @@ class Ends:
         opened = written_at(shard.first, key.shard, self._clock.time())
         return position if opened is not None and opened > time + _MARGIN_SECONDS else None
 
-    def _reachable(
-        self, ends: Mapping[ShardKey, Position], offset: Mapping[ShardKey, Position]
-    ) -> dict[ShardKey, Position]:
+    def _reachable(self) -> dict[ShardKey, Position | None]:
         """Without the descendants of shards that are not read to their end: they are not begun."""
-        kept: dict[ShardKey, Position] = {}
-        for key in sorted(ends):  # ids grow, so parents come first
+        kept: dict[ShardKey, Position | None] = {}
+        for key in sorted(self._ends):  # ids grow, so parents come first
             shard = self._streams.stream(key.stream).shard(key.shard)
             parents = [ShardKey(key.stream, parent) for parent in (shard.parents if shard is not None else ())]
             # One that the query has left behind already is not among the ends.
-            read = [each not in ends or (each in kept and kept[each].is_end) for each in parents]
-            if key in offset or all(read):
-                kept[key] = ends[key]
+            read = [each not in self._ends or kept.get(each) == SHARD_END for each in parents]
+            if key in self._offset or all(read):
+                kept[key] = self._ends[key]
         return kept
 
     def _check(self) -> None:

@@ -36,6 +36,12 @@ class LocalFetching:
         """See `Fetching`."""
         await self._fetcher.stop()
 
+    def expect(self, offset: Offset) -> None:
+        """See `Fetching`."""
+        for key, position in offset.items():
+            if not position.is_end:
+                self._fetcher.buffered(key, position)
+
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> list[ShardProgress]:
         """See `Fetching`."""
         if offset is not self._outlook.offset:
@@ -81,6 +87,10 @@ class LocalFetching:
     def read_until(self, key: ShardKey, position: Position) -> float | None:
         """See `Fetching`."""
         return self._fetcher.read_until(key, position)
+
+    def tip(self, key: ShardKey) -> Position | None:
+        """See `Fetching`."""
+        return self._fetcher.tip(key)
 
     # -- what the outlook asks
 

@@ -24,6 +24,7 @@ class Mirror:
         index: The events.
         behind: How far reading lags, in milliseconds, where that is known.
         read_until: What arrived before this time lies before the end of the last event, epoch seconds, where that is known.
+        tip: Where the shard ended when the fetcher began there; None while that is not known.
     """
 
     def __init__(self, owner: str, start: Position) -> None:
@@ -31,6 +32,7 @@ class Mirror:
         self.index = EventIndex(start)
         self.behind: int | None = None
         self.read_until: float | None = None
+        self.tip: Position | None = None
         self._lasts: list[LastRecord | None] = []
         self._last: LastRecord | None = None
         self._subscription: Subscription | None = None
@@ -44,6 +46,7 @@ class Mirror:
             now: Monotonic time, seconds.
         """
         self.behind, self.read_until, self._subscription = news.behind, news.read_until, news.subscription
+        self.tip = None if news.tip is None else Position.parse(news.tip)
         self._heard_at = now
 
     def status(self, key: ShardKey, fetcher: str | None, now: float) -> ShardStatus:

@@ -27,13 +27,16 @@ from kinesis_efo.leases.row import Lease, LeaseKeys
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.options import Bounds
-from kinesis_efo.planner.ending import Ends
+from kinesis_efo.planner.ending import Ends, Found
 from kinesis_efo.planner.lag import summed_up
 from kinesis_efo.positions import SHARD_END, LastRecord, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
 _CLOSING_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.05
+_FULL_SECONDS: Final = 10.0
+"""Where nothing more arrives for so long, twice the time between two events of an idle shard, nobody takes what has."""
 
 
 class Fetching(Protocol):
@@ -59,6 +62,12 @@ class Fetching(Protocol):
 
     async def let_go(self, shards: Collection[ShardKey]) -> None:
         """Close the subscriptions of shards, until somebody asks for them again."""
+
+    def expect(self, offset: Offset) -> None:
+        """Begin to read shards from these positions on: ranges behind them are about to be read, before anything was polled."""
+
+    def tip(self, key: ShardKey) -> Position | None:
+        """Where a shard ended when it was begun to be read; None while that is not known."""
 
     def fail(self, error: KinesisEfoError) -> None:
         """Make every call from now on fail."""
@@ -121,7 +130,9 @@ class Planner:
         self._committed: Offset | None = None
         self._unknown: list[ShardKey] = []
         self._failure: KinesisEfoError | None = None
-        self._tips: asyncio.Task[Offset] | None = None
+        self._ending: asyncio.Task[Ends] | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._sought: tuple[float, Mapping[ShardKey, tuple[str, int]]] | None = None
 
     async def start(self, endpoint: str, status: str | None = None) -> None:
         """Take the run's lease on each stream as soon as it is free, and begin to read what polls ask for.
@@ -143,8 +154,9 @@ class Planner:
     async def stop(self) -> None:
         """Stop fetching, write the last checkpoints and release the leases. Waiting calls fail."""
         self._failure = self._failure or FetcherUnreachableError("the fetcher has stopped: its query has ended")
-        if self._tips is not None:
-            self._tips.cancel()
+        for looking in (self._ending, self._probing):
+            if looking is not None:
+                looking.cancel()
         await within(self._clock, _CLOSING_SECONDS, self._fetching.stop())
         await self._checkpoints.stop()
         await self._leases.stop()
@@ -224,8 +236,33 @@ class Planner:
 
     # -- where a query ends
 
+    async def ends(self, offset: Offset, at_most: float) -> Found | None:
+        """Tell where a query is to end that reads what is there: at the tips as they are at the first call, or where the option says.
+
+        Args:
+            offset: Positions of all shards at the first call.
+            at_most: Seconds to wait for the answer.
+
+        Returns:
+            As much as is known by now: polls and reads tell the rest. None where not even the shards are known: ask again.
+
+        Raises:
+            ConfigurationError: The option names what does not exist, or a time in the future.
+        """
+        self._check()
+        if self._ending is None:
+            if self._offset is None:
+                self._want_checkpoints(offset)
+            self._ending = asyncio.create_task(self._begin_ending(offset), name="ends")
+        done, _ = await asyncio.wait({self._ending}, timeout=at_most)
+        self._check()
+        return self._ending.result().found(self._fetching.tip) if done else None
+
     async def tips(self, offset: Offset, at_most: float) -> Offset | None:
-        """Tell where a query is to end that reads what is there: at the tips, or where the option says.
+        """Tell where a query is to end that reads what is there in one micro-batch.
+
+        Meanwhile it is read from the offset on. Where there is no room for all of that, which nobody takes yet, the rest of the tips is
+        asked for.
 
         Args:
             offset: Positions of all shards.
@@ -238,27 +275,48 @@ class Planner:
         Raises:
             ConfigurationError: The option names what does not exist, or a time in the future.
         """
-        self._check()
-        if self._offset is None:
-            self._want_checkpoints(offset)
-        if self._tips is None:
-            self._tips = asyncio.create_task(self._find_tips(offset), name="tips")
-        done, _ = await asyncio.wait({self._tips}, timeout=at_most)
-        self._check()
-        if not done:
-            return None
-        task, self._tips = self._tips, None
-        return task.result()
+        give_up_at = self._clock.monotonic() + at_most
+        while (found := await self.ends(offset, max(0.0, give_up_at - self._clock.monotonic()))) is not None:
+            assert self._ending is not None
+            if found.complete:
+                self._ending = None
+                return Offset({key: end for key, end in found.ends.items() if end is not None})
+            if (left := give_up_at - self._clock.monotonic()) <= 0:
+                break
+            if self._probing is None:
+                self._seek(self._ending.result())
+                await self._clock.sleep(min(left, _LOOK_SECONDS))
+            elif (await asyncio.wait({self._probing}, timeout=left))[0]:
+                probing, self._probing = self._probing, None
+                probing.result()
+        return None
 
-    async def _find_tips(self, offset: Offset) -> Offset:
+    async def _begin_ending(self, offset: Offset) -> Ends:
         await self._streams.refresh()
-        found = self._streams.ends(offset)
-        ends = Ends(self._ends, self._streams, self._clock)
-        asked = [key for key, end in found.items() if ends.asks(key, is_open=end is None)]
+        ends = Ends(self._ends, self._streams, offset, self._clock)
         # Asking takes a subscription and would end another run's: so it needs the lease, as reading does.
-        await self._leases.wait_held({key.stream for key in asked}, self._patience)
-        await self._fetching.let_go(asked)
-        return await ends.find(offset, found)
+        await self._leases.wait_held({key.stream for key in ends.asked}, self._patience)
+        # What an open subscription tells may have been sent before now.
+        await self._fetching.let_go(ends.asked)
+        await ends.ask()
+        return ends
+
+    def _seek(self, ends: Ends) -> None:
+        """Read on to the tips; ask for those that are not reached because nothing more can be read."""
+        self._fetching.expect(Offset(ends.open))
+        held = {each.key: (each.fetched, each.buffered) for each in self._fetching.statuses() if each.key in ends.open}
+        for key, (fetched, _) in held.items():
+            ends.fetched(key, Position.parse(fetched))
+        now = self._clock.monotonic()
+        if self._sought is None or self._sought[1] != held:
+            self._sought = now, held
+        elif now - self._sought[0] >= _FULL_SECONDS and any(size for _, size in held.values()):
+            self._probing = asyncio.create_task(self._probe(ends), name="tips")
+
+    async def _probe(self, ends: Ends) -> None:
+        logger.info("more is unread than there is room for: asking for the tips of %d shards", len(ends.open))
+        await self._fetching.let_go(list(ends.open))
+        await ends.probe(ends.open)
 
     # -- what the run's lease tells it
 

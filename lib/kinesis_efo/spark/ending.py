@@ -20,13 +20,15 @@ class Ending:
         wanted: Whether the positions at which the query ends have to be found out next.
         in_one_batch: Whether its first micro-batch goes there.
         over: Whether nothing more is read.
-        targets: The positions at which it ends, by shard; None where it goes on.
+        targets: The positions at which it ends, by shard, each None where reading has not come to it yet; None where the query goes on.
+        complete: Whether they are all known.
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds) -> None:
         self.wanted = self.in_one_batch = catch_up
         self.over = False
-        self.targets: Mapping[ShardKey, Position] | None = None
+        self.targets: Mapping[ShardKey, Position | None] | None = None
+        self.complete = False
         self._ends = ends
         self._available_now = False
 
@@ -47,9 +49,9 @@ class Ending:
                 "option 'catchUp' with that trigger; or spark.read. Leave it out for a query that goes on"
             )
 
-    def found(self, targets: Mapping[ShardKey, Position]) -> None:
-        """Take note of the positions at which the query ends."""
-        self.wanted, self.targets = False, targets
+    def found(self, targets: Mapping[ShardKey, Position | None], *, complete: bool) -> None:
+        """Take note of the positions at which the query ends, as far as they are known."""
+        self.wanted, self.targets, self.complete = False, targets, complete
 
     def begins(self, shard: ShardKey) -> bool:
         """Whether a shard is read at all. One that began after the query is read by the next run, and so is the rest of its parents."""
@@ -66,15 +68,21 @@ class Ending:
         if self.targets is None:
             return through
         target = self.targets.get(shard, at)
+        if target is None:
+            return through
         if at.reaches(target):
             return at
         return target if through.reaches(target) else through
 
-    def reached(self, position: Offset) -> bool:
+    def reached(self, position: Mapping[ShardKey, Position]) -> bool:
         """Whether everything is read; never where the query goes on."""
         if self.targets is None:
             return False
-        return all(position[key].reaches(target) for key, target in self.targets.items() if key in position)
+        return all(
+            position[key].is_end or (target is not None and position[key].reaches(target))
+            for key, target in self.targets.items()
+            if key in position
+        )
 
     def whole(self, position: Offset) -> dict[ShardKey, Position]:
         """The end of the one micro-batch with everything: parent shards and their children. Without `endingPosition`, the query goes on."""
@@ -84,6 +92,7 @@ class Ending:
         self.over = self._ends != Bounds()
         moved = dict(position)
         for key, target in targets.items():
+            assert target is not None, "a micro-batch has an end"
             at = position.get(key, TRIM_HORIZON)
             moved[key] = at if at.reaches(target) else target
         return moved

@@ -46,6 +46,8 @@ _NO_LIMIT = 1 << 62
 _WORD_SECONDS = 2.0
 """How long a reader that stops waits for word that its last micro-batch is done. The driver hears of that within milliseconds, of the
 first one of a session within half a second."""
+_ENDING_SECONDS = 0.2
+"""A query that ends looks so often whether it has come to its end: an event without records ends no poll."""
 
 
 class KinesisStreamReader(StreamReaderBase):
@@ -120,15 +122,21 @@ class KinesisStreamReader(StreamReaderBase):
             # They begin in a micro-batch that reads nothing of them: from then on, Spark's log knows where they began.
             return self._data(Offset({**position, **added}))
         if ending.wanted:
-            ending.found(self._tips(position))
             if ending.in_one_batch:
+                ending.found(self._tips(position), complete=True)
                 # It cannot do both. The next run reads the new streams.
                 return self._data(Offset({**ending.whole(position), **added}))
+            self._look_for_ends(position)
         # Another source of the query has rows: waiting for ours would hold them up in every trigger.
         at_most = 0.0 if self._others_run and ending.targets is None else self._options.poll_timeout
+        if ending.targets is not None:
+            at_most = min(at_most, _ENDING_SECONDS)
         self._others_run = self._had_nothing = False
         while not self._asked_to_end.is_set():
             reply = self._poll(position, at_most, unlimited=isinstance(limit, ReadAllAvailable))
+            if ending.targets is not None and not ending.complete:
+                # After the poll: what it tells of a shard may lie behind an end that has just become known.
+                self._look_for_ends(position)
             end = self._advance(position, reply)
             if end is not None:
                 return self._data(end)
@@ -350,7 +358,7 @@ class KinesisStreamReader(StreamReaderBase):
                 justified = True
             else:
                 self._idle[key] = through
-        if not justified and not self._idle_offsets_due():
+        if not justified and not self._idle_offsets_due(position):
             return None
         # Idle shards ride along: the fetcher tells only once how far one has come.
         idle = {
@@ -368,10 +376,17 @@ class KinesisStreamReader(StreamReaderBase):
             self._millis_behind.pop(finished, None)
         return Offset(after)
 
-    def _idle_offsets_due(self) -> bool:
+    def _idle_offsets_due(self, position: Offset) -> bool:
         # Without this, the stored position of an idle shard would in time fall out of the stream's retention.
         due = time.monotonic() - self._stored_idle_at >= self._options.idle_checkpoint_interval
-        return bool(self._idle) and (due or self._ending.targets is not None)
+        return bool(self._idle) and (due or self._ending.reached({**position, **self._idle}))
+
+    def _look_for_ends(self, position: Offset) -> None:
+        # Short calls: between them it is seen that this process was asked to end.
+        while (found := self._planner().ends(position, timeout=self._options.poll_timeout)) is None:
+            if self._asked_to_end.is_set():
+                return
+        self._ending.found(found.ends, complete=found.complete)
 
     def _tips(self, position: Offset) -> Offset:
         # Short calls: between them it is seen that this process was asked to end.

@@ -139,15 +139,15 @@ def test_tips(local: Local) -> None:
             clock = Later()
             polling = transport(client, clock)
             for position in (TRIM_HORIZON, Position.at_timestamp(1_700_000_000_000)):
-                assert await polling.latest_tip(stream, SHARD, position) == position
+                assert await polling.latest_tip(stream, SHARD, position, lambda: None) == position
             last = bench.put(*"abc")[-1]
             # Nothing in the last 30 seconds nor 5 minutes; and our clock may be an hour fast, too.
             for clock.offset in (0.0, 2000.0):
-                assert await polling.latest_tip(stream, SHARD, TRIM_HORIZON) == Position.after(last)
+                assert await polling.latest_tip(stream, SHARD, TRIM_HORIZON, lambda: None) == Position.after(last)
             later = await polling.subscribe(stream, SHARD, Position.after(last), Unlimited())
             assert (await anext(aiter(later))).head.still
             bench.kinesis.split_shard(StreamName=stream.stream_name, ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
-            assert await polling.latest_tip(stream, SHARD, TRIM_HORIZON) == SHARD_END
+            assert await polling.latest_tip(stream, SHARD, TRIM_HORIZON, lambda: None) == SHARD_END
             later.close()
 
     run(main())

@@ -141,7 +141,7 @@ def test_the_latest_tip_lies_between_what_was_and_what_comes(local: Local) -> No
     async def main() -> None:
         async with bench.client() as client:
             transport = BotoTransport(client)
-            tip = await transport.latest_tip(stream, SHARD, TRIM_HORIZON)
+            tip = await transport.latest_tip(stream, SHARD, TRIM_HORIZON, lambda: None)
             after = bench.put(*"cd")
             assert before[-1] <= tip.value < after[0]
             events = await transport.subscribe(stream, SHARD, tip, Unlimited())
@@ -159,7 +159,7 @@ def test_the_tip_of_a_closed_shard_is_its_end(local: Local) -> None:
 
     async def main() -> None:
         async with bench.client() as client:
-            assert await BotoTransport(client).latest_tip(stream, SHARD, TRIM_HORIZON) == SHARD_END
+            assert await BotoTransport(client).latest_tip(stream, SHARD, TRIM_HORIZON, lambda: None) == SHARD_END
 
     run(main())
 

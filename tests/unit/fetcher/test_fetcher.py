@@ -40,7 +40,7 @@ from kinesis_efo.planner.local import LocalFetching
 from kinesis_efo.planner.planner import Planner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore
-from tests.support.model_stream import ModelStream
+from tests.support.model_stream import ModelShard, ModelStream
 from tests.support.polled_stream import PolledClient
 from tests.support.virtual_time import LoopClock, run
 
@@ -587,6 +587,113 @@ async def test_tips_name_every_shard_the_query_will_come_to() -> None:
         assert [key.shard[-1] for key in sorted(tips)] == ["0", "1", "2", "3"]
         assert tips[ShardKey("orders", "shardId-000000000000")] == SHARD_END
         assert all(tips[key].value > 1000 for key in sorted(tips)[1:])
+
+
+@scenario
+async def test_where_a_query_ends_is_told_by_the_subscriptions_that_it_reads_with() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, 30, 30, 30)
+    async with Query(stream) as query:
+        begin = horizon(stream)
+        began = LoopClock().monotonic()
+        offset, found = begin, await query.planner.ends(begin, 1.0)
+        assert found is not None
+        assert found.ends == dict.fromkeys(begin), "only reading tells where they end"
+        while found is None or not found.complete:
+            offset = await query.poll(offset)
+            found = await query.planner.ends(begin, 1.0)
+        assert LoopClock().monotonic() - began < 5.5, (
+            "an idle shard's first event takes 5 s, and nothing else takes time"
+        )
+        assert sorted(stream.subscribed) == [(shard, "TRIM_HORIZON") for shard in sorted(stream.shards_by_id)]
+        first, second = sorted(begin)
+        assert found.ends[first] == Position.after(stream[0].records[-1][0]), "the first event that said 0 behind"
+        assert str(found.ends[second]).startswith("AFTER:"), "where an idle shard is has to be stored, too"
+
+
+@scenario
+async def test_a_shard_that_is_never_read_to_its_tip_ends_at_what_arrived_after_the_start() -> None:
+    class Busy(ModelStream):
+        def behind(self, shard: ModelShard, position: int) -> int:
+            return 1000
+
+    stream = Busy(shards=1, event_records=(1,))
+    clock = LoopClock()
+    async with Query(stream) as query:
+        begin = horizon(stream)
+        for age in (60.0, 30.0):
+            stream.put(0, 30, arrived=clock.time() - age)
+        assert await query.planner.ends(begin, 1.0) is not None
+        offset = await until_read(query, begin, 2)
+        stream.put(0, 30, arrived=clock.time() + 1.5)
+        offset = await until_read(query, offset, 3)
+        found = await query.planner.ends(begin, 1.0)
+        assert found is not None
+        assert not found.complete, "Kinesis' clock may be a second further than is known here"
+        stream.put(0, 30, 30, arrived=clock.time() + 2.5)
+        await until_read(query, offset, 5)
+        found = await query.planner.ends(begin, 1.0)
+        assert found is not None
+        assert found.ends == {next(iter(begin)): Position.after(stream[0].records[3][0])}
+
+
+@scenario
+async def test_the_end_of_a_shard_that_closes_meanwhile_is_its_end() -> None:
+    stream = ModelStream(shards=1)
+    async with Query(stream) as query:
+        begin = horizon(stream)
+        assert await query.planner.ends(begin, 1.0) is not None
+        await query.poll(begin)
+        stream.split(0)
+        while SHARD_END not in (await query.poll(begin)).values():
+            pass
+        found = await query.planner.ends(begin, 1.0)
+        assert found is not None
+        assert found.ends == {next(iter(begin)): SHARD_END}, "its children are for the next run"
+
+
+@scenario
+async def test_what_an_open_subscription_says_may_have_been_sent_before_the_start() -> None:
+    stream = ModelStream(shards=1)
+    async with Query(stream) as query:
+        offset = await query.poll(horizon(stream))
+        await asyncio.sleep(7)
+        began = LoopClock().monotonic()
+        while (found := await query.planner.ends(offset, 1.0)) is None or not found.complete:
+            offset = await query.poll(offset)
+        assert len(stream.subscribed) == 2
+        # The next subscription may be opened 5 s after the last one was, which is 7 s ago: only its first event takes time.
+        assert LoopClock().monotonic() - began < 5.5
+
+
+@scenario
+async def test_the_five_second_rule_counts_from_the_opening() -> None:
+    stream = ModelStream(shards=1)
+    async with Query(stream) as query:
+        offset = await query.poll(horizon(stream))
+        await asyncio.sleep(2)
+        began = LoopClock().monotonic()
+        while (found := await query.planner.ends(offset, 1.0)) is None or not found.complete:
+            offset = await query.poll(offset)
+        assert len(stream.subscribed) == 2
+        # 3 s until it may be opened, but for the 0.2 s of the first poll, and 5 s to its first event.
+        assert 7.7 < LoopClock().monotonic() - began < 8.3
+
+
+@scenario
+async def test_tips_are_asked_for_where_more_is_unread_than_there_is_room_for() -> None:
+    stream = ModelStream(shards=2, event_records=(10,))
+    stream.put(0, *[1000] * 200)
+    async with Query(stream, buffer_bytes=30_000) as query:
+        began = LoopClock().monotonic()
+        while (tips := await query.planner.tips(horizon(stream), 0.2)) is None:
+            pass
+        # 5 s to the event of the idle shard, 10 s without room, 5 s to the first event at LATEST.
+        assert 15 < LoopClock().monotonic() - began < 21
+        assert [position for _, position in stream.subscribed].count("LATEST") == 1, "only where it is needed"
+        for wanted in horizon(stream).ranges_to(tips):
+            query.rows += await query.read(wanted)
+    assert sorted(query.rows) == sorted(everything(stream))
 
 
 @scenario

@@ -30,7 +30,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.planner.cluster import Cluster
 from kinesis_efo.planner.planner import Planner
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import LoopClock, run
@@ -596,18 +596,38 @@ async def test_a_commit_that_comes_late_takes_nothing_back() -> None:
 
 
 @scenario
-async def test_the_tips_are_asked_for_by_the_planner_while_nobody_reads() -> None:
+async def test_fetchers_tell_the_tips_of_the_shards_that_they_read() -> None:
     stream = ModelStream(shards=2)
     stream.put(0, 30, 30)
     async with Run(stream) as run:
-        await run.until(2)
-        await run.batch()
-        while (tips := await run.planner.tips(run.offset, 0.2)) is None:
+        begin = run.offset
+        while (ends := await run.planner.ends(begin, 0.2)) is None:
             pass
-        assert run.readers() == {}
-        assert tips[ShardKey("orders", "shardId-000000000000")].value >= stream[0].records[-1][0]
+        assert not ends.complete
+        await run.until(2)
+        while not (ends := await run.planner.ends(begin, 0.2)) or not ends.complete:
+            await run.batch()
+        first, second = (ShardKey("orders", f"shardId-00000000000{number}") for number in range(2))
+        assert ends.ends[first] == Position.after(stream[0].records[-1][0])
+        assert ends.ends[second].value > 1000
+        assert sorted(shard for shard, _ in stream.subscribed) == sorted(stream.shards_by_id), "no probe"
+        assert stream.collisions == []
         stream.put(1, 30)
         await run.until(3)
+
+
+@scenario
+async def test_all_tips_for_one_micro_batch_are_told_by_fetchers() -> None:
+    stream = ModelStream(shards=2)
+    stream.put(0, 30, 30)
+    stream.split(1)
+    async with Run(stream) as run:
+        while (tips := await run.planner.tips(run.offset, 0.2)) is None:
+            pass
+        assert [key.shard[-1] for key in sorted(tips)] == ["0", "1", "2", "3"]
+        assert tips[ShardKey("orders", "shardId-000000000000")] == Position.after(stream[0].records[-1][0])
+        assert tips[ShardKey("orders", "shardId-000000000001")] == SHARD_END
+        assert stream.collisions == []
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -18,6 +18,7 @@ from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.messages import PollReply, ShardProgress
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.ending import Found
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable
 from kinesis_efo.spark.finished import PlannedNote, mark_finished, presence
@@ -46,7 +47,8 @@ class Fetcher:
         self.there: dict[ShardKey, tuple[Position, int]] = {}
         self.starting: list[tuple[str, str]] = []
         self.finished: list[tuple[str, str]] = []
-        self.ends: list[Offset | None] = []
+        self.found: list[Offset | None] = []
+        self.ending: list[Found | None] = []
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
         self.polls.append((offset, max_bytes, max_records))
@@ -65,8 +67,11 @@ class Fetcher:
     def check_replay(self, begin: Offset, ranges: list[ShardRange]) -> None:
         self.checked.append((begin, ranges))
 
+    def ends(self, offset: Offset, *, timeout: float) -> Found | None:
+        return self.ending.pop(0) if len(self.ending) > 1 else self.ending[0]
+
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
-        return self.ends.pop(0)
+        return self.found.pop(0)
 
 
 class Reader(KinesisStreamReader):
@@ -105,6 +110,10 @@ def offset(**positions: Position) -> dict[str, Any]:
     """`offset(s0=..., s1=...)` as Spark hands it over."""
     read = {key(int(name[1:])): position for name, position in positions.items()}
     return Offset(read).to_dict({"orders": f"{ARN}/consumer/lake:1"})
+
+
+def all_known(ends: Offset) -> Found:
+    return Found(ends, complete=True)
 
 
 def ranges(partitions: Any) -> list[ShardRange]:
@@ -306,7 +315,7 @@ def test_while_other_sources_have_rows_an_idle_one_answers_at_once() -> None:
 def test_available_now_ends_at_the_targets_and_leaves_what_came_later() -> None:
     reader = Reader({key(0): after(1), key(1): after(1)})
     reader.prepareForTriggerAvailableNow()
-    reader.fetcher.ends = [None, Offset({key(0): after(50), key(1): SHARD_END, key(2): after(60)})]
+    reader.fetcher.ending = [None, all_known(Offset({key(0): after(50), key(1): SHARD_END, key(2): after(60)}))]
     reader.fetcher.there = {key(0): (after(40), 4), key(1): (SHARD_END, 1)}
     reader.fetcher.starting = [tuple(key(2))]  # type: ignore[list-item]
     first = reader.latestOffset(offset(s0=after(1), s1=after(1)))
@@ -319,10 +328,61 @@ def test_available_now_ends_at_the_targets_and_leaves_what_came_later() -> None:
     assert reader.latestOffset(second) == second
 
 
+def test_available_now_reads_while_the_ends_are_not_known_yet() -> None:
+    reader = Reader({key(0): after(1), key(1): after(1)})
+    reader.prepareForTriggerAvailableNow()
+    reader.fetcher.ending = [Found({key(0): None, key(1): None}, complete=False)]
+    reader.fetcher.there = {key(0): (after(40), 4)}
+    first = reader.latestOffset(offset(s0=after(1), s1=after(1)))
+    assert first == offset(s0=after(40), s1=after(1)), "records do not wait until all ends are known"
+    # Shard 0 goes on; what the poll tells of it lies behind the end that has become known meanwhile.
+    reader.fetcher.ending = [all_known(Offset({key(0): after(50), key(1): after(60)}))]
+    reader.fetcher.there = {key(0): (after(70), 3), key(1): (after(60), 0)}
+    second = reader.latestOffset(first)
+    assert second == offset(s0=after(50), s1=after(60))
+    assert reader.latestOffset(second) == second
+
+
+def test_available_now_stores_where_idle_shards_are_in_one_micro_batch_at_the_end() -> None:
+    reader = Reader({key(0): after(1), key(1): after(1)})
+    reader.prepareForTriggerAvailableNow()
+    begin = offset(s0=after(1), s1=after(1))
+    one = Found({key(0): after(9), key(1): None}, complete=False)
+    reader.fetcher.ending = [one] * 4 + [all_known(Offset({key(0): after(9), key(1): after(8)}))]
+    reader.fetcher.there = {key(0): (after(9), 0)}
+    polls = reader.fetcher.poll
+
+    def poll(offset: Offset, **limits: Any) -> PollReply:
+        if len(reader.fetcher.polls) == 5:
+            reader.fetcher.there[key(1)] = (after(8), 0)
+        return polls(offset, **limits)
+
+    reader.fetcher.poll = poll  # type: ignore[method-assign]
+    end = reader.latestOffset(begin)
+    assert end == offset(s0=after(9), s1=after(8))
+    assert len(reader.fetcher.polls) > 5, "not one for each shard"
+    assert reader.latestOffset(end) == end
+
+
+def test_available_now_does_not_wait_as_long_as_polls_may() -> None:
+    reader = Reader({key(0): after(1)}, pollTimeout="10s")
+    reader.prepareForTriggerAvailableNow()
+    reader.fetcher.ending = [Found({key(0): None}, complete=False), all_known(Offset({key(0): after(1)}))]
+    assert reader.latestOffset(offset(s0=after(1))) == offset(s0=after(1))
+    assert max(reader.fetcher.timeouts) <= 0.2
+
+
+def test_available_now_is_over_where_a_shard_ended_of_which_nothing_more_is_told() -> None:
+    reader = Reader({key(0): SHARD_END})
+    reader.prepareForTriggerAvailableNow()
+    reader.fetcher.ending = [Found({key(0): None}, complete=False)]
+    assert reader.latestOffset(offset(s0=SHARD_END)) == offset(s0=SHARD_END)
+
+
 def test_available_now_never_steps_back() -> None:
     reader = Reader({key(0): after(90)})
     reader.prepareForTriggerAvailableNow()
-    reader.fetcher.ends = [Offset({key(0): after(50)})]
+    reader.fetcher.ending = [all_known(Offset({key(0): after(50)}))]
     reader.fetcher.there = {key(0): (after(100), 1)}
     assert reader.latestOffset(offset(s0=after(90))) == offset(s0=after(90))
 
@@ -330,14 +390,14 @@ def test_available_now_never_steps_back() -> None:
 def test_available_now_stops_waiting_when_it_is_asked_to() -> None:
     reader = Reader({key(0): after(1)})
     reader.prepareForTriggerAvailableNow()
-    reader.fetcher.ends = [None] * 3
+    reader.fetcher.ending = [None]
     reader._asked_to_end.set()
     assert reader.latestOffset(offset(s0=after(1))) == offset(s0=after(1))
 
 
 def test_catch_up_puts_everything_up_to_now_into_the_first_batch() -> None:
     reader = Reader({key(0): after(1), key(9): after(1)}, catchUp="true", maxRecordsPerTrigger="1")
-    reader.fetcher.ends = [Offset({key(0): SHARD_END, key(1): after(30), key(2): after(40)})]
+    reader.fetcher.found = [Offset({key(0): SHARD_END, key(1): after(30), key(2): after(40)})]
     end = reader.latestOffset()
     assert end == offset(s0=SHARD_END, s1=after(30), s2=after(40), s9=after(1))
     (partition,) = reader.partitions(offset(s0=after(1), s9=after(1)), end)
@@ -351,7 +411,7 @@ def test_catch_up_puts_everything_up_to_now_into_the_first_batch() -> None:
 def test_available_now_goes_before_catch_up() -> None:
     reader = Reader({key(0): after(1)}, catchUp="true")
     reader.prepareForTriggerAvailableNow()
-    reader.fetcher.ends = [Offset({key(0): after(5)})]
+    reader.fetcher.ending = [all_known(Offset({key(0): after(5)}))]
     reader.fetcher.there = {key(0): (after(9), 1)}
     end = reader.latestOffset(offset(s0=after(1)))
     assert end == offset(s0=after(5))
@@ -376,7 +436,7 @@ def test_tasks_are_made_for_each_fetcher_and_know_the_planner() -> None:
 def test_parents_and_children_in_one_micro_batch_are_read_by_one_task_whoever_has_them() -> None:
     reader = Reader({key(0): START}, catchUp="true")
     reader.fetchers = {key(0): HERE, key(1): THERE}
-    reader.fetcher.ends = [Offset({key(0): SHARD_END, key(1): after(30)})]
+    reader.fetcher.found = [Offset({key(0): SHARD_END, key(1): after(30)})]
     begin = reader.initialOffset()
     (task,) = reader.partitions(begin, reader.latestOffset(begin))
     assert task.address is None

@@ -6,6 +6,8 @@ references of Kinesis and DynamoDB, of their pages "Common Errors", and of botoc
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Final
 
@@ -90,6 +92,7 @@ _BY_CODE: Final = {
             "ReplicatedWriteConflictException",
             "RequestLimitExceeded",
             "RequestThrottled",
+            "RequestTimeTooSkewed",
             "RequestTimeout",
             "RequestTimeoutException",
             "ServiceUnavailable",
@@ -151,6 +154,9 @@ _BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
     ((ParamValidationError, ValueError, BotoCoreError), Cause.UNSENT),
 )
 
+_SIGNATURE_CODES: Final = frozenset({"InvalidSignatureException", "SignatureDoesNotMatch"})
+_SIGNED: Final = re.compile(r"^Signature (?:expired|not\s+yet current): (\d{8}T\d{6}Z) .*\((\d{8}T\d{6}Z) [-+]")
+
 CALL_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError, ParserError, OSError)
 """What a call to AWS raises where it fails."""
 
@@ -161,6 +167,8 @@ def cause_of(error: Exception) -> Cause:
     >>> cause_of(TimeoutError("no event for 35 s")).name
     'PASSING'
     """
+    if skew_of(error) is not None:
+        return Cause.PASSING  # clocks are set right, and the credentials are fine
     if isinstance(error, ClientError):
         return cause_of_code(code_of(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     return next((cause for kinds, cause in _BY_TYPE if isinstance(error, kinds)), Cause.UNKNOWN)
@@ -193,6 +201,17 @@ def message_of(error: Exception) -> str:
     return str(error.response.get("Error", {}).get("Message", "")) if isinstance(error, ClientError) else str(error)
 
 
+def skew_of(error: Exception) -> float | None:
+    """Seconds by which this machine's clock was ahead of AWS', negative if behind, where that is why AWS refused a signature; else None.
+
+    The message says when the request was signed, and what time it was for AWS. A request that is under way for minutes looks alike.
+    """
+    if code_of(error) not in _SIGNATURE_CODES or (times := _SIGNED.search(message_of(error))) is None:
+        return None
+    signed, now = (datetime.strptime(each, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC) for each in times.groups())
+    return (signed - now).total_seconds()
+
+
 def is_foreign(error: Exception) -> bool:
     """Whether something else than AWS seems to have answered, such as a proxy: AWS names a code beside the HTTP status."""
     heads = isinstance(error, ClientError) and error.operation_name.startswith("Head")  # answered without a body
@@ -204,7 +223,11 @@ def describe(error: Exception) -> str:
     if isinstance(error, ClientError) and is_foreign(error):
         return f"HTTP status {code_of(error)} without a code of AWS: it may come from a proxy on the way"
     if isinstance(error, ClientError):
-        return f"{code_of(error)}: {message_of(error)}"
+        text = f"{code_of(error)}: {message_of(error)}"
+        if (skew := skew_of(error)) is None:
+            return text
+        way = "ahead of" if skew > 0 else "behind"
+        return f"{text}: this machine's clock is {abs(skew):.0f} s {way} AWS'; synchronize it (chrony, NTP)"
     if isinstance(error, FrameError | ResponseParserError):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.consumers import check_consumers
-from kinesis_efo.batch.server_time import ServerTime
 from kinesis_efo.batch.stretches import Side, Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import ConfigurationError, DataLossError, ManifestError
+from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.kinesis.topology import ShardLister, Topology, explained
@@ -28,7 +27,7 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 logger = logging.getLogger(__name__)
 
 SKEW_SECONDS: Final = 5.0
-"""So far, this machine's clock may be ahead of Kinesis': a time is waited for that is the future there."""
+"""So far, a time may be ahead of Kinesis' clock: it is waited for, since whoever gave it may have a clock that is fast."""
 
 _MARGIN_SECONDS: Final = 10.0
 """Shards that were open so long before or after a time may have records of that time."""
@@ -45,27 +44,32 @@ def tip_at(loaded: float) -> Position:
     return Position.at_timestamp(round(loaded * 1000) + _TIP_MS)
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
-    """What time it is for Kinesis.
+def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
+    """The tip of a stream by Kinesis' clock. It never lies far in the future: whatever is in the stream has arrived before now.
 
-    Attributes:
-        latest: Epoch seconds, not earlier than Kinesis' clock.
-        ahead: Seconds by which this machine's clock is ahead of that.
+    Args:
+        tip: By the clock of the machine on which the read was loaded; from `tip_at`.
+        clock: Kinesis'; has heard an answer.
+        here: Whether that was this machine, so that its error is known.
     """
+    # In whole seconds, so that two actions on one DataFrame, which both measure it, see the same rows.
+    off = round(clock.skew) if here and abs(clock.skew) > MOST_SKEW_SECONDS else 0
+    corrected = tip.value - 1000 * off
+    too_late = corrected / 1000 > clock.latest + SKEW_SECONDS
+    return tip_at(clock.latest) if too_late else Position.at_timestamp(corrected)
 
-    latest: float
-    ahead: float
 
-
-async def plan(manifest: Manifest, options: BatchOptions, tip: Position, clock: Clock | None = None) -> list[Stretch]:
+async def plan(
+    manifest: Manifest, options: BatchOptions, tip: Position, clock: Clock | None = None, *, here: bool = True
+) -> list[Stretch]:
     """Plan a read.
 
     Args:
         manifest: The streams to read.
         options: The options of the read.
-        tip: What `LATEST` stands for.
+        tip: What `LATEST` stands for, by the clock of the machine on which the read was loaded.
         clock: Time.
+        here: Whether that is this machine.
 
     Raises:
         ConfigurationError: Start and end cannot be read from or to, or name what does not exist.
@@ -73,40 +77,24 @@ async def plan(manifest: Manifest, options: BatchOptions, tip: Position, clock: 
         DataLossError: The read begins before the stream's retention, and losses are errors.
         LeaseError: A query reads with the consumer, or whether one does cannot be told.
     """
-    clock = clock or SystemClock()
+    clock = KinesisClock(clock or SystemClock())
     _check_names(manifest, options)
     clients = AsyncClients(options.source.aws, manifest.region)
     if options.source.read_mode == "efo":
         async with await clients.open("dynamodb") as dynamodb:
             await check_consumers(manifest, dynamodb, options.source.lease_timeout, clock)
     async with await clients.open("kinesis") as client:
-        server_time = ServerTime(client, clock)
+        clock.watch(client)
         lister = Topology(client, clock)
-        planned = await asyncio.gather(
-            *(
-                _plan_stream(ref, manifest.source, options, tip, lister, server_time, clock)
-                for ref in manifest.streams.values()
-            )
-        )
-    return [stretch for found in planned for stretch in found]
-
-
-async def _plan_stream(
-    ref: StreamRef,
-    source: str,
-    options: BatchOptions,
-    tip: Position,
-    lister: ShardLister,
-    server_time: ServerTime,
-    clock: Clock,
-) -> list[Stretch]:
-    shards = await explained(lister.shards(ref.stream_arn), ref, source)
-    now = Now(server_time.answered + 1, server_time.ahead)
-    planner = StreamPlanner(ref, source, options, tip, lister, now)
-    found = await planner.plan(shards)
-    # A start that is the future for Kinesis would be refused there.
-    newest = max((stretch.since or 0 for stretch in found), default=0)
-    await clock.sleep(min(SKEW_SECONDS, max(0.0, newest / 1000 - (now.latest - 1))))
+        refs = list(manifest.streams.values())
+        listed = await asyncio.gather(*(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs))
+        tip = tip_for_kinesis(tip, clock, here=here)
+        planners = [StreamPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]
+        planned = await asyncio.gather(*(each.plan(shards) for each, shards in zip(planners, listed, strict=True)))
+        found = [stretch for stretches in planned for stretch in stretches]
+        # A start that is the future for Kinesis would be refused there.
+        newest = max((stretch.since or 0 for stretch in found), default=0)
+        await clock.sleep(min(SKEW_SECONDS, max(0.0, newest / 1000 - clock.time())))
     return found
 
 
@@ -119,11 +107,11 @@ class StreamPlanner:
         options: The options of the read.
         tip: What `LATEST` stands for.
         lister: Knows the stream.
-        now: What time it is for Kinesis.
+        now: What time it is for Kinesis, at the latest; epoch seconds.
     """
 
     def __init__(
-        self, ref: StreamRef, source: str, options: BatchOptions, tip: Position, lister: ShardLister, now: Now
+        self, ref: StreamRef, source: str, options: BatchOptions, tip: Position, lister: ShardLister, now: float
     ) -> None:
         self._ref = ref
         self._source = source
@@ -133,7 +121,6 @@ class StreamPlanner:
         self._fail = options.source.fail_on_data_loss
         self._start = options.starts.of(ref.name) or TRIM_HORIZON
         self._starts = {shard: position or TRIM_HORIZON for shard, position in options.starts.named(ref.name).items()}
-        self._at_tip = options.ends.of(ref.name) is None or None in options.ends.named(ref.name).values()
         self._end = options.ends.of(ref.name) or tip
         self._ends = {shard: position or tip for shard, position in options.ends.named(ref.name).items()}
 
@@ -147,7 +134,6 @@ class StreamPlanner:
             ConfigurationError, StreamError, DataLossError: As the function `plan`.
         """
         by_id = {shard.shard_id: shard for shard in shards}
-        self._check_clock()
         self._check_ends(by_id)
         self._check_starts(by_id)
         self._check_order()
@@ -169,20 +155,6 @@ class StreamPlanner:
     def _where(self) -> str:
         return f"stream {self._ref.name!r}: {self._ref.stream_arn} (from {self._source})"
 
-    def _check_clock(self) -> None:
-        ahead = (self._tip.value - _TIP_MS) / 1000 - self._now.latest
-        if ahead > SKEW_SECONDS and self._at_tip:
-            raise ConfigurationError(
-                f"{self._where}: the read was loaded {ahead:.0f} s ahead of Kinesis' clock, so that its tip lies in the future. Set the "
-                "clock of this machine, or give kinesis-efo option 'endingPosition' a time"
-            )
-        if self._now.ahead < -SKEW_SECONDS and self._at_tip:
-            logger.warning(
-                "%s: this machine's clock is %.0f s behind Kinesis', and so is the tip up to which is read",
-                self._where,
-                -self._now.ahead,
-            )
-
     def _check_ends(self, shards: Mapping[str, Shard]) -> None:
         for shard_id, end in self._ends.items():
             if (shard := shards.get(shard_id)) is None:
@@ -194,20 +166,20 @@ class StreamPlanner:
                 )
             number = end.sequence_number
             written = None if number is None else written_at(number, shard_id, float("inf"))
-            if written is not None and written > self._now.latest + SKEW_SECONDS:
+            if written is not None and written > self._now + SKEW_SECONDS:
                 raise self._future(end, written, shard_id)
         for end in (self._end, *self._ends.values()):
             if (
                 end != self._tip
                 and end.kind is PositionKind.AT_TIMESTAMP
-                and end.value / 1000 > self._now.latest + SKEW_SECONDS
+                and end.value / 1000 > self._now + SKEW_SECONDS
             ):
                 raise self._future(end, end.value / 1000)
 
     def _future(self, end: Position, when: float, shard_id: str = "") -> ConfigurationError:
         return ConfigurationError(
             f"{self._where}: kinesis-efo option 'endingPosition' must not lie in the future: {end}"
-            f"{f' of shard {shard_id}' if shard_id else ''} is {_time(when)}, and for Kinesis it is {_time(self._now.latest)}. "
+            f"{f' of shard {shard_id}' if shard_id else ''} is {_time(when)}, and for Kinesis it is {_time(self._now)}. "
             "A batch read does not wait for records; spark.readStream does"
         )
 
@@ -245,10 +217,10 @@ class StreamPlanner:
         if not times:
             return self._start
         earliest = min(position.value for position in times) / 1000
-        if self._now.latest - earliest <= _SHORTEST_RETENTION:
+        if self._now - earliest <= _SHORTEST_RETENTION:
             return self._start
         retention = await explained(self._lister.retention(self._ref.stream_arn), self._ref, self._source)
-        horizon = self._now.latest - retention
+        horizon = self._now - retention
         if earliest >= horizon:
             return self._start
         created = await explained(self._lister.created(self._ref.stream_arn), self._ref, self._source)
@@ -273,7 +245,7 @@ class StreamPlanner:
     async def _open_at(self, position: Position, margin: float) -> list[str] | None:
         """The shards that were open at a time; None where that is not known, or so recent that all may have been."""
         at = position.value / 1000 + margin
-        if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now.latest - _MARGIN_SECONDS:
+        if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:
             return None
         opened = await explained(
             self._lister.shards_open_at(self._ref.stream_arn, round(at * 1000)), self._ref, self._source

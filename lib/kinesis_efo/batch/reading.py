@@ -20,11 +20,11 @@ from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.ending import SETTLED_SECONDS, first_position, is_complete, rows_of
-from kinesis_efo.batch.server_time import ServerTime
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.arrivals import last_arrival
+from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, Pace, PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
@@ -265,11 +265,11 @@ class Reading:
     async def _read_one(
         self, clients: AsyncClients, progress: Progress, take: Callable[[Portion], Awaitable[None]]
     ) -> None:
-        async with self._access(clients, progress.stretch) as (stream, server_time):
+        async with self._access(clients, progress.stretch) as (stream, clock):
             await read_stretch(
                 stream,
                 progress,
-                lambda: server_time.answered,
+                lambda: clock.answered,
                 take,
                 fail_on_data_loss=self._options.fail_on_data_loss,
             )
@@ -281,9 +281,10 @@ class Reading:
                 logger.info("%s", each)
 
     @asynccontextmanager
-    async def _access(self, clients: AsyncClients, stretch: Stretch) -> AsyncIterator[tuple[Stream, ServerTime]]:
+    async def _access(self, clients: AsyncClients, stretch: Stretch) -> AsyncIterator[tuple[Stream, KinesisClock]]:
         """The stream of a stretch, with a client for this shard alone: the time of an answer must not be that of another."""
         options = self._options
+        clock = KinesisClock(self._clock, warns=False)  # planning has warned
         ref = self._manifest.streams[stretch.key.stream]
         async with AsyncExitStack() as stack:
             control = await stack.enter_async_context(await clients.open("kinesis"))
@@ -292,26 +293,27 @@ class Reading:
                 **(subscription_config(options.transport) if subscribed else POLLING_CONFIG), max_pool_connections=2
             )
             reader = await stack.enter_async_context(await clients.open("kinesis", config))
+            clock.watch(reader)
             transport: Transport
             if subscribed:
                 await self._wait_until_settled(control, ref, stretch)
                 transport, limits = BotoTransport(reader), _SUBSCRIPTION_LIMITS
             else:
                 pace = partial(pace_of, options.batch_rate)
-                transport = PollingTransport(reader, self._clock, _AT_TIP_SECONDS, pace)
+                transport = PollingTransport(reader, clock, _AT_TIP_SECONDS, pace)
                 limits = polling_limits(KINESIS_LIMITS)
             yield (
                 Stream(
                     ref,
                     transport,
-                    Topology(control, self._clock),
+                    Topology(control, clock),
                     options.retry,
                     self._manifest.source,
-                    self._clock,
+                    clock,
                     limits,
                     fail_on_data_loss=options.fail_on_data_loss,
                 ),
-                ServerTime(reader, self._clock),
+                clock,
             )
 
     async def _wait_until_settled(self, control: Any, ref: StreamRef, stretch: Stretch) -> None:
@@ -321,9 +323,10 @@ class Reading:
         there is believed where its subscription was opened behind the end of the stretch.
         """
         if stretch.until is not None:
-            time = ServerTime(control, self._clock)
-            await explained(Topology(control).retention(ref.stream_arn), ref, self._manifest.source)
-            await self._clock.sleep(max(0.0, stretch.until / 1000 + SETTLED_SECONDS + 1 - time.answered))
+            clock = KinesisClock(self._clock, warns=False)
+            clock.watch(control)
+            await explained(Topology(control, clock).retention(ref.stream_arn), ref, self._manifest.source)
+            await clock.sleep(max(0.0, stretch.until / 1000 + SETTLED_SECONDS + 1 - clock.answered))
 
 
 async def _quiet() -> None:

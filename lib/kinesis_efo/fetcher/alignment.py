@@ -20,7 +20,7 @@ from kinesis_efo.positions import Position, PositionKind, ShardKey
 logger = logging.getLogger(__name__)
 
 CLOCK_SECONDS: Final = 5.0
-"""How far this machine's clock may be off: that nothing waits in a shard is known as of a time of this clock."""
+"""How far the clock may be off by which it is known that nothing waits in a shard: this machine's, where a server does not tell its own."""
 
 UNHEARD_SECONDS: Final = 60.0
 """A shard that nothing is heard of holds the others back for so long."""
@@ -62,7 +62,7 @@ class Alignment:
     Args:
         most: Seconds that a shard may be ahead of the slowest one.
         read_until: The time up to which every record that arrived in a shard lies at or before the end of its buffer, epoch seconds by
-            this machine's clock; None where that is not known.
+            Kinesis' clock; None where that is not known.
     """
 
     def __init__(self, most: float, read_until: Callable[[ShardKey, Position], float | None]) -> None:

@@ -13,6 +13,7 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import Clock
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.kinesis.stream import Stream
@@ -35,7 +36,7 @@ async def open_streams(
     manifest: Manifest,
     options: SourceOptions,
     budget: Budget,
-    clock: Clock,
+    clock: KinesisClock,
     limits: Limits,
 ) -> dict[str, Stream]:
     """Open what is needed to read the streams.
@@ -46,20 +47,21 @@ async def open_streams(
         manifest: The application, with the streams to read.
         options: The options of the query.
         budget: The bytes that all shards share.
-        clock: Time.
+        clock: Follows the answers of the clients that are opened.
         limits: Kinesis' times.
 
     Returns:
         The streams by logical name.
     """
     control = await stack.enter_async_context(await clients.open("kinesis"))
+    clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
     limits = polling_limits(limits) if options.read_mode == "polling" else limits
     return {
         name: Stream(
             ref,
             transport,
-            Topology(control),
+            Topology(control, clock),
             options.retry,
             manifest.source,
             clock,
@@ -71,7 +73,7 @@ async def open_streams(
 
 
 async def _open_transport(
-    stack: AsyncExitStack, clients: AsyncClients, options: SourceOptions, budget: Budget, clock: Clock
+    stack: AsyncExitStack, clients: AsyncClients, options: SourceOptions, budget: Budget, clock: KinesisClock
 ) -> Transport:
     polling = options.read_mode == "polling"
     config = AioConfig(
@@ -79,6 +81,7 @@ async def _open_transport(
         max_pool_connections=_MOST_SUBSCRIPTIONS,
     )
     client = await stack.enter_async_context(await clients.open("kinesis", config))
+    clock.watch(client)
     if polling:
         return PollingTransport(client, clock, options.polling_interval)
     return BotoTransport(client)

@@ -26,6 +26,7 @@ from kinesis_efo.fetcher.planner_client import PlannerClient
 from kinesis_efo.fetcher.service import FetcherService
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Report, ReportReply, Work, WorkRequest
+from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.metrics import report
@@ -70,7 +71,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
     Raises:
         KinesisEfoError: The streams cannot be listed, or nothing was heard of the planner for long.
     """
-    clock = SystemClock()
+    clock = KinesisClock(SystemClock())
     options = plan.options
     budget = Budget(options.buffer_bytes, now=clock.monotonic)
     async with AsyncExitStack() as stack:

@@ -2,7 +2,7 @@
 
 Where the trim horizon has passed a position, Kinesis silently begins at the horizon. A sequence number holds the second in which
 it was given out, and the second of its shard's creation. AWS does not promise that layout, but the KCL reads it, too
-(SequenceNumberValidator). A number that does not fit the layout is taken for recent. Times are compared with this machine's clock.
+(SequenceNumberValidator). A number that does not fit the layout is taken for recent. Times are compared with Kinesis' clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Retention:
     Args:
         stream: The stream.
         lister: Knows the stream's retention; only asked for positions older than `shortest`.
-        clock: Time.
+        clock: Kinesis'.
         fail: Whether a loss fails the query; else it is logged, once per shard.
         shortest: Every stream keeps its records for at least so long; seconds.
     """

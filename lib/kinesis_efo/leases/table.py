@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from aiobotocore.config import AioConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe, is_foreign
+from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe, is_foreign, skew_of
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.leases.row import OBSOLETE, Item, Lease
 from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan, Written
@@ -170,7 +170,8 @@ class LeaseTable(LeaseStore):
                 raise
             cause = cause_of(error)
             if cause in _FOR_NOW:
-                reason = describe(error) if is_foreign(error) else str(error) or type(error).__name__
+                known = is_foreign(error) or skew_of(error) is not None
+                reason = describe(error) if known else str(error) or type(error).__name__
                 raise TableUnavailableError(f"{self.label}: {action} failed for now: {reason}") from error
             if isinstance(error, ClientError | BotoCoreError):
                 raise self._fatal(action, cause, error) from error

@@ -7,6 +7,7 @@ import logging
 import re
 import uuid
 from collections.abc import Mapping
+from email.utils import formatdate
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,6 +23,7 @@ from .moto_proxy import MotoProxy
 from .protocols import error_answer
 from .sequence import Ticks
 from .settings import Settings
+from .signing import check_time
 from .state import Clock, Kinesis
 from .subscribe import Push, open_subscription
 from .table_encryption import encrypt
@@ -93,6 +95,7 @@ class Server:
             return await self._kinesis(request, target.removeprefix(TARGET), self.kinesis(region))
         params = _json_or_empty(request.body) if target else {}
         try:
+            self._check_time(request, service)
             await self._faults.before(Request(service, target.rpartition(".")[2], params))
             if target == UPDATE_TABLE:
                 encrypt(self._settings.account_id, region, params)
@@ -111,7 +114,7 @@ class Server:
         found = self._emr[region].answer(request.method, request.path, request.body)
         if found is None:
             return await self._moto.forward(request, "emr-serverless")
-        return Answer(200, _headers("application/json", str(uuid.uuid4())), msgspec.json.encode(found))
+        return Answer(200, self._headers("application/json", str(uuid.uuid4())), msgspec.json.encode(found))
 
     async def _kinesis(self, request: Incoming, operation: str, kinesis: Kinesis) -> Answer:
         request_id = str(uuid.uuid4())
@@ -124,6 +127,7 @@ class Server:
                     "The local Kinesis speaks JSON; switch CBOR off in the client: AWS_CBOR_DISABLE=true, or in Java "
                     "-Daws.cborEnabled=false",
                 )
+            self._check_time(request, "kinesis")
             call: Any
             if operation == "PutRecords":
                 call = _decode(body, PutRecords)
@@ -141,7 +145,7 @@ class Server:
             if operation == "SubscribeToShard":
                 subscription = open_subscription(kinesis, call)
                 kinesis.remember(operation, shown, "ok")
-                return Answer(200, _headers(EVENT_STREAM, request_id), Push(kinesis, subscription, self._faults))
+                return Answer(200, self._headers(EVENT_STREAM, request_id), Push(kinesis, subscription, self._faults))
             if operation == "PutRecords":
                 answer = put_records(kinesis, call)
             elif operation == "PutRecord":
@@ -156,11 +160,28 @@ class Server:
                 )
         except AwsError as error:
             kinesis.remember(operation, shown, error.code)
-            return _error_answer(error, request_id)
+            return self._error_answer(error, request_id)
         kinesis.remember(operation, shown, "ok")
         self._wake_later(kinesis)
         content = answer if isinstance(answer, bytes) else msgspec.json.encode(answer) if answer else b""
-        return Answer(200, _headers(JSON, request_id), content)
+        return Answer(200, self._headers(JSON, request_id), content)
+
+    def _check_time(self, request: Incoming, service: str) -> None:
+        check_time(request, service, self._clock.time(), self._settings.signature_seconds)
+
+    def _headers(self, content_type: str, request_id: str) -> list[tuple[str, str]]:
+        return [
+            ("Content-Type", content_type),
+            ("Date", formatdate(self._clock.time(), usegmt=True)),
+            ("x-amzn-RequestId", request_id),
+        ]
+
+    def _error_answer(self, error: AwsError, request_id: str) -> Answer:
+        return Answer(
+            error.status,
+            [*self._headers(JSON, request_id), ("x-amzn-ErrorType", error.code)],
+            msgspec.json.encode({"__type": error.code, "message": error.message}),
+        )
 
     def _wake_later(self, kinesis: Kinesis) -> None:
         """Carry out due actions, and set a timer for the next one."""
@@ -185,15 +206,3 @@ def _json_or_empty(body: bytes) -> dict[str, Any]:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return {}
-
-
-def _headers(content_type: str, request_id: str) -> list[tuple[str, str]]:
-    return [("Content-Type", content_type), ("x-amzn-RequestId", request_id)]
-
-
-def _error_answer(error: AwsError, request_id: str) -> Answer:
-    return Answer(
-        error.status,
-        [*_headers(JSON, request_id), ("x-amzn-ErrorType", error.code)],
-        msgspec.json.encode({"__type": error.code, "message": error.message}),
-    )

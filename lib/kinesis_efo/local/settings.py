@@ -26,6 +26,7 @@ class Settings:
         write_limit: Whether to enforce 1 MiB/s and 1,000 records/s per shard.
         max_event_bytes: Most bytes (data and keys) in an event; a larger record is sent alone.
         max_event_records: Most records in an event.
+        signature_seconds: How far the time of a signature may be from the server's clock; `math.inf` where a clock is set for a test.
         iterator_seconds: Time after which shard iterators and paging tokens expire.
         max_shards: Most open shards per account and region.
         max_concurrent_streams: Most open requests of an HTTP/2 connection, as the real service has it; one more is refused.
@@ -48,6 +49,7 @@ class Settings:
     write_limit: bool = False
     max_event_bytes: int = 1_000_000
     max_event_records: int = 500
+    signature_seconds: float = 300.0
     iterator_seconds: float = 300.0
     max_shards: int = 10_000
     max_concurrent_streams: int = 5

@@ -31,6 +31,7 @@ from kinesis_efo.fetcher.serving import StatusDesk
 from kinesis_efo.fetcher.status import RunStatus, StatusAccess
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import WhereRequest
+from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.checkpoints import Pace
@@ -101,7 +102,7 @@ class PlannerRuntime:
         self._start_fetchers = start_fetchers
         self._remote: RemoteFetchers | None = None
         self._own: asyncio.Task[None] | None = None
-        self._clock = clock or SystemClock()
+        self._clock = KinesisClock(clock or SystemClock())
         self._budget = Budget(options.buffer_bytes, now=self._clock.monotonic)
         self._limits = limits
         self._loop = asyncio.new_event_loop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
+from math import floor
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamReplacedError
@@ -27,7 +28,7 @@ async def start_offset(
         streams: By logical name.
         table: Read for `LEASES` only.
         lease_keys: Which lease belongs to which shard.
-        clock: `LATEST` means its present time. That is stored, so that a restart before the first record skips nothing.
+        clock: Kinesis'. `LATEST` means its present time, which is stored, so that a restart before the first record skips nothing.
 
     Raises:
         StreamReplacedError: The leases are of another stream.
@@ -64,7 +65,7 @@ async def added_offset(
         streams: The new ones, by logical name.
         table: Read for `LEASES` only.
         lease_keys: Which lease belongs to which shard.
-        clock: `LATEST` means its present time.
+        clock: Kinesis'. `LATEST` means its present time.
 
     Raises:
         StreamReplacedError: The leases are of another stream.
@@ -85,7 +86,8 @@ async def added_offset(
 
 
 def _now(clock: Clock) -> Position:
-    return Position.at_timestamp(round(clock.time() * 1000))
+    # Kinesis' clock is known to a second at best: what was put a moment before is read rather than left out.
+    return Position.at_timestamp(floor(clock.time() * 1000))
 
 
 async def _from_position(streams: Mapping[str, Stream], position: Position) -> dict[ShardKey, Position]:

@@ -45,12 +45,14 @@ class KinesisBatchReader(DataSourceReader):
         options: The read's options.
         manifest: The application's, reduced to the streams that the read selects.
         loaded: When `load()` was called, epoch seconds: the tip is that of then.
+        here: Whether that was on this machine. The clock of a client of Spark Connect may be off, and nobody here knows by how much.
     """
 
-    def __init__(self, options: BatchOptions, manifest: Manifest, loaded: float) -> None:
+    def __init__(self, options: BatchOptions, manifest: Manifest, loaded: float, *, here: bool = True) -> None:
         self._options = options
         self._manifest = manifest
         self._loaded = loaded
+        self._here = here
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -71,7 +73,7 @@ class KinesisBatchReader(DataSourceReader):
         from kinesis_efo.batch.planning import plan, tip_at
 
         log_to_stderr()
-        planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded)))
+        planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
         tasks = math.ceil(len(planned) / self._options.source.batch_shards_per_task)
         # Closed shards, which come first, have their records ready; each task gets some of them. Without a task, Spark makes one.
         return [StretchPartition(planned[task::tasks]) for task in range(tasks)] or [StretchPartition([])]

@@ -126,8 +126,10 @@ def read(
         if name.lower() in map(str.lower, given):
             raise ConfigurationError(f"kinesis_efo.read got {argument}={str(value)!r} and {name}; give one of the two")
         given[name] = f"AT_TIMESTAMP:{_time(argument, value)}"
-    # Spark Connect loads anew for each action, and all of them are to see the same tip.
-    hints = {BATCH: "true", LOADED: str(round(time.time() * 1000))}
+    hints = {BATCH: "true"}
+    if not _is_driver(spark):
+        # Spark Connect loads anew for each action, and all of them are to see the same tip.
+        hints[LOADED] = str(round(time.time() * 1000))
     BatchOptions.parse({**given, **hints})
     if not in_pipeline():
         if _is_driver(spark):

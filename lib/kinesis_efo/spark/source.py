@@ -85,7 +85,9 @@ class KinesisEfoSource(DataSource):
 
         options, manifest = self._resolve_batch()
         told = options.source.loaded
-        return KinesisBatchReader(options, manifest, self._loaded if told is None else told / 1000)
+        if told is None:
+            return KinesisBatchReader(options, manifest, self._loaded)
+        return KinesisBatchReader(options, manifest, told / 1000, here=False)
 
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
         """Make the reader of one query.

@@ -6,6 +6,7 @@ Days pass at once: the local Kinesis and the fetcher share a wall clock that tes
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -44,7 +45,7 @@ def calendar() -> Calendar:
 
 @pytest.fixture(scope="module")
 def aging_aws(calendar: Calendar) -> Iterator[LocalAws]:
-    with LocalAws(settings=Settings(**QUICK), clock=calendar) as aws:
+    with LocalAws(settings=Settings(**QUICK, signature_seconds=math.inf), clock=calendar) as aws:
         yield aws
 
 

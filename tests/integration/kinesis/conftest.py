@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,9 @@ from kinesis_efo.aws import prepared
 from kinesis_efo.kinesis.transport import subscription_config
 from kinesis_efo.local import LocalAws, Settings
 from kinesis_efo.manifest import StreamRef
+
+SET_CLOCK: dict[str, Any] = {"signature_seconds": math.inf}
+"""Clients sign with the real clock, whatever the server's says."""
 
 QUICK: dict[str, Any] = {
     "idle_event_seconds": 0.1,
@@ -87,7 +91,11 @@ def local(carried_by: str) -> Iterator[Callable[..., Bench]]:
     running: list[LocalAws] = []
 
     def start(faults: Any = None, clock: Any = time, **settings: Any) -> Bench:
-        aws = LocalAws(settings=Settings(**{**QUICK, **settings}), faults=faults, clock=clock)
+        aws = LocalAws(
+            settings=Settings(**{**QUICK, **SET_CLOCK, **settings} if clock is not time else {**QUICK, **settings}),
+            faults=faults,
+            clock=clock,
+        )
         running.append(aws.start())
         return Bench(aws, carried_by)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +11,9 @@ import pytest
 
 from kinesis_efo.local import LocalAws, Settings
 from tests.support.h2_client import H2Client
+
+SET_CLOCK: dict[str, Any] = {"signature_seconds": math.inf}
+"""Clients sign with the real clock, whatever the server's says."""
 
 QUICK: dict[str, Any] = {
     "subscription_seconds": 20.0,
@@ -101,7 +105,7 @@ def run() -> Iterator[Callable[..., Bench]]:
     started: list[Bench] = []
 
     def start(faults: Any = None, clock: Any = time, tls_port: int | None = None, **settings: Any) -> Bench:
-        chosen = Settings(**{**QUICK, **settings})
+        chosen = Settings(**{**QUICK, **SET_CLOCK, **settings} if clock is not time else {**QUICK, **settings})
         bench = Bench(LocalAws(settings=chosen, faults=faults, clock=clock, tls_port=tls_port).start())
         started.append(bench)
         return bench

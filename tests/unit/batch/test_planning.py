@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kinesis_efo.batch.planning import Now, StreamPlanner, tip_at
-from kinesis_efo.batch.server_time import ServerTime
+from kinesis_efo.batch.planning import StreamPlanner, tip_at, tip_for_kinesis
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.errors import ConfigurationError, DataLossError
+from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import BatchOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from tests.support.answers import Answers, FixedClock
 
 NOW = 1_700_000_000.0
 HOUR = 3600.0
@@ -63,10 +62,9 @@ def in_orders(shard: str, position: str) -> str:
     return json.dumps({"orders": {shard: position}})
 
 
-def plan(kinesis: Kinesis | None = None, ahead: float = 0.0, loaded: float = NOW, **options: str) -> dict[str, Stretch]:
+def plan(kinesis: Kinesis | None = None, loaded: float = NOW, **options: str) -> dict[str, Stretch]:
     parsed = BatchOptions.parse({"manifest": "m.json", **options})
-    now = Now(NOW + 1, ahead)
-    planner = StreamPlanner(ORDERS, "m.json", parsed, tip_at(loaded), kinesis or Kinesis(), now)
+    planner = StreamPlanner(ORDERS, "m.json", parsed, tip_at(loaded), kinesis or Kinesis(), NOW + 1)
     return {stretch.key.shard: stretch for stretch in asyncio.run(planner.plan(SHARDS))}
 
 
@@ -125,17 +123,6 @@ def test_the_end_of_an_open_shard_is_refused() -> None:
     assert plan(endingPosition=in_orders(PARENT, "SHARD_END"))[PARENT].end == SHARD_END
 
 
-def test_a_clock_far_ahead_has_no_tip() -> None:
-    assert "the read was loaded 7 s ahead of Kinesis' clock" in refused(loaded=NOW + 8)
-    assert plan(loaded=NOW + 8, endingPosition=at(-0.5))
-    assert plan(loaded=NOW + 5)[LEFT].end == tip_at(NOW + 5)
-
-
-def test_a_clock_far_behind_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    plan(ahead=-7.0)
-    assert "clock is 7 s behind Kinesis'" in caplog.text
-
-
 @pytest.mark.parametrize("option", ["startingPosition", "endingPosition"])
 def test_a_shard_that_never_was_is_refused(option: str) -> None:
     message = refused(**{option: in_orders("shardId-000000000009", "AFTER:7")})
@@ -188,34 +175,25 @@ def test_a_named_shard_that_was_trimmed_is_a_loss() -> None:
 # -- what time it is for Kinesis
 
 
-class Answers:
-    """A client that remembers who listens to its answers."""
-
-    def __init__(self) -> None:
-        self.meta = SimpleNamespace(events=self)
-        self.listener: Any = None
-
-    def register(self, name: str, listener: Any, unique_id: str) -> None:
-        self.listener = listener
-
-    def answer(self, headers: Mapping[str, str]) -> None:
-        self.listener(parsed={"ResponseMetadata": {"HTTPHeaders": headers}}, http_response=None)
-
-
-@pytest.mark.parametrize(("local", "ahead"), [(NOW + 3.5, 2.5), (NOW + 0.4, 0.0), (NOW + 1, 0.0), (NOW - 3, -3.0)])
-def test_the_time_is_that_of_the_last_answer(local: float, ahead: float) -> None:
+def kinesis_clock(skew: float) -> KinesisClock:
+    """What a machine whose clock is so far ahead has heard of Kinesis at NOW."""
     client = Answers()
-    clock: Any = SimpleNamespace(time=lambda: local)
-    server_time = ServerTime(client, clock)
-    assert server_time.answered == local
+    clock = KinesisClock(FixedClock(NOW + skew))
+    clock.watch(client)
     client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT"})
-    assert (server_time.answered, server_time.ahead) == (NOW, pytest.approx(ahead))
+    return clock
 
 
-@pytest.mark.parametrize("headers", [{}, {"date": "soon"}])
-def test_a_server_that_does_not_tell_the_time_has_ours(headers: Mapping[str, str]) -> None:
-    client = Answers()
-    clock: Any = SimpleNamespace(time=lambda: 5.0)
-    server_time = ServerTime(client, clock)
-    client.answer(headers)
-    assert (server_time.answered, server_time.ahead) == (5.0, 0.0)
+@pytest.mark.parametrize("skew", [-200.0, -3.0, 0.0, 0.9, 40.0, 290.0])
+def test_the_tip_is_that_of_the_load_by_kinesis_clock_whatever_this_machine_says(skew: float) -> None:
+    clock = kinesis_clock(skew)
+    tip = tip_for_kinesis(tip_at(NOW - 10 + skew), clock, here=True)
+    assert tip_at(NOW - 10).value <= tip.value <= tip_at(NOW - 9).value
+    later = kinesis_clock(skew + 0.3)
+    assert tip_for_kinesis(tip_at(NOW - 10 + skew), later, here=True) == tip, "every action sees the same"
+
+
+def test_a_tip_of_another_machine_never_lies_in_the_future() -> None:
+    clock = kinesis_clock(40.0)
+    assert tip_for_kinesis(tip_at(NOW - 10), clock, here=False) == tip_at(NOW - 10), "that this one is off says nothing"
+    assert tip_for_kinesis(tip_at(NOW + 60), clock, here=False) == tip_at(NOW + 1)

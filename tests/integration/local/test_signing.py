@@ -1,0 +1,86 @@
+"""Signatures of another time are refused as AWS refuses them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from kinesis_efo.aws_errors import Cause, cause_of, describe, skew_of
+
+from .conftest import Bench, ShiftedClock
+
+Run = Callable[..., Bench]
+
+
+def refused(call: Callable[[], Any]) -> ClientError:
+    with pytest.raises(ClientError) as caught:
+        call()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("offset", "words", "told"),
+    [
+        (
+            400.0,
+            r"Signature expired: \d{8}T\d{6}Z is now earlier than \d{8}T\d{6}Z \(\d{8}T\d{6}Z - 5 min\.\)",
+            "behind",
+        ),
+        (
+            -400.0,
+            r"Signature not yet current: \d{8}T\d{6}Z is still later than \d{8}T\d{6}Z \(\d{8}T\d{6}Z \+ 5 min\.\)",
+            "ahead of",
+        ),
+    ],
+)
+def test_five_minutes_off_is_refused(run: Run, offset: float, words: str, told: str) -> None:
+    clock = ShiftedClock()
+    bench = run(clock=clock, signature_seconds=300.0)
+    clock.offset = offset
+    for call in (bench.client.list_streams, bench.aws.client("dynamodb").list_tables):
+        error = refused(call)
+        assert error.response["Error"]["Code"] == "InvalidSignatureException"
+        assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+        assert re.fullmatch(words, error.response["Error"]["Message"])
+        assert cause_of(error) is Cause.PASSING
+        skew = skew_of(error)
+        assert skew is not None
+        assert abs(skew + offset) < 5
+        assert f"this machine's clock is {abs(skew):.0f} s {told} AWS'" in describe(error)
+    clock.offset = offset * 0.7
+    bench.client.list_streams()
+
+
+def test_other_services_accept_a_quarter_of_an_hour(run: Run) -> None:
+    clock = ShiftedClock()
+    bench = run(clock=clock, signature_seconds=300.0)
+    sts, s3 = bench.aws.client("sts"), bench.aws.client("s3")
+    clock.offset = 800.0
+    sts.get_caller_identity()
+    s3.list_buckets()
+    clock.offset = 1000.0
+    error = refused(sts.get_caller_identity)
+    assert error.response["Error"]["Code"] == "SignatureDoesNotMatch"
+    assert error.response["Error"]["Message"].endswith("- 15 min.)")
+    assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+    assert cause_of(error) is Cause.PASSING
+    error = refused(s3.list_buckets)
+    assert error.response["Error"]["Code"] == "RequestTimeTooSkewed"
+    assert cause_of(error) is Cause.PASSING
+
+
+def test_every_answer_says_when_it_was_given(run: Run) -> None:
+    clock = ShiftedClock()
+    bench = run(clock=clock)
+    clock.offset = -1000.0
+    answers = [bench.client.list_streams()]
+    answers.append(refused(lambda: bench.client.describe_stream_summary(StreamName="none")).response)  # type: ignore[arg-type]
+    for answer in answers:
+        told = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]).timestamp()
+        assert -1001.5 < told - time.time() < -999.0

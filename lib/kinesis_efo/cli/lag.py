@@ -89,7 +89,7 @@ class _Look:
             return await self._measure(application, seen.scan, list(seen.scan.unreadable.values()))
 
     async def _measure(self, application: Leases, scan: Scan, remarks: list[str]) -> Report:
-        manifest, access = application.manifest, application.access
+        manifest, access, clock = application.manifest, application.access, application.access.clock
         topology = Topology(await access.client("kinesis"))
         rows: list[ShardLag] = []
         runs = application.runs(scan)
@@ -110,16 +110,16 @@ class _Look:
                 of_stream = {shard: row for shard, row in of_stream.items() if not row.is_of_another(present)}
             if not of_stream:
                 remarks.append(f"{name}: no leases: {manifest.application} has never read it")
-            of_stream = brought_up_to_date(of_stream, asked.shards(runs.get(name), name), name, self._clock.time())
-            rows += lagging.rows(ref, shards, of_stream, runs.get(name), self._sightings, self._clock)
-        rows, reasons = await lagging.measured(access, manifest, rows, self._clock, self._count)
-        reported, more = await lagging.reported(access, manifest.streams, self._clock.time())
+            of_stream = brought_up_to_date(of_stream, asked.shards(runs.get(name), name), name, clock.time())
+            rows += lagging.rows(ref, shards, of_stream, runs.get(name), self._sightings, clock)
+        rows, reasons = await lagging.measured(access, manifest, rows, clock, self._count)
+        reported, more = await lagging.reported(access, manifest.streams, clock.time())
         now = self._clock.monotonic()
         states = {name: self._sightings.state(run, run, now) for name, run in runs.items()}
         remarks += [*reasons, *more, *(f"not shown: {error}" for error in listed.missing.values())]
         answered = frozenset(name for name, run in runs.items() if run.owner in asked.answers)
         return Report(
-            manifest.application, self._clock.time(), runs, states, answered, rows, reported, remarks, listed.missing
+            manifest.application, clock.time(), runs, states, answered, rows, reported, remarks, listed.missing
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import UTC, datetime
+from math import floor
 from pathlib import Path
 
 import typer
@@ -13,7 +14,6 @@ from kinesis_efo.cli import output
 from kinesis_efo.cli.change_mode import ChangeMode
 from kinesis_efo.cli.lease_access import Leases, opened
 from kinesis_efo.cli.lease_guard import Plan, change
-from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError, UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified
 from kinesis_efo.leases.store import Scan
@@ -65,11 +65,11 @@ def import_kcl(
     """Carry out the command, with its options as `commands.leases` declares them."""
     if (from_table is None) == (from_file is None):
         raise UsageError("import-kcl needs --from-table or --from-file, one of them")
-    now_ms = round(SystemClock().time() * 1000)
 
     async def import_leases() -> None:
         async with opened(aws, manifest) as application:
             keys = source_keys(application.manifest, stream)
+            now_ms = floor(await application.access.kinesis_time() * 1000)
             file_scan = Scan() if from_file is None else Scan(read_file(from_file))
             source = None if from_table is None else await _source_table(application, from_table)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from math import floor
 from typing import Any
 
 from rich.console import Group
@@ -118,10 +119,11 @@ def reset(
     *, aws: AwsSettings, mode: ChangeMode, manifest: str, to: str, stream: list[str] | None, shard: list[str] | None
 ) -> None:
     """Carry out the command, with its options as `commands.leases` declares them."""
-    position = _target(to, whole_streams=not shard)
+    target = _target(to, whole_streams=not shard)
 
     async def move() -> None:
         async with opened(aws, manifest, stream, shard) as application:
+            position = target or Position.at_timestamp(floor(await application.access.kinesis_time() * 1000))
             wanted = {} if shard else await _initial_leases(application, position)
 
             def plan(scan: Scan, _: Scan) -> Plan:
@@ -154,12 +156,13 @@ async def _initial_leases(application: Leases, position: Position) -> dict[str, 
     return wanted
 
 
-def _target(text: str, *, whole_streams: bool) -> Position:
+def _target(text: str, *, whole_streams: bool) -> Position | None:
+    """The position that was asked for; None for LATEST."""
     name, _, rest = text.strip().partition(":")
     try:
         match name.upper():
             case "LATEST" if not rest:
-                return Position.at_timestamp(round(SystemClock().time() * 1000))
+                return None
             case "AT_TIMESTAMP":
                 return Position.at_timestamp(times.at(rest))
         position = Position.parse(text.strip())

@@ -52,14 +52,17 @@ def tail(
     as_json: bool,
 ) -> None:
     """Carry out the command, with its options as `commands.tail` declares them."""
-    clock = SystemClock()
     if last is not None and start is not None:
         raise UsageError("--last and --from exclude each other: give one of them")
-    position = _start(start or "LATEST", clock.time())
-    end = None if until is None else _until(until, clock.time())
+    for check, text in ((_start, start), (_until, until)):
+        if text is not None:
+            check(text, SystemClock().time())
     seconds = None if stop_after is None else arguments.seconds("--for", stop_after)
     wanted = Wanted(key, _pattern(grep))
     chosen = choose(aws, stream, manifest, consumer_arn)
+    now = asyncio.run(_kinesis_time(aws, chosen.region))
+    position = _start(start or "LATEST", now)
+    end = None if until is None else _until(until, now)
     printer = _Printer(Format.JSON if as_json else how, wanted, limit)
     try:
         asyncio.run(_run(aws, chosen, _Stretch(position, last, end, shard or ()), printer, seconds, take_over))
@@ -147,6 +150,11 @@ def _descriptor(out: BinaryIO) -> int | None:
         return None
 
 
+async def _kinesis_time(aws: AwsSettings, region: str) -> float:
+    async with Access(aws, region) as access:
+        return await access.kinesis_time()
+
+
 async def _run(
     aws: AwsSettings,
     chosen: Choice,
@@ -158,16 +166,16 @@ async def _run(
     # A supervisor's SIGTERM ends it as SIGINT does. Windows has no signal handlers in a loop.
     with contextlib.suppress(NotImplementedError):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, printer.enough.set)
-    clock = SystemClock()
     if not take_over:
         await _refuse_used_consumer(aws, chosen)
     async with (
         Access(aws, chosen.region) as clients,
-        stream_access(aws, chosen.region, chosen.ref, chosen.source, clock) as access,
+        stream_access(aws, chosen.region, chosen.ref, chosen.source, SystemClock()) as access,
     ):
-        until = None if stretch.until is None else Until(stretch.until, clock, printer.enough.set)
+        await clients.kinesis_time()
+        until = None if stretch.until is None else Until(stretch.until, clients.clock, printer.enough.set)
         tailing = Tail(access, chosen.ref.name, printer.take, stretch.shards, until)
-        begin = None if stretch.last is None else _before_last(clients, chosen, clock, stretch.last)
+        begin = None if stretch.last is None else _before_last(clients, chosen, stretch.last)
         reading = asyncio.create_task(tailing.run(stretch.start, begin))
         showing = asyncio.create_task(_show_status(tailing, printer))
         enough = asyncio.create_task(printer.enough.wait())
@@ -182,15 +190,13 @@ async def _run(
             await asyncio.gather(reading, showing, enough, return_exceptions=True)
 
 
-def _before_last(
-    clients: Access, chosen: Choice, clock: SystemClock, count: int
-) -> Callable[[str], Awaitable[Position]]:
+def _before_last(clients: Access, chosen: Choice, count: int) -> Callable[[str], Awaitable[Position]]:
     slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
 
     async def begin(shard: str) -> Position:
         async with slots:
             kinesis = await clients.client("kinesis")
-            found = before_last(kinesis, clock, chosen.ref.stream_arn, shard, count)
+            found = before_last(kinesis, clients.clock, chosen.ref.stream_arn, shard, count)
             return await explained(found, chosen.ref, chosen.source)
 
     return begin

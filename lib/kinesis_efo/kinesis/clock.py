@@ -47,6 +47,11 @@ class KinesisClock:
         client.meta.events.register("request-created.kinesis", self._note_sent)
         client.meta.events.register("after-call.kinesis", self._note_answer)
 
+    @property
+    def knows(self) -> bool:
+        """Whether an answer has told the time."""
+        return self._bounds is not None
+
     def monotonic(self) -> float:
         """See `Clock`."""
         return self._clock.monotonic()

@@ -28,6 +28,9 @@ AT_HORIZON_SECONDS: Final = 600.0
 """A reader that begins at the trim horizon reads records that are about to go. It may be this many seconds late, until it has
 got away from there."""
 
+_LOOK_SECONDS: Final = 10.0
+"""So often, who waits for a time asks Kinesis' clock, of which each answer tells more."""
+
 
 class EventSink(Room, Protocol):
     """Receives the events of a shard, and has the room that they need. A full one is the back-pressure."""
@@ -169,12 +172,21 @@ class ShardSubscription:
             self._room = None
 
     async def _wait_for_turn(self) -> None:
+        while (ahead := self._seconds_ahead()) > 0:
+            # Kinesis refuses a position that it has not come to.
+            self.stats.state = State.WAITING
+            await self._clock.sleep(min(ahead, _LOOK_SECONDS))
         delay = self._history.next_call - self._clock.monotonic()
         if delay > 0:
             self.stats.state = State.WAITING
             await self._clock.sleep(delay)
         if self._may_open is not None:
             await self._may_open()
+
+    def _seconds_ahead(self) -> float:
+        """How far the position lies in the future; at most 0 where it does not."""
+        timed = self.position.kind is PositionKind.AT_TIMESTAMP
+        return self.position.value / 1000 - self._clock.time() if timed else 0.0
 
     async def _subscribe_once(self) -> Exception | None:
         """Open a subscription and read until it ends. Returns the error that ended it; None for a normal end."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
+from kinesis_efo.aws_errors import CALL_ERRORS
+from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.options import AwsSettings
 
 CONFIG: Final = AioConfig(
@@ -32,9 +35,14 @@ class Access:
     Args:
         aws: Region, endpoint and role.
         region: Region if the settings name none.
+        clock: This machine's.
+
+    Attributes:
+        clock: Kinesis', by the answers that these clients got.
     """
 
-    def __init__(self, aws: AwsSettings, region: str) -> None:
+    def __init__(self, aws: AwsSettings, region: str, clock: Clock | None = None) -> None:
+        self.clock = KinesisClock(clock or SystemClock(), warns=False)  # `doctor` has a check for that
         self._clients = AsyncClients(aws, region)
         self._opened: dict[str, Any] = {}
         self._opening = asyncio.Lock()
@@ -46,7 +54,17 @@ class Access:
             if service not in self._opened:
                 context = await self._clients.open(service, CONFIG)
                 self._opened[service] = await self._stack.enter_async_context(context)
+                if service == "kinesis":
+                    self.clock.watch(self._opened[service])
         return self._opened[service]
+
+    async def kinesis_time(self) -> float:
+        """Kinesis' time, epoch seconds, as `KinesisClock` tells it; this machine's where Kinesis cannot be asked."""
+        if not self.clock.knows:
+            # A refusal tells the time, too. Whatever else is wrong shows with the call that the time is for.
+            with suppress(*CALL_ERRORS):
+                await (await self.client("kinesis")).list_streams(Limit=1)
+        return self.clock.time()
 
     async def credentials(self) -> Any:
         """See `AsyncClients`."""

@@ -88,8 +88,7 @@ async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
         if off > MOST_SKEW:
             raise CheckFailed(
                 f"this machine's clock is {off:.0f} s {'ahead of' if skew > 0 else 'behind'} AWS",
-                "synchronize it (chrony, NTP): AWS refuses signatures from 300 s on, LATEST means this machine's time, and lag is "
-                "measured by it",
+                "synchronize it (chrony, NTP): AWS refuses signatures from 300 s on",
             )
         return f"within {MOST_SKEW:.0f} s of AWS"
 

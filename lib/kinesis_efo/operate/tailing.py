@@ -16,6 +16,7 @@ from aiobotocore.config import AioConfig
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import Clock
 from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
@@ -214,21 +215,24 @@ async def stream_access(
         region: Region if the settings name none.
         ref: The stream.
         source: Where its ARNs came from, for messages.
-        clock: Time.
+        clock: This machine's.
         limits: Kinesis' time limits; tests shorten them.
     """
     clients = AsyncClients(aws, region)
     config = AioConfig(**(POLLING_CONFIG if ref.polled else subscription_config()), max_pool_connections=_MOST_SHARDS)
+    time = KinesisClock(clock, warns=False)
     async with await clients.open("kinesis", CONFIG) as control, await clients.open("kinesis", config) as reader:
-        transport: Transport = PollingTransport(reader, clock, POLLING_SECONDS) if ref.polled else BotoTransport(reader)
+        time.watch(control)
+        time.watch(reader)
+        transport: Transport = PollingTransport(reader, time, POLLING_SECONDS) if ref.polled else BotoTransport(reader)
         yield Stream(
             ref,
             transport,
-            Topology(control),
+            Topology(control, time),
             # Somebody waits at a terminal: ten minutes without a word would be too long.
             RetrySettings(max_retries=10),
             source,
-            clock,
+            time,
             polling_limits(limits) if ref.polled else limits,
             fail_on_data_loss=False,
         )

@@ -62,8 +62,12 @@ class Ends:
             if bound is not None and bound.kind is PositionKind.AT_TIMESTAMP:
                 self._timed.append(key)
             elif end is None:
-                self.open[key] = offset.get(key, TRIM_HORIZON)
+                begin = offset.get(key, TRIM_HORIZON)
                 self._ends[key] = bound
+                if begin.kind is PositionKind.AT_TIMESTAMP and begin.value / 1000 > clock.time():
+                    self._ends[key] = begin  # nothing of it is there yet
+                else:
+                    self.open[key] = begin
             else:
                 self._ends[key] = self._of_closed(key, bound)
 

@@ -36,6 +36,7 @@ from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.labels import OTHER
 from kinesis_efo.metrics.registry import Values, merge
 from kinesis_efo.options import RetrySettings
+from kinesis_efo.planner.ending import Found
 from kinesis_efo.planner.local import LocalFetching
 from kinesis_efo.planner.planner import Planner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
@@ -650,6 +651,15 @@ async def test_the_end_of_a_shard_that_closes_meanwhile_is_its_end() -> None:
         found = await query.planner.ends(begin, 1.0)
         assert found is not None
         assert found.ends == {next(iter(begin)): SHARD_END}, "its children are for the next run"
+
+
+@scenario
+async def test_a_query_that_begins_in_the_future_has_nothing_to_read_now() -> None:
+    stream = ModelStream(shards=1)
+    async with Query(stream) as query:
+        (first,) = horizon(stream)
+        begin = Offset({first: Position.at_timestamp(round((LoopClock().time() + 3600) * 1000))})
+        assert await query.planner.ends(begin, 1.0) == Found(dict(begin), complete=True)
 
 
 @scenario

@@ -171,6 +171,15 @@ async def test_events_are_delivered_in_order_up_to_the_end() -> None:
 
 
 @virtual
+async def test_a_time_in_the_future_is_waited_for_and_not_asked_for() -> None:
+    start = Position.at_timestamp(round((LoopClock().time() + 3600.5) * 1000))
+    world = await ScriptedWorld([payload(5, 3), END], start=start).ends()
+    assert world.elapsed == 3600.5
+    assert world.transport.positions == [str(start)], "Kinesis would refuse it before"
+    assert world.stats.failures == {}
+
+
+@virtual
 async def test_a_shard_that_was_read_to_its_end_is_not_subscribed_to() -> None:
     world = await ScriptedWorld(start=SHARD_END).ends()
     assert world.transport.calls == []

@@ -21,7 +21,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 # Java is looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u KINESIS_EFO_CDK -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
-.PHONY: help demo test sdk cluster lint synth bench soak docs site fuzz dist java ip clean
+.PHONY: help demo test sdk cluster lint synth bench soak docs site fuzz dist java ip faketime clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -75,11 +75,14 @@ java:
 ip:
 	@scripts/setup ip
 
+faketime:
+	@scripts/setup faketime
+
 demo: $(VENV)/.demo java
 	@$(RUN) $(PYTHON) -m demo $(DEMO_ARGS)
 
 # Tests marked spark run on both versions; what does not depend on the version runs on one of them.
-test: $(VENV)/.classes $(VENV)/.isolated $(VENV40)/.classes | ip
+test: $(VENV)/.classes $(VENV)/.isolated $(VENV40)/.classes | ip faketime
 	$(RUN) $(PYTHON) $(TEST) -m "not spark40 and not cluster"
 	$(RUN) $(VENV40)/bin/python $(TEST) -m "(spark or spark40) and not cluster" \
 		$$(grep -rlE --include='*.py' 'mark\.spark(40)?\b' tests)

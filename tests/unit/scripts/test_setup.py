@@ -218,11 +218,12 @@ def test_an_apt_that_fails_is_a_failure(machine: Machine) -> None:
     assert "apt-get could not install openjdk-17-jre-headless" in done.stderr
 
 
-def test_root_gets_the_command_that_makes_hosts(machine: Machine) -> None:
+@pytest.mark.parametrize(("tool", "package"), [("ip", "iproute2"), ("faketime", "faketime")])
+def test_root_gets_what_tests_use(machine: Machine, tool: str, package: str) -> None:
     machine.user(0)
-    machine.apt("iproute2")
-    assert machine.run("ip").returncode == 0
-    assert "iproute2" in machine.called.split("apt-get install")[1]
+    machine.apt(package)
+    assert machine.run(tool).returncode == 0
+    assert package in machine.called.split("apt-get install")[1]
 
 
 @pytest.mark.parametrize(("user", "has_it"), [(1000, False), (0, True)])

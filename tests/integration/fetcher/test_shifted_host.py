@@ -1,0 +1,130 @@
+"""A host whose clock is off and jumps, by libfaketime: the SDK signs with that clock, and the local Kinesis refuses it as AWS does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kinesis_efo.local import LocalAws, Settings
+from tests.integration.fetcher.conftest import QUICK
+from tests.support.missing import not_here
+from tests.support.world import World, make_world, wait_until
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Host:
+    """The process of `tests.support.shifted_host`."""
+
+    def __init__(self, process: subprocess.Popen[str], shift: Path, log: Path) -> None:
+        self._process = process
+        self._shift = shift
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def set_forward(self, seconds: float) -> None:
+        set_forward(self._shift, seconds)
+
+    def answer(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, self.log[-3000:]
+        return json.loads(line)
+
+    def ask(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+
+def set_forward(file: Path, seconds: float) -> None:
+    """Let the clocks that follow a file be so far ahead; in one step, since they read it at any time."""
+    new = file.with_suffix(".new")
+    new.write_text(f"{seconds:+.0f}")
+    new.replace(file)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with LocalAws(settings=Settings(**QUICK, subscription_seconds=1.0)) as aws:
+        yield make_world(aws, tmp_path, ["orders"])
+
+
+@pytest.fixture
+def host(world: World, tmp_path: Path) -> Callable[..., Any]:
+    library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+    if library is None:
+        not_here("libfaketime is missing; apt-get install faketime")
+
+    @contextmanager
+    def start(ahead: float, **options: str) -> Iterator[Host]:
+        shift, log = tmp_path / "shift", tmp_path / "log"
+        set_forward(shift, ahead)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'lib'}",
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(shift),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+        command = [sys.executable, "-m", "tests.support.shifted_host", json.dumps({**world.options, **options})]
+        with (
+            log.open("w") as errors,
+            subprocess.Popen(
+                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            ) as process,
+        ):
+            try:
+                yield Host(process, shift, log)
+                process.communicate("\n", timeout=30)
+                assert process.returncode == 0, log.read_text()[-3000:]
+            finally:
+                process.kill()
+
+    return start
+
+
+def put(w: World, numbers: range) -> None:
+    w.put((f"key{number}", b"%d" % number) for number in numbers)
+
+
+@pytest.mark.slow
+def test_a_host_that_is_off_and_jumps_leaves_nothing_out(world: World, host: Callable[..., Any]) -> None:
+    put(world, range(1000, 1010))
+    time.sleep(1.1)  # Kinesis tells whole seconds
+    backoff = {"subscribe.backoff.baseMs": "50", "subscribe.backoff.maxMs": "200", "leaseTimeout": "2s"}
+    with host(40, startingPosition="LATEST", **backoff) as shifted:
+        began = shifted.answer()
+        assert 35 < began["now"] - time.time() < 45, "the clock of this host is shifted"
+        assert -5 < began["start"][0] - time.time() <= 0
+        put(world, range(50))
+        shifted.ask("until 50")
+        assert shifted.answer() == list(range(50))
+        assert shifted.log.count("this machine's clock is about 40 s ahead of Kinesis'") == 1
+        shifted.set_forward(240)
+        put(world, range(50, 100))
+        shifted.ask("until 100")
+        assert shifted.answer() == list(range(100)), "within five minutes nothing changes"
+        assert "Signature" not in shifted.log
+        shifted.set_forward(400)
+        shifted.ask("poll 4")
+        wait_until(lambda: "s ahead of AWS'; synchronize it" in shifted.log, 30)
+        put(world, range(100, 150))
+        assert shifted.answer()["now"] - time.time() > 390
+        shifted.set_forward(0)
+        shifted.ask("until 150")
+        assert shifted.answer() == list(range(150)), "each record once"

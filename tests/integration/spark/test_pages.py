@@ -202,7 +202,11 @@ def test_a_stream_that_exists(
     (program,) = (block for block in blocks("python") if block.page == page)
     names: dict[str, Any] = {}
     here = f'"{tmp_path}/lake.json", endpointUrl="{local_aws.endpoint_url}"'
-    exec(program.text.replace('"lake.json"', here), names)
+    # Spark's own working directory is that of the JVM.
+    text = program.text.replace('"lake.json"', here)
+    for name in ("orders", "checkpoint"):
+        text = text.replace(f', "{name}")', f', "{tmp_path / name}")')
+    exec(text, names)
     wait_for_rows(names["query"], len(ORDERS))
     names["query"].stop()
     assert [row["data"] for row in rows(tmp_path / "orders")] == [data for _, data in ORDERS]

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 WORD_SECONDS: Final = 5.0
 """While a call has nothing to send, it sends a batch without rows this often: its caller knows then that somebody is there."""
 
+Chunks = list[tuple[RangeLabel, list[bytes]]]
+
 
 class Served(Protocol):
     """What the service needs of a fetcher. Every method runs in the fetcher's event loop."""
@@ -78,20 +80,20 @@ class FetcherService(Service):
         self, context: flight.ServerCallContext, ranges: Sequence[ShardRange]
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         getting = _Getting(self._fetcher, ranges)
-        coming: concurrent.futures.Future[list[tuple[RangeLabel, list[bytes]]]] | None = None
+        coming: concurrent.futures.Future[Chunks] | None = None
         try:
             while True:
                 coming = coming or self.submit(getting.some())
-                if not self.done(context, coming, self._word_seconds):
-                    # Whoever waits has to know that it is not in vain: the event loop lives, and so does the host.
-                    yield payload_batch([]), msgspec.json.encode(self.run(context, getting.label()))
-                    continue
-                if not (some := self.result(context, coming)):
-                    return
-                coming = None
+                if self.done(context, coming, self._word_seconds):
+                    if not (some := self.result(context, coming)):
+                        return
+                    coming = None
+                else:
+                    # Whoever waits has to know that it is not in vain. The event loop says so, so that it has to live.
+                    some = self.run(context, getting.so_far())
                 for label, payloads in some:
                     metadata = msgspec.json.encode(label)
-                    for batch in payload_batches(payloads):
+                    for batch in payload_batches(payloads) if payloads else (payload_batch([]),):
                         yield batch, metadata
         finally:
             self.run(None, getting.close())
@@ -103,23 +105,29 @@ class _Getting:
     def __init__(self, fetcher: Served, ranges: Sequence[ShardRange]) -> None:
         self._label = RangeLabel.of(0, None)
         self._chunks = self._read(fetcher, ranges)
+        self._ready: Chunks = []
         self._reading: asyncio.Task[Any] | None = None
 
-    async def label(self) -> RangeLabel:
-        """The range whose payloads come next."""
-        return self._label
-
-    async def some(self) -> list[tuple[RangeLabel, list[bytes]]]:
+    async def some(self) -> Chunks:
         """The next payloads, of several ranges if they are small: a hop between threads costs as much as copying kilobytes."""
         self._reading = asyncio.current_task()
-        some = []
         size = 0
         async for label, payloads in self._chunks:
-            some.append((label, payloads))
+            self._ready.append((label, payloads))
             size += sum(map(len, payloads))
             if size >= TOGETHER_BYTES:
                 break
-        return some
+        return self._taken()
+
+    async def so_far(self) -> Chunks:
+        """What `some` has found until now, or nothing of the range that it waits for. Never overtakes what `some` returns."""
+        if self._reading is None or self._reading.done():
+            return []
+        return self._taken() or [(self._label, [])]
+
+    def _taken(self) -> Chunks:
+        ready, self._ready = self._ready, []
+        return ready
 
     async def close(self) -> None:
         """Let go of the buffers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from itertools import pairwise
 
 import pytest
@@ -39,7 +39,7 @@ def whole(stream: ModelStream, number: int = 0) -> ShardRange:
     return ShardRange(ShardKey("orders", shard.shard_id), TRIM_HORIZON, Position.after(shard.records[-1][0]))
 
 
-async def hung(query: Query, wanted: ShardRange, events: int) -> AsyncIterator[list[bytes]]:
+async def hung(query: Query, wanted: ShardRange, events: int) -> AsyncGenerator[list[bytes], None]:
     """An attempt that has taken so many events and takes no more."""
     reader = query.fetcher.read(wanted)
     for _ in range(events):
@@ -75,7 +75,7 @@ def test_a_second_attempt_reads_on_beside_one_that_hangs() -> None:
             assert STARVING_SECONDS <= beyond <= STARVING_SECONDS + 1.5, "one event beyond the budget"
             assert CLAIM_SECONDS <= times[-1] <= CLAIM_SECONDS + 4
             assert not read_again(stream), "a subscription only paused"
-            await reader.aclose()  # type: ignore[attr-defined]
+            await reader.aclose()
 
     run(asyncio.wait_for(main(), 600))
 
@@ -90,7 +90,7 @@ def test_other_shards_with_a_backlog_do_not_keep_a_second_attempt_waiting() -> N
             assert await query.read(whole(stream)) == expected(stream, whole(stream))
             assert LoopClock().monotonic() - began <= CLAIM_SECONDS + 10
             assert query.most_used <= LIMIT + 3 * EVENT
-            await stuck.aclose()  # type: ignore[attr-defined]
+            await stuck.aclose()
 
     run(asyncio.wait_for(main(), 600))
 
@@ -143,5 +143,30 @@ def test_one_that_waits_alone_keeps_what_it_has_not_read() -> None:
             assert query.fetcher.budget.used <= LIMIT
             rest = [chunk async for chunk in reader]
             assert len(rest) == 39
+
+    run(asyncio.wait_for(main(), 3600))
+
+
+def test_a_task_that_hangs_does_not_keep_a_query_from_ending() -> None:
+    async def main() -> None:
+        stream = stream_of(40)
+        async with Query(stream, buffer_bytes=LIMIT) as query:
+            await until_full(query)
+            assert not query.fetcher.reading
+            reader = await hung(query, whole(stream), 1)
+            await asyncio.sleep(CLAIM_SECONDS - 1)
+            assert query.fetcher.reading, "it may only be slow"
+            await asyncio.sleep(2)
+            assert not query.fetcher.reading
+            assert await anext(reader)
+            assert query.fetcher.reading
+            waiting = asyncio.create_task(query.read(ShardRange(KEY, TRIM_HORIZON, Position.after(10**60))))
+            await asyncio.sleep(10 * CLAIM_SECONDS)
+            assert query.fetcher.reading, "one that waits for records is not one that hangs"
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            assert not query.fetcher.reading
+            await reader.aclose()
+            assert not query.fetcher.reading
 
     run(asyncio.wait_for(main(), 3600))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.fetcher.address import FetcherAddress
-from kinesis_efo.fetcher.client import RangePayloads
+from kinesis_efo.fetcher.client import CallEndedError, RangePayloads
 from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.fetcher.work import WhereReply
 from kinesis_efo.kinesis.records import decode
@@ -39,6 +39,8 @@ class Network:
 
     Attributes:
         fails: After so many events of a call it breaks off; one number per call, none: it does not.
+        error: How it breaks off.
+        costs: Seconds that each such call takes.
         owners: What the planner says.
     """
 
@@ -49,6 +51,8 @@ class Network:
         self.owners: dict[ShardKey, FetcherAddress | None] = dict.fromkeys(KEYS, TWO)
         self.refuse: set[FetcherAddress] = set()
         self.there = 2
+        self.error: FetcherUnreachableError = FetcherUnreachableError("gone")
+        self.costs = 0.0
         self.time = 0.0
 
     def reader(self, planner: FetcherAddress | None = PLANNER) -> RangeReader:
@@ -61,6 +65,10 @@ class Network:
             now=lambda: self.time,
             sleep=self.sleep,
         )
+
+    def failed(self) -> FetcherUnreachableError:
+        self.time += self.costs
+        return self.error
 
     def sleep(self, seconds: float) -> None:
         self.time += seconds
@@ -100,7 +108,7 @@ class Client:
         size = network.cuts[len(network.calls) % len(network.cuts)]
         for wanted in ranges:
             if left == 0:
-                raise FetcherUnreachableError("gone")
+                raise network.failed()
             # Whole events, cut from the shard's beginning: the first may reach back behind the range.
             begin = wanted.after.value // size * size + 1
             events = [(first, first + size - 1) for first in range(begin, wanted.through.value + 1, size)]
@@ -109,7 +117,7 @@ class Client:
                 nonlocal left
                 for first, last in events:
                     if left == 0:
-                        raise FetcherUnreachableError("gone")
+                        raise network.failed()
                     left = None if left is None else left - 1
                     yield event(first, last)
 
@@ -145,6 +153,20 @@ def test_one_that_does_not_know_the_secret_is_another_runs() -> None:
 def test_without_a_planner_an_error_is_that_of_the_task() -> None:
     with pytest.raises(FetcherUnreachableError, match="gone"):
         Network(fails=[6]).read(planner=None)
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 12)), max_size=12))
+def test_a_call_that_ended_is_made_again_where_there_is_one_fetcher_only(fails: list[int | None]) -> None:
+    network = Network(fails)
+    network.error = CallEndedError("nothing was said for 20 s")
+    assert network.read(planner=None) == EVERYTHING
+
+
+def test_one_that_never_says_anything_is_given_up_after_a_while() -> None:
+    network = Network(fails=[0] * 1000)
+    network.error, network.costs = CallEndedError("nothing was said for 20 s"), 20.0
+    with pytest.raises(FetcherUnreachableError, match=r"could not be read for 60 s: nothing was said"):
+        network.read(planner=None)
 
 
 def test_a_shard_that_nobody_reads_is_given_up_after_a_while() -> None:

@@ -1,0 +1,171 @@
+"""A fetcher that says nothing any more is noticed in time, one that has nothing to send says so, and no call lasts for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
+
+import pytest
+
+from kinesis_efo.fetcher.client import CALL_SECONDS, OPEN_SECONDS, SILENT_SECONDS, CallEndedError, FetcherClient
+from kinesis_efo.fetcher.kept import KeptClients
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.fetcher.ranges import RangeReader
+from kinesis_efo.fetcher.service import WORD_SECONDS, FetcherService
+from kinesis_efo.kinesis.events import read_head
+from kinesis_efo.positions import Position, ShardKey, ShardRange
+from tests.support.world import wait_until
+
+KEYS = [ShardKey("orders", f"shardId-{number:012}") for number in range(2)]
+RANGES = [ShardRange(key, Position.after(0), Position.after(20)) for key in KEYS]
+
+
+def event(number: int, size: int = 0) -> bytes:
+    return b'{"Records":[],"ContinuationSequenceNumber":"%d","MillisBehindLatest":0%s}' % (number, b" " * size)
+
+
+class Slow:
+    """Has the events of each range, after a pause before each.
+
+    Attributes:
+        open: Reads that were not closed.
+    """
+
+    def __init__(self, pause: float, size: int = 0) -> None:
+        self.pause = pause
+        self.size = size
+        self.open = 0
+        self.reads: list[ShardRange] = []
+
+    async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
+        return None
+
+    async def read(self, wanted: ShardRange) -> AsyncGenerator[list[bytes], None]:
+        self.open += 1
+        self.reads.append(wanted)
+        try:
+            for number in range(wanted.after.value + 1, wanted.through.value + 1):
+                await asyncio.sleep(self.pause)
+                yield [event(number, self.size)]
+        finally:
+            self.open -= 1
+
+
+class Serving:
+    """A service beside this thread."""
+
+    def __init__(self, fetcher: Slow, word_seconds: float) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        self.service = FetcherService(fetcher, self.loop, "secret", Listening(), word_seconds=word_seconds)
+
+    def stop(self) -> None:
+        self.service.shutdown()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5)
+        self.loop.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Serving]]:
+    started: list[Serving] = []
+
+    def start(fetcher: Slow, word_seconds: float = 0.2) -> Serving:
+        started.append(Serving(fetcher, word_seconds))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+def numbers(reader: RangeReader, serving: Serving, pause: float = 0.0) -> list[tuple[ShardKey, int | None]]:
+    found = []
+    for wanted, _, payloads in reader.read(RANGES, serving.service.address):
+        for payload in payloads:
+            time.sleep(pause)
+            found.append((wanted.key, read_head(bytes(payload)).continuation))
+    return found
+
+
+EVERYTHING = [(key, number) for key in KEYS for number in range(1, 21)]
+
+
+def reader(**limits: float) -> RangeReader:
+    client = partial(FetcherClient, kept=KeptClients(), **limits)
+    return RangeReader("secret", None, 60.0, fetcher_at=client)  # type: ignore[arg-type]
+
+
+def test_the_limits_leave_room_for_each_other() -> None:
+    assert 2 * WORD_SECONDS < SILENT_SECONDS < OPEN_SECONDS < 30 < CALL_SECONDS
+
+
+def test_one_that_has_nothing_to_send_says_so(serve: Callable[..., Serving]) -> None:
+    fetcher = Slow(0.8)
+    serving = serve(fetcher)
+    wanted = [ShardRange(key, Position.after(0), Position.after(2)) for key in KEYS]
+    began = time.monotonic()
+    with FetcherClient(serving.service.address, "secret", silent_seconds=0.6) as client:
+        found = [(part.wanted, [bytes(each) for each in part.payloads]) for part in client.get(wanted)]
+    assert [(part, [read_head(each).continuation for each in events]) for part, events in found] == [
+        (part, [1, 2]) for part in wanted
+    ], "words without rows make no parts of their own"
+    assert time.monotonic() - began >= 3.2
+    assert len(fetcher.reads) == 2
+
+
+def test_a_loop_that_hangs_is_noticed_although_its_process_lives(serve: Callable[..., Serving]) -> None:
+    serving = serve(Slow(3600))
+    hangs = threading.Event()
+    with FetcherClient(serving.service.address, "secret", silent_seconds=1.0) as client:
+        got = client.get(RANGES)
+        threading.Timer(0.7, lambda: serving.loop.call_soon_threadsafe(hangs.wait, 20)).start()
+        began = time.monotonic()
+        with pytest.raises(CallEndedError, match="has not said anything for 1 s: it is paused or overloaded"):
+            _ = [list(part.payloads) for part in got]
+        assert 1.5 <= time.monotonic() - began < 8
+    hangs.set()
+
+
+def test_one_that_does_not_even_begin_to_answer_is_noticed(
+    serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kinesis_efo.fetcher.client.OPEN_SECONDS", 1.0)
+    monkeypatch.setattr(FetcherService, "do_get", lambda *_: time.sleep(4))
+    serving = serve(Slow(0))
+    with FetcherClient(serving.service.address, "secret") as client, pytest.raises(CallEndedError, match="not said"):
+        next(client.get(RANGES))
+
+
+def test_who_pauses_for_a_while_is_asked_again_where_nobody_else_can_be(serve: Callable[..., Serving]) -> None:
+    fetcher = Slow(0.02)
+    serving = serve(fetcher)
+    hangs = threading.Event()
+    threading.Timer(0.2, lambda: serving.loop.call_soon_threadsafe(hangs.wait, 20)).start()
+    threading.Timer(2.5, hangs.set).start()
+    assert numbers(reader(silent_seconds=0.7), serving) == EVERYTHING
+    assert len(fetcher.reads) > 2
+
+
+def test_a_call_that_has_lasted_too_long_goes_on_as_another(serve: Callable[..., Serving]) -> None:
+    """The task takes its time, so that records wait for it on the way: each call is cut somewhere."""
+    fetcher = Slow(0, size=400_000)
+    serving = serve(fetcher)
+    assert numbers(reader(call_seconds=1.0), serving, pause=0.1) == EVERYTHING
+    assert len(fetcher.reads) > 2
+
+
+def test_what_is_held_for_a_task_that_takes_nothing_is_let_go_of(serve: Callable[..., Serving]) -> None:
+    fetcher = Slow(0, size=2_000_000)
+    serving = serve(fetcher)
+    client = FetcherClient(serving.service.address, "secret", call_seconds=1.5)
+    got = client.get([ShardRange(KEYS[0], Position.after(0), Position.after(200))])
+    next(next(got).payloads)
+    assert fetcher.open == 1
+    wait_until(lambda: fetcher.open == 0, 10, "the end of the read")
+    got.close()
+    client.close()

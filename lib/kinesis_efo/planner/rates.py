@@ -11,7 +11,7 @@ from kinesis_efo.positions import ShardKey
 INTERVAL: Final = 10.0
 """Seconds over which bytes are counted."""
 
-_NEW: Final = 0.5
+_NEW: Final = 0.3
 _FLOOR: Final = 0.1
 
 

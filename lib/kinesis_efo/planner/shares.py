@@ -19,6 +19,10 @@ UNEVEN: Final = 1.25
 EVEN: Final = 1.1
 """Once they are moved, they are until no fetcher has more than so many times the mean, where that can be had."""
 
+WORTH: Final = 1.4
+"""A shard moves if the difference between the two fetchers is at least this many times what it brings. Its move then makes up for what it
+costs, and it does not move back because its rate is measured a little differently the next time."""
+
 
 def share_out(
     weights: Mapping[ShardKey, float], fetchers: Collection[M], now: Mapping[ShardKey, M]
@@ -69,8 +73,7 @@ def _even_out(held: dict[M, dict[ShardKey, float]]) -> None:
         if heavy is None or heavy == light or (held[light] and loads[heavy] <= EVEN * mean):
             return
         gap = loads[heavy] - loads[light]
-        # One that brings less than the whole gap: otherwise the two would only change their parts.
-        moving = _nearest(sorted_shards[heavy], gap / 2, below=gap if held[light] else inf)
+        moving = _nearest(sorted_shards[heavy], gap / 2, at_most=gap / WORTH if held[light] else inf)
         if moving is None:
             return
         weight, shard = moving
@@ -81,16 +84,18 @@ def _even_out(held: dict[M, dict[ShardKey, float]]) -> None:
         loads[light] += weight
 
 
-def _nearest(shards: Sequence[tuple[float, ShardKey]], wanted: float, *, below: float) -> tuple[float, ShardKey] | None:
-    """The shard whose weight is nearest to the wanted one, of those that weigh less than a bound.
+def _nearest(
+    shards: Sequence[tuple[float, ShardKey]], wanted: float, *, at_most: float
+) -> tuple[float, ShardKey] | None:
+    """The shard whose weight is nearest to the wanted one, of those that do not weigh more than a bound.
 
     Args:
         shards: Sorted.
         wanted: The weight.
-        below: The bound.
+        at_most: The bound.
     """
     above = bisect_left(shards, wanted, key=itemgetter(0))
-    found = [shards[above]] if above < len(shards) and shards[above][0] < below else []
+    found = [shards[above]] if above < len(shards) and shards[above][0] <= at_most else []
     if above:
         weight = shards[above - 1][0]
         found.append(shards[bisect_left(shards, weight, key=itemgetter(0))])

@@ -462,6 +462,28 @@ async def test_a_minute_after_any_change_nobody_has_much_more_than_the_others() 
         await run.until(4 * 60 * 24)
 
 
+@pytest.mark.parametrize(("shards", "fetchers"), [(3, 2), (5, 4)])
+def test_at_even_load_no_shard_changes_hands(shards: int, fetchers: int) -> None:
+    async def main() -> None:
+        stream, random, moves = ModelStream(shards=shards), Random(5), 0
+        async with Run(stream, fetchers=fetchers) as run:
+
+            def owners() -> list[FetcherAddress | None]:
+                return [run.cluster.address(key) for key in horizon(stream)]
+
+            before: list[FetcherAddress | None] = []
+            for second in range(240):
+                for number in range(shards):
+                    stream.put(number, random.randrange(9_000, 11_000))
+                await run.batch()
+                await asyncio.sleep(1)
+                moves += sum(one != other for one, other in zip(before, owners(), strict=False))
+                before = owners() if second >= 60 else []
+        assert moves == 0
+
+    run(asyncio.wait_for(main(), 3600))
+
+
 @scenario
 async def test_a_second_attempt_at_a_place_reads_nothing_while_the_first_lives() -> None:
     stream = ModelStream(shards=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Unpack
+from typing import Unpack
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,8 +17,6 @@ from kinesis_efo.options.source import BATCH, DRIVER_HOST, FETCHERS_JOB, LOADED,
 from kinesis_efo.spark.compat import SPARK_VERSION, in_pipeline
 from kinesis_efo.spark.finished_listener import listen
 from kinesis_efo.spark.source import NAME, KinesisEfoSource
-
-_supervisors: Final[list[object]] = []
 
 
 def read_stream(
@@ -189,12 +187,9 @@ def _fetchers_job(spark: SparkSession, fetchers: int) -> tuple[str, str]:
         from kinesis_efo.spark.connect import fetchers_job
 
         return FETCHERS_JOB, fetchers_job(spark, fetchers)
-    from kinesis_efo.spark.supervisor import Supervisor
+    from kinesis_efo.spark.supervisor import supervisor_of
 
-    supervisor = Supervisor(spark, fetchers)
-    # For as long as the program runs: a DataFrame may be started at any time.
-    _supervisors.append(supervisor)
-    return SUPERVISOR, supervisor.path
+    return SUPERVISOR, supervisor_of(spark, fetchers).path
 
 
 def _is_driver(spark: SparkSession) -> bool:

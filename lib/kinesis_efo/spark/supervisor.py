@@ -1,7 +1,8 @@
-"""Runs fetchers as Spark jobs, in the driver's program: one job for each query that asks for it, as long as it runs."""
+"""Runs fetchers as Spark jobs, in the driver's program: one supervisor for a session, and one job for each query that asks for it."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
@@ -10,7 +11,6 @@ import shutil
 import socket
 import tempfile
 import threading
-import weakref
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -27,48 +27,94 @@ from kinesis_efo.spark.pauses import Pauses
 logger = logging.getLogger(__name__)
 
 _NO_CORE_SECONDS: Final = 30.0
+_LOOK_SECONDS: Final = 2.0
+"""How often a supervisor looks whether Spark was stopped, which tells nobody."""
 _numbers = count()
+_supervisors: Final[list[Supervisor]] = []
+_making: Final = threading.Lock()
 
 
-class Supervisor:
-    """Starts and ends the fetchers of the queries of one DataFrame. It may be started never, twice, or again later.
-
-    Planners reach it through a Unix socket in a directory that only this user can enter.
+def supervisor_of(spark: SparkSession, fetchers: int) -> Supervisor:
+    """The supervisor of a session, which all of its DataFrames share.
 
     Args:
         spark: A classic session.
-        fetchers: Number of tasks for each query.
-
-    Attributes:
-        path: The socket.
+        fetchers: Number of tasks for each query of a DataFrame that is about to be made.
 
     Raises:
         ConfigurationError: As many fetchers would leave no core for micro-batches.
     """
+    check_cores(spark.sparkContext.master or "", fetchers, spark.sparkContext.defaultParallelism)
+    with _making:
+        _supervisors[:] = [each for each in _supervisors if not each.ended]
+        found = next((each for each in _supervisors if each.serves(spark)), None)
+        if found is None:
+            found = Supervisor(spark)
+            _supervisors.append(found)
+    return found
 
-    def __init__(self, spark: SparkSession, fetchers: int) -> None:
-        check_cores(spark.sparkContext.master or "", fetchers, spark.sparkContext.defaultParallelism)
+
+def _is_running(spark: SparkSession) -> bool:
+    try:
+        return bool(spark.sparkContext.defaultParallelism)
+    except Exception:  # whatever Spark and py4j raise for one that was stopped
+        return False
+
+
+class Supervisor:
+    """Starts and ends the fetchers of the queries of one Spark, until that is stopped. Use `supervisor_of` to get it.
+
+    Planners reach it through a Unix socket in a directory that only this user can enter. A DataFrame may be started never, twice, or
+    again later, so it stays as long as Spark does.
+
+    Args:
+        spark: A classic session.
+
+    Attributes:
+        path: The socket.
+        ended: Whether Spark was stopped, and nothing is left here.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.ended = False
         self._spark = spark
-        self._fetchers = fetchers
-        directory = tempfile.mkdtemp(prefix="kinesis-efo-")
-        weakref.finalize(self, _remove, directory, os.getpid())
-        self.path = str(Path(directory) / "supervisor")
+        self._directory = tempfile.mkdtemp(prefix="kinesis-efo-")
+        self._process = os.getpid()
+        atexit.register(self._remove)
+        self.path = str(Path(self._directory) / "supervisor")
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.path)
         self._socket.listen()
+        self._socket.settimeout(_LOOK_SECONDS)
         threading.Thread(target=self._accept, name="kinesis-efo supervisor", daemon=True).start()
 
+    def serves(self, spark: SparkSession) -> bool:
+        """Whether it starts the fetchers of a session."""
+        return not self.ended and self._spark.sparkContext is spark.sparkContext and _is_running(spark)
+
     def _accept(self) -> None:
-        while True:
-            connection, _ = self._socket.accept()
+        while _is_running(self._spark):
+            try:
+                connection, _ = self._socket.accept()
+            except TimeoutError:
+                continue
+            connection.setblocking(True)
             threading.Thread(target=self._serve, args=(connection,), name="kinesis-efo fetchers", daemon=True).start()
+        self.ended = True
+        self._socket.close()
+        self._remove()
+        atexit.unregister(self._remove)
+
+    def _remove(self) -> None:
+        if os.getpid() == self._process:  # not in a forked child
+            shutil.rmtree(self._directory, ignore_errors=True)
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             plan = _received(connection)
             if plan is None:
                 return
-            job = _Job(self._spark, self._fetchers, plan, connection)
+            job = _Job(self._spark, plan, connection)
             try:
                 with suppress(OSError):
                     connection.recv(1)  # returns when the planner has ended
@@ -79,10 +125,11 @@ class Supervisor:
 class _Job:
     """The Spark job of one query's fetchers: started again where Spark gives it up."""
 
-    def __init__(self, spark: SparkSession, fetchers: int, plan: FetcherPlan, connection: socket.socket) -> None:
+    def __init__(self, spark: SparkSession, plan: FetcherPlan, connection: socket.socket) -> None:
+        assert plan.options.fetchers is not None
         self._spark = spark
         self._context = spark.sparkContext
-        self._fetchers = fetchers
+        self._fetchers = plan.options.fetchers
         self._plan = plan
         self._connection = connection
         self._group = f"kinesis-efo-fetchers-{os.getpid()}-{next(_numbers)}"
@@ -168,8 +215,3 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
             raise EOFError
         received += some
     return bytes(received)
-
-
-def _remove(directory: str, process: int) -> None:
-    if os.getpid() == process:  # not in a forked child
-        shutil.rmtree(directory, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,6 +91,12 @@ def test_a_fetcher_comes_and_goes_with_its_query(spark: SparkSession, queries: Q
         wait_until(lambda: not fetchers() and not jobs(spark), 30, "the end of the fetcher and its job")
         wait_until(lambda: not [row for row in w.leases().values() if "leaseOwner" in row], 30, "released leases")
     assert sink.rows == all_once(300)
+
+
+def test_dataframes_of_a_session_share_what_starts_their_fetchers(spark: SparkSession, world: MakeWorld) -> None:
+    frames = [load(spark, world(), fetchers=1) for _ in range(3)]
+    assert [thread.name for thread in threading.enumerate()].count("kinesis-efo supervisor") == 1
+    del frames
 
 
 def test_a_fetcher_that_dies_again_and_again_is_started_again_and_the_query_goes_on(

@@ -41,7 +41,10 @@ KinesisEfoError
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
+
+logger = logging.getLogger(__name__)
 
 
 class KinesisEfoError(Exception):
@@ -196,3 +199,16 @@ class StillRunningError(EmrError):
 
 class FrameError(KinesisEfoError):
     """Bytes on the wire are not a valid event-stream frame, or its payload not a valid event."""
+
+
+def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error to raise for several that ended tasks of one group: this library's before others. The rest is logged, not lost.
+
+    Args:
+        errors: What `asyncio.TaskGroup` raises.
+    """
+    first = next((error for error in errors.exceptions if isinstance(error, KinesisEfoError)), errors.exceptions[0])
+    for error in errors.exceptions:
+        if error is not first and str(error) != str(first):
+            logger.error("failed as well: %s: %s", type(error).__name__, error, exc_info=error)
+    return first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pickle
 
@@ -35,3 +36,12 @@ def test_an_unreadable_error_is_still_an_error() -> None:
 def test_several_faults_survive_pickling() -> None:
     again = pickle.loads(pickle.dumps(OptionsError(["one", "two"])))
     assert (again.faults, str(again)) == (("one", "two"), "one\ntwo")
+
+
+def test_of_several_errors_ours_is_raised_and_the_others_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    ours, again = errors.DataLossError("a shard is gone"), errors.DataLossError("a shard is gone")
+    group = BaseExceptionGroup("two", [OSError("no route"), ours, again, errors.StreamError("another shard")])
+    assert errors.first_of(group) is ours
+    assert caplog.messages == ["failed as well: OSError: no route", "failed as well: StreamError: another shard"]
+    alone = asyncio.CancelledError()
+    assert errors.first_of(BaseExceptionGroup("one", [alone])) is alone

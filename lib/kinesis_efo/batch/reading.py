@@ -22,7 +22,7 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.ending import SETTLED_SECONDS, first_position, is_complete, rows_of
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.errors import DataLossError
+from kinesis_efo.errors import DataLossError, first_of
 from kinesis_efo.kinesis.arrivals import last_arrival
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.events import Event
@@ -255,7 +255,7 @@ class Reading:
                 for each in progress:
                     group.create_task(self._read_one(clients, each, portions.put))
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            raise first_of(errors) from None
         finally:
             word.cancel()
             await portions.put(None)

@@ -15,7 +15,7 @@ from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import ConfigurationError
+from kinesis_efo.errors import ConfigurationError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, PollingTransport, polling_limits
@@ -121,7 +121,7 @@ class Tail:
                 for shard, position in starts.items():
                     self._start(group, shard, position)
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            raise first_of(errors) from None
 
     def _start(self, group: asyncio.TaskGroup, shard: str, position: Position) -> None:
         self._positions[shard] = position

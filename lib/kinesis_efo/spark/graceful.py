@@ -72,7 +72,8 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
     threading.Thread(target=pass_on, name="kinesis-efo stop", daemon=True).start()
 
-    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    # None stands for a handler that is not Python's, which nobody can set again.
+    before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
     here = isinstance(spark, SparkSession)
     restore_jvm = _handle_in_jvm(spark, stopping.set) if here else _nothing
     end_watching = watch_marker(spark, stopping.set) if here else _nothing

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kinesis_efo.spark.graceful import await_stop
+from kinesis_efo.spark.graceful import SIGNALS, await_stop, stop_signals
 
 
 class Query:
@@ -129,3 +131,32 @@ def test_a_program_of_hadoop_ended_by_the_same_signal_is_no_failure(failure: Exc
         query.isActive, query.failure = False, failure
 
     assert await_stop(Query(_nothing, hit), _asked()) is True  # type: ignore[arg-type]
+
+
+def test_a_handler_that_is_not_pythons_is_no_error_in_a_signal_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a program that embeds Python, or a library that was loaded before it: Python tells nothing of it."""
+    real, told = signal.signal, set[int]()
+
+    def like_a_foreign_one(number: int, handler: Any) -> Any:
+        before = real(number, handler)
+        if number in told:
+            return before
+        told.add(number)
+        return None
+
+    originals = {number: signal.getsignal(number) for number in SIGNALS}
+    monkeypatch.setattr(signal, "signal", like_a_foreign_one)
+    try:
+        with stop_signals(Somewhere()) as stopping:  # type: ignore[arg-type]
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stopping.wait(10)
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "a second one has its usual effect"
+            assert callable(signal.getsignal(signal.SIGINT))
+        assert {signal.getsignal(number) for number in SIGNALS} == {signal.SIG_DFL}
+    finally:
+        for number, handler in originals.items():
+            real(number, handler)
+
+
+class Somewhere:
+    """A session of Spark Connect, as far as this goes."""

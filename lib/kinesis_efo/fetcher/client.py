@@ -25,7 +25,7 @@ OPEN_SECONDS: Final = 25.0
 SILENT_SECONDS: Final = 20.0
 """Longest time without a word. While a fetcher has nothing to send, it says so every few seconds."""
 
-CALL_SECONDS: Final = 600.0
+CALL_SECONDS: Final = 300.0
 """Longest time for one call. It ends what a fetcher holds for a task that is frozen; one that is alive calls again."""
 
 
@@ -121,7 +121,7 @@ class FetcherClient(Connection):
                 ) from None
             except flight.FlightTimedOutError:
                 raise CallEndedError(
-                    f"a call to the fetcher at {self._location} has lasted {self._call_seconds:.0f} s, because its task takes records slowly"
+                    f"a call to the fetcher at {self._location} has lasted {self._call_seconds:.0f} s, as long as one may"
                 ) from None
 
 

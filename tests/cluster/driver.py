@@ -4,7 +4,8 @@ Takes one argument, JSON: `master`, and `conf` with Spark's configuration; or `r
 
 - `{"start": name, "options": ..., "checkpoint": path, "output": path}` starts a query. With `"plain": true` it is opened with
   `spark.readStream.format`, otherwise with `kinesis_efo.read_stream`. If it fails, the program says `FAILED name "message"`.
-  With `"pause": seconds`, first attempts of tasks wait before each batch of rows, and leave a file of their host's name in `"flags"`.
+  With `"pause": seconds`, first attempts of tasks wait before each batch of rows, and leave a file of their host's name in the directory
+  `"flags"`; other attempts wait until there is a file `go`.
 - `{"stop": name}` stops it, and says `STOPPED name `.
 
 At the end of the lines it stops Spark and ends. Writing a directory anew is idempotent by batch id, as every exactly-once sink has to be.
@@ -60,6 +61,8 @@ def with_host(pause: float, flags: str) -> Callable[[Iterator[pa.RecordBatch]], 
             if pause and context.attemptNumber() == 0:
                 Path(flags, socket.gethostname()).touch()
                 time.sleep(pause)
+            while pause and context.attemptNumber() and not Path(flags, "go").exists():
+                time.sleep(0.1)
             yield batch.append_column("host", pa.array([socket.gethostname()] * batch.num_rows))
 
     return added

@@ -75,6 +75,7 @@ def test_the_copy_of_a_frozen_task_reads_on_within_a_minute(
     assert query.rows() == []
     (victim,) = flags.iterdir()
     frozen(hosts[victim.name])
+    (flags / "go").touch()
     began = time.monotonic()
     assert_once_and_in_order(query.wait_for_rows(put, 60), put)
     assert time.monotonic() - began < 60

@@ -39,3 +39,22 @@ def distribution_of(client: Any, summary: Mapping[str, Any]) -> Distribution:
 def _is_known_to(client: Any) -> bool:
     output = client.meta.service_model.operation_model("DescribeStreamSummary").output_shape
     return "RecordDistributionStrategy" in output.members["StreamDescriptionSummary"].members
+
+
+def lenient(stream: str, distribution: Distribution) -> str:
+    """Why aggregates are not compared with the hash keys of their shard, although option `deaggregate` is `strict`.
+
+    Args:
+        stream: The stream's logical name.
+        distribution: Who decides on the shard of its records, or did once.
+    """
+    why = (
+        "Kinesis distributes or distributed its records itself (RecordDistributionStrategy AUTO), whatever their keys are"
+        if distribution is Distribution.AUTO
+        else "it cannot be told whether Kinesis distributes its records itself (kinesis:DescribeStreamSummary is refused, or "
+        "botocore is too old)"
+    )
+    return (
+        f"stream {stream}: option 'deaggregate' is strict, but no KPL aggregate is left out: {why}. After a reshard, what the KPL "
+        "sends again is there twice"
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from hashlib import md5
 
 from aws_kinesis_agg.aggregator import RecordAggregator
 
@@ -21,6 +23,27 @@ def aggregated(records: Iterable[tuple[str, bytes]], size: int = 100) -> Iterato
             yield _parcel(aggregator)
     if aggregator.get_num_user_records():
         yield _parcel(aggregator)
+
+
+def as_the_kpl(records: Iterable[tuple[str, bytes]], shards: int, size: int = 50) -> Iterator[dict[str, str | bytes]]:
+    """Pack records as the KPL does, which puts together what belongs to one shard; entries of PutRecords.
+
+    Args:
+        records: The user records: partition key and data.
+        shards: Number of the stream's shards, which are even.
+        size: Their number in each aggregate.
+    """
+    of_shard: dict[int, list[tuple[str, bytes]]] = defaultdict(list)
+    for key, data in records:
+        of_shard[_hash(key) * shards >> 128].append((key, data))
+    for some in of_shard.values():
+        firsts = [some[number] for number in range(0, len(some), size)]
+        for (first, _), parcel in zip(firsts, aggregated(some, size), strict=True):
+            yield {**parcel, "PartitionKey": "a", "ExplicitHashKey": str(_hash(first))}
+
+
+def _hash(key: str) -> int:
+    return int.from_bytes(md5(key.encode(), usedforsecurity=False).digest())
 
 
 def _parcel(aggregator: RecordAggregator) -> dict[str, str | bytes]:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
+from kinesis_efo.distribution import Distribution
 from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.transport import Room
@@ -56,6 +57,8 @@ class ModelStream:
         self.subscribed: list[tuple[str, str]] = []
         self.open: dict[str, int] = {}
         self.collisions: list[str] = []
+        self.distributes: Distribution | Exception = Distribution.KEYED
+        self.distributions_asked = 0
         self._events: dict[str, ModelEvents] = {}
         width = (MAX_HASH + 1) // shards
         for number in range(shards):
@@ -119,6 +122,12 @@ class ModelStream:
 
     async def created(self, stream_arn: str) -> int:
         return 1_700_000_000
+
+    async def distribution(self, stream_arn: str) -> Distribution:
+        self.distributions_asked += 1
+        if isinstance(self.distributes, Exception):
+            raise self.distributes
+        return self.distributes
 
     # -- Transport
 

@@ -12,6 +12,7 @@ from typing import Any
 from botocore.exceptions import ClientError, EventStreamError
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.distribution import Distribution
 from kinesis_efo.kinesis.events import Event, read_head
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.transport import Room, Unlimited
@@ -230,6 +231,9 @@ class ScriptedTopology:
         raise NotImplementedError
 
     async def created(self, stream_arn: str) -> int:
+        raise NotImplementedError
+
+    async def distribution(self, stream_arn: str) -> Distribution:
         raise NotImplementedError
 
     async def consumer_exists(self, consumer_arn: str) -> bool:

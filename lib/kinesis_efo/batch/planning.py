@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,13 +16,14 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.consumers import check_consumers
 from kinesis_efo.batch.stretches import Side, Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.distribution import Distribution, lenient
 from kinesis_efo.errors import ConfigurationError, DataLossError, ManifestError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.retention import written_at
-from kinesis_efo.kinesis.topology import ShardLister, Topology, explained
+from kinesis_efo.kinesis.topology import ShardLister, Topology, explained, told_distribution
 from kinesis_efo.manifest import Manifest, StreamRef
-from kinesis_efo.options import BatchOptions
+from kinesis_efo.options import BatchOptions, Deaggregation
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 logger = logging.getLogger(__name__)
@@ -119,6 +121,7 @@ class StreamPlanner:
         self._lister = lister
         self._now = now
         self._fail = options.source.fail_on_data_loss
+        self._deaggregate = options.source.deaggregate
         self._start = options.starts.of(ref.name) or TRIM_HORIZON
         self._starts = {shard: position or TRIM_HORIZON for shard, position in options.starts.named(ref.name).items()}
         self._end = options.ends.of(ref.name) or tip
@@ -149,7 +152,16 @@ class StreamPlanner:
             self._ref.name, len(found), len(shards), _shown(starts), _shown(self._end),
             f"; other positions for {', '.join(sorted({*self._starts, *self._ends}))}" if self._starts or self._ends else "",
         )  # fmt: skip
-        return found
+        return found if await self._is_strict() else [replace(stretch, hash_range=None) for stretch in found]
+
+    async def _is_strict(self) -> bool:
+        """Whether KPL aggregates with records of other shards are left out."""
+        if self._deaggregate is not Deaggregation.STRICT:
+            return False
+        distribution = await told_distribution(self._lister, self._ref)
+        if distribution is not Distribution.KEYED:
+            logger.warning("%s", lenient(self._ref.name, distribution))
+        return distribution is Distribution.KEYED
 
     @property
     def _where(self) -> str:

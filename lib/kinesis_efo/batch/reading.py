@@ -239,7 +239,7 @@ class Reading:
             portion.after,
             through,
             deaggregate=self._options.deaggregate is not Deaggregation.OFF,
-            hash_range=stretch.hash_range if self._options.deaggregate is Deaggregation.STRICT else None,
+            hash_range=stretch.hash_range,
             left_out=self._left_out,
         ):
             if (rows := rows_of(stretch, batch)).num_rows:

@@ -19,13 +19,13 @@ class Stretch:
 
     Attributes:
         key: The shard.
-        hash_range: First and last hash key of the shard.
+        hash_range: First and last hash key of the shard; None where aggregates are not compared with it.
         start: Behind the start lies what is read: `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`.
         end: Up to here: `AT_TIMESTAMP`, which is exclusive, or `AFTER` or `SHARD_END`, which are inclusive.
     """
 
     key: ShardKey
-    hash_range: tuple[int, int]
+    hash_range: tuple[int, int] | None
     start: Position
     end: Position
 

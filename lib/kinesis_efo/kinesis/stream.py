@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import Clock
+from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.backoff import Backoff
 from kinesis_efo.kinesis.before import Found, last_before, look_from
@@ -22,7 +23,7 @@ from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention, predates
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.subscription import EventSink, ShardHistory, ShardSubscription
-from kinesis_efo.kinesis.topology import ShardLister, explained, identified, starting_positions
+from kinesis_efo.kinesis.topology import ShardLister, explained, identified, starting_positions, told_distribution
 from kinesis_efo.kinesis.transport import Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -98,6 +99,10 @@ class Stream:
         """Find out when the stream was created, which tells it from an earlier one of its name. Not every role may ask."""
         if self.identity.created is None:
             self.identity = await identified(self._lister, self._ref.stream_arn)
+
+    async def distribution(self) -> Distribution:
+        """Who decides on the shard of records that are put now, as far as that can be told."""
+        return await told_distribution(self._lister, self._ref)
 
     async def starting_positions(self, start: Position) -> dict[str, Position]:
         """Where a new query starts, by shard id. The children of these shards come after them.

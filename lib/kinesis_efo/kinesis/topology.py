@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, code_of, describe
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.distribution import Distribution, distribution_of
 from kinesis_efo.errors import (
     AccessRefusedError,
     KinesisEfoError,
@@ -73,6 +74,14 @@ class ShardLister(Protocol):
         """
         ...
 
+    async def distribution(self, stream_arn: str) -> Distribution:
+        """Who decides on the shard of records that are put now.
+
+        Raises:
+            ClientError: Kinesis refused; botocore's exception.
+        """
+        ...
+
     async def consumer_exists(self, consumer_arn: str) -> bool:
         """Whether there is a consumer with that ARN, and it is not being deleted. One that is registered again has another.
 
@@ -119,6 +128,10 @@ class Topology:
     async def created(self, stream_arn: str) -> int:
         """See `ShardLister`."""
         return int((await self._summary(stream_arn))["StreamCreationTimestamp"].timestamp())
+
+    async def distribution(self, stream_arn: str) -> Distribution:
+        """See `ShardLister`."""
+        return distribution_of(self._client, await self._summary(stream_arn))
 
     async def consumer_exists(self, consumer_arn: str) -> bool:
         """See `ShardLister`."""
@@ -210,6 +223,20 @@ async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
     except CALL_ERRORS as error:
         logger.info("when stream %s was created is not known: %s", stream_arn, describe(error))
         return StreamIdentity(stream_arn)
+
+
+async def told_distribution(lister: ShardLister, ref: StreamRef) -> Distribution:
+    """Who decides on the shard of records that are put now; `UNKNOWN`, with a word in the log, where Kinesis does not tell.
+
+    Args:
+        lister: Knows the streams.
+        ref: The stream.
+    """
+    try:
+        return await lister.distribution(ref.stream_arn)
+    except CALL_ERRORS as error:
+        logger.info("stream %s: who decides on the shard of its records is not known: %s", ref.name, describe(error))
+        return Distribution.UNKNOWN
 
 
 async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:

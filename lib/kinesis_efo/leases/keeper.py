@@ -62,6 +62,7 @@ class Keeper:
         clock: Time.
         random: Spreads renewals.
         lag: What the row says of how far reading is behind; asked for each renewal.
+        distributed: Whether it was seen that Kinesis distributes the stream's records itself; asked for each write.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Keeper:
         clock: Clock,
         random: Random,
         lag: Callable[[], Lag | None],
+        distributed: Callable[[], bool] = lambda: False,
     ) -> None:
         self.lease = lease
         self.lost_to: str | None = None
@@ -82,6 +84,7 @@ class Keeper:
         self._timing = timing
         self._random = random
         self._lag = lag
+        self._distributed = distributed
         self._sent_at = sent_at
         self._stopped = 0.0
         self._unanswered = 0
@@ -167,7 +170,7 @@ class Keeper:
         """
         give_up_at = self._clock.monotonic() + self._timing.lease_timeout
         while self._clock.monotonic() < give_up_at:
-            match await self._write(Lease.released, give_up_at):
+            match await self._write(self._released, give_up_at):
                 case Written():
                     return True
                 case Lost(current):
@@ -177,7 +180,10 @@ class Keeper:
         return False
 
     def _renewed(self, lease: Lease) -> Lease:
-        return lease.renewed(self._lag())
+        return lease.renewed(self._lag()).noting(self._distributed())
+
+    def _released(self, lease: Lease) -> Lease:
+        return lease.released().noting(self._distributed())
 
     async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | Behind | None:
         return await self._send(lambda: self._store.apply(self.lease, change), give_up_at)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeAlias
 
 from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.distribution import Distribution
 from kinesis_efo.leases import attributes
 from kinesis_efo.leases.lag import Lag
 from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Position, PositionKind, ShardKey
@@ -84,6 +85,7 @@ class Lease:
         endpoint: Where the owner serves data.
         stream: The stream that was read; None in rows of a KCL application, of version 0.1, and those that were moved by hand.
         fetcher: Which fetcher read the shard when its row was written, as `<number> on <host>`; None where there was only one.
+        distributed: Whether a run saw that Kinesis distributes the stream's records itself, now or in the past; in rows of runs.
         lag: How far the run was behind at its last renewal; None in shards' rows, and before the first.
         status: How tools ask the run how far it is; opens nothing else. None in shards' rows.
         written: When a run wrote a shard's row, epoch seconds by its own clock; None where that is not known.
@@ -111,6 +113,7 @@ class Lease:
     fetcher: str | None = None
     lag: Lag | None = None
     status: str | None = None
+    distributed: bool = False
     written: float | None = field(default=None, compare=False)
     also: tuple[tuple[str, str], ...] = ()
     ours: bool = field(default=True, compare=False)
@@ -145,6 +148,10 @@ class Lease:
     def renewed(self, lag: Lag | None = None) -> Self:
         """The row once its owner has shown that it is alive, and how far it is behind."""
         return replace(self._next(), lag=lag)
+
+    def noting(self, distributed: bool) -> Self:
+        """The row once its owner has told whether it saw that Kinesis distributes the stream's records itself."""
+        return replace(self, distributed=self.distributed or distributed)
 
     def checkpointed(
         self, position: Position, children: Collection[str] = (), record: LastRecord | None = None
@@ -265,6 +272,7 @@ class Lease:
             ("endpoint", self.endpoint),
             ("fetcher", self.fetcher),
             ("status", self.status),
+            ("distribution", Distribution.AUTO.value if self.distributed else None),
             *self.also,
         ):
             if text is not None:
@@ -302,6 +310,7 @@ class Lease:
             endpoint=attributes.read(item, "endpoint", "S", None),
             fetcher=attributes.read(item, "fetcher", "S", None),
             status=attributes.read(item, "status", "S", None),
+            distributed=attributes.read(item, "distribution", "S", None) == Distribution.AUTO.value,
             written=attributes.number(item, "writtenAt") / 1000 if "writtenAt" in item else None,
             ours=not _OURS.isdisjoint(item),
             read_until=attributes.number(item, "readUntil") / 1000 if "readUntil" in item else None,

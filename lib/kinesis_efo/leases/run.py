@@ -92,6 +92,7 @@ class RunLease:
         self._troubled_since: float | None = None
         self._failure: LeaseError | None = None
         self._stopping = False
+        self._distributed: set[str] = set()
 
     def want(self, streams: Collection[str]) -> None:
         """Take the leases on these streams as soon as possible, and hold them until `stop`.
@@ -127,6 +128,14 @@ class RunLease:
     def epoch(self, stream: str) -> int | None:
         """The epoch with which the lease on a stream was taken; None while it is not held."""
         return self._epochs[stream] if self.is_held(stream) else None
+
+    def was_distributed(self, stream: str) -> bool:
+        """Whether this run or one before it saw that Kinesis distributes a stream's records itself. Only while its lease is held."""
+        return stream in self._distributed
+
+    def note_distributed(self, stream: str) -> None:
+        """Remember with the next renewal, for later runs as well, that Kinesis distributes a stream's records itself."""
+        self._distributed.add(stream)
 
     @property
     def failure(self) -> LeaseError | None:
@@ -323,7 +332,10 @@ class RunLease:
 
     def _begin(self, stream: str, lease: Lease, sent_at: float, rows: Mapping[str, Lease]) -> None:
         lag = partial(self._listener.lag, stream)
-        keeper = Keeper(self._table, lease, sent_at, self._timing, self._clock, self._random, lag)
+        if lease.distributed:
+            self._distributed.add(stream)
+        distributed = partial(self.was_distributed, stream)
+        keeper = Keeper(self._table, lease, sent_at, self._timing, self._clock, self._random, lag, distributed)
         self._keepers[stream], self._epochs[stream] = keeper, lease.epoch
         self.stats.taken += 1
         logger.info("lease %s taken by %s, epoch %d", lease.key, self._me, lease.epoch)

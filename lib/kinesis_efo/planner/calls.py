@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
@@ -54,6 +54,14 @@ class PlannerCalls:
     def ends(self, offset: Offset, *, timeout: float) -> Found | None:
         """Where the query is to end, as far as that is known; see `Planner.ends`."""
         return self._run(self._planner.ends(offset, timeout))
+
+    def strict(self, streams: Collection[str]) -> frozenset[str]:
+        """Those of some streams of which KPL aggregates may be left out; see `Planner.strict`.
+
+        Raises:
+            KinesisEfoError: As `poll`.
+        """
+        return self._run(self._planner.strict(streams))
 
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
         """Where the query is to end; see `Planner.tips`."""

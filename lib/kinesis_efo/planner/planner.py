@@ -29,6 +29,7 @@ from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.options import Bounds
 from kinesis_efo.planner.ending import Ends, Found
 from kinesis_efo.planner.lag import summed_up
+from kinesis_efo.planner.strictness import Strictness
 from kinesis_efo.positions import SHARD_END, LastRecord, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
@@ -125,6 +126,7 @@ class Planner:
             fetcher=fetching.fetcher_of,
         )
         self._patience = patience
+        self._strictness = Strictness(streams, leases, patience, clock)
         self._clock = clock
         self._offset: Offset | None = None
         self._committed: Offset | None = None
@@ -233,6 +235,11 @@ class Planner:
         except KinesisEfoError as error:
             self.failed(error)
             raise
+
+    async def strict(self, streams: Collection[str]) -> frozenset[str]:
+        """Those of some streams of which KPL aggregates may be left out, where the option `deaggregate` asks for it."""
+        self._check()
+        return await self._strictness.of(sorted(streams))
 
     # -- where a query ends
 

@@ -30,6 +30,7 @@ class KinesisPartition(InputPartition):
         secret: The secret of the run; never shown.
         ranges: At most one per shard.
         deaggregate: Whether the task unpacks KPL aggregates.
+        strict: Streams of which it leaves out aggregates with records of other shards.
         planner: How to reach the planner; None where the fetcher is in its process.
     """
 
@@ -40,6 +41,7 @@ class KinesisPartition(InputPartition):
         ranges: Sequence[ShardRange],
         *,
         deaggregate: bool,
+        strict: frozenset[str] = frozenset(),
         planner: FetcherAddress | None = None,
     ) -> None:
         super().__init__(None)
@@ -48,6 +50,7 @@ class KinesisPartition(InputPartition):
         self.secret = secret
         self.ranges = tuple(ranges)
         self.deaggregate = deaggregate
+        self.strict = strict
 
     def __repr__(self) -> str:
         return "KinesisPartition(" + ", ".join(f"{r.key} ({r.after}, {r.through}]" for r in self.ranges) + ")"

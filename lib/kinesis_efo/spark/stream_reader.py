@@ -170,12 +170,16 @@ class KinesisStreamReader(StreamReaderBase):
         if not tasks and self._options.latency_hooks:
             # Spark ends Python workers after a minute without a task; this one keeps them for the next record.
             tasks = [(None, [])]
+        strict: frozenset[str] = frozenset()
+        if self._options.deaggregate is Deaggregation.STRICT and ranges:
+            strict = self._planner().strict({wanted.key.stream for wanted in ranges})
         return [
             KinesisPartition(
                 fetcher,
                 runtime.secret,
                 group,
                 deaggregate=self._options.deaggregate is not Deaggregation.OFF,
+                strict=strict,
                 planner=runtime.planner_address,
             )
             for fetcher, group in tasks
@@ -219,12 +223,13 @@ class KinesisStreamReader(StreamReaderBase):
 
     def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Read the rows of a partition as Arrow batches."""
-        strict = self._options.deaggregate is Deaggregation.STRICT
         left_out = partial(LEFT_OUT.note, settings=self._options.metrics)
         reader = RangeReader(partition.secret, partition.planner, self._options.patience)
         decoder = Decoder(deaggregate=partition.deaggregate, left_out=left_out)
         for (key, after, through), hash_range, payloads in reader.read(partition.ranges, partition.address):
-            yield from decoder.add(payloads, key, after, through, hash_range if strict else None)
+            yield from decoder.add(
+                payloads, key, after, through, hash_range if key.stream in partition.strict else None
+            )
         yield from decoder.finish()
 
     # -- inside

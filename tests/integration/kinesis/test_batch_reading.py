@@ -18,7 +18,7 @@ from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import AwsSettings, BatchOptions
-from tests.support.aggregates import aggregated
+from tests.support.aggregates import aggregated, as_the_kpl
 
 from .conftest import Bench
 
@@ -117,3 +117,50 @@ def test_every_record_of_aggregates_with_mixed_keys_is_read_unless_the_option_is
     batches = list(read.reading(asyncio.run(read.plan())).batches())
     found = sorted(int(data) for batch in batches for data in batch["data"].to_pylist())
     assert found == list(range(rows))
+
+
+@pytest.mark.parametrize("deaggregate", ["true", "strict"])
+def test_aggregates_of_a_stream_that_kinesis_distributes_itself_are_read(local: Local, deaggregate: str) -> None:
+    bench = local()
+    read = Read(bench, 8, deaggregate=deaggregate)
+    arn = read.manifest.streams["orders"].stream_arn
+    bench.kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    for first, strategy in ((0, "USER_PARTITION_KEY"), (10_000, "AUTO")):
+        bench.kinesis.update_stream_record_distribution_strategy(StreamARN=arn, RecordDistributionStrategy=strategy)
+        parcels = list(as_the_kpl(((f"key-{n}", b"%d" % n) for n in range(first, first + 10_000)), shards=8))
+        assert bench.kinesis.put_records(StreamARN=arn, Records=parcels)["FailedRecordCount"] == 0
+    batches = list(read.reading(asyncio.run(read.plan())).batches())
+    found = sorted(int(data) for batch in batches for data in batch["data"].to_pylist())
+    assert found == list(range(20_000))
+
+
+def test_records_without_a_partition_key_have_null(local: Local) -> None:
+    bench = local()
+    read = Read(bench, 2)
+    arn = read.manifest.streams["orders"].stream_arn
+    bench.kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    bench.kinesis.update_stream_record_distribution_strategy(StreamARN=arn, RecordDistributionStrategy="AUTO")
+    records = [{"Data": b"%d" % n, **({"PartitionKey": f"key-{n}"} if n % 2 else {})} for n in range(100)]
+    bench.kinesis.put_records(StreamARN=arn, Records=records)
+    rows = [row for batch in read.reading(asyncio.run(read.plan())).batches() for row in batch.to_pylist()]
+    assert {int(row["data"]): row["partitionKey"] for row in rows} == {
+        n: f"key-{n}" if n % 2 else None for n in range(100)
+    }
+
+
+class Undescribed(NoFaults):
+    async def before(self, request: Request) -> None:
+        if request.operation == "DescribeStreamSummary" and request.params.get("StreamARN"):
+            raise AwsError("AccessDeniedException", "not authorized to perform: kinesis:DescribeStreamSummary")
+
+
+def test_where_the_strategy_cannot_be_told_strict_leaves_nothing_out(
+    local: Local, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = local(faults=Undescribed())
+    read = Read(bench, 4, deaggregate="strict")
+    for parcel in aggregated((f"key-{n}", b"%d" % n) for n in range(200)):
+        bench.kinesis.put_record(StreamName="dev-orders", **parcel)
+    batches = list(read.reading(asyncio.run(read.plan())).batches())
+    assert sum(batch.num_rows for batch in batches) == 200
+    assert "no KPL aggregate is left out: it cannot be told" in caplog.text

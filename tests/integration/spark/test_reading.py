@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import kinesis_efo
 from tests.integration.spark.conftest import Queries
-from tests.support.aggregates import aggregated
+from tests.support.aggregates import aggregated, as_the_kpl
 from tests.support.world import World, wait_for_rows, wait_until
 
 
@@ -71,3 +71,38 @@ def test_every_record_of_aggregates_with_mixed_keys_is_delivered_unless_the_opti
         query.stop()
         found = spark.table(query.name).collect()
         assert sorted(bytes(row.data) for row in found) == sorted(expected)
+
+
+@pytest.mark.spark40
+def test_aggregates_of_a_stream_that_kinesis_distributes_itself_are_delivered_once_it_was_seen_even_if_strict(
+    queries: Queries, world: Callable[..., World], spark: SparkSession
+) -> None:
+    w = world({"orders": 8})
+    arn = w.kinesis.describe_stream_summary(StreamName=w.streams["orders"])["StreamDescriptionSummary"]["StreamARN"]
+
+    def distribute(strategy: str) -> None:
+        w.kinesis.update_stream_record_distribution_strategy(StreamARN=arn, RecordDistributionStrategy=strategy)
+
+    def put(first: int) -> None:
+        parcels = list(as_the_kpl(((f"key-{n}", b"%d" % n) for n in range(first, first + 10_000)), shards=8))
+        assert w.kinesis.put_records(StreamARN=arn, Records=parcels)["FailedRecordCount"] == 0
+
+    def found(**options: str) -> list[int]:
+        query = queries.start(queries.load(w, **options), f"auto_{len(queries.started)}")
+        wait_for_rows(query, 20_008)
+        query.stop()
+        rows = spark.table(query.name).collect()
+        # Of records that came without a partition key.
+        assert [row.data for row in rows if row.partitionKey is None] == [b"-1"] * 8
+        return sorted(int(bytes(row.data)) for row in rows if row.partitionKey is not None)
+
+    put(0)
+    w.kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    distribute("AUTO")
+    put(10_000)
+    w.kinesis.put_records(StreamARN=arn, Records=[{"Data": b"-1"}] * 8)
+    assert found() == list(range(20_000))
+    assert found(deaggregate="strict") == list(range(20_000))
+    distribute("USER_PARTITION_KEY")
+    # The strategy of today says nothing of records that are there.
+    assert found(deaggregate="strict") == list(range(20_000))

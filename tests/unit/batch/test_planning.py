@@ -11,6 +11,7 @@ import pytest
 
 from kinesis_efo.batch.planning import StreamPlanner, tip_at, tip_for_kinesis
 from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import ConfigurationError, DataLossError
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.lineage import Shard
@@ -52,6 +53,9 @@ class Kinesis:
 
     async def created(self, stream_arn: str) -> int:
         return int(self._created)
+
+    async def distribution(self, stream_arn: str) -> Distribution:
+        return Distribution.KEYED
 
 
 def at(hours: float) -> str:

@@ -1,0 +1,81 @@
+"""Tells of which streams KPL aggregates may be left out, where the option `deaggregate` asks for it.
+
+Of none whose records Kinesis distributed itself at any time: its aggregates lie in any shard, and nobody sends them again.
+DescribeStreamSummary tells only how records are distributed now, so that what was seen once is kept in the run's row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from kinesis_efo.clock import Clock
+from kinesis_efo.distribution import Distribution, lenient
+from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.leases.run import RunLease
+
+logger = logging.getLogger(__name__)
+
+ASK_SECONDS: Final = 5.0
+"""Time between two questions. AWS allows 20 calls of DescribeStreamSummary a second for the whole account."""
+
+
+class Strictness:
+    """Asks for the streams' strategies now and then.
+
+    Args:
+        streams: What the query reads.
+        leases: The run's lease on each stream, which remembers what was seen.
+        patience: Seconds for which a lease is waited for.
+        clock: Time.
+    """
+
+    def __init__(self, streams: Streams, leases: RunLease, patience: float, clock: Clock) -> None:
+        self._streams = streams
+        self._leases = leases
+        self._patience = patience
+        self._clock = clock
+        self._asked: dict[str, tuple[float, Distribution]] = {}
+        self._said: set[tuple[str, Distribution]] = set()
+
+    async def of(self, names: Collection[str]) -> frozenset[str]:
+        """Those of some streams of which aggregates may be left out. Their leases are waited for, without which nothing is read.
+
+        Args:
+            names: Logical names.
+
+        Raises:
+            LeaseError: A lease cannot be had.
+        """
+        await self._leases.wait_held(names, self._patience)
+        strict = await asyncio.gather(*(self._is_strict(name) for name in names))
+        return frozenset(name for name, is_strict in zip(names, strict, strict=True) if is_strict)
+
+    async def _is_strict(self, name: str) -> bool:
+        if not self._leases.was_distributed(name):
+            distribution = await self._distribution(name)
+            if distribution is Distribution.KEYED:
+                return True
+            if distribution is Distribution.UNKNOWN:
+                self._say(name, distribution)
+                return False
+            self._leases.note_distributed(name)
+        self._say(name, Distribution.AUTO)
+        return False
+
+    async def _distribution(self, name: str) -> Distribution:
+        asked_at, known = self._asked.get(name, (-ASK_SECONDS, Distribution.UNKNOWN))
+        if self._clock.monotonic() - asked_at < ASK_SECONDS:
+            return known
+        told = await self._streams.stream(name).distribution()
+        if told is Distribution.UNKNOWN:
+            told = known  # a call that failed takes nothing back
+        self._asked[name] = self._clock.monotonic(), told
+        return told
+
+    def _say(self, name: str, distribution: Distribution) -> None:
+        if (name, distribution) not in self._said:
+            self._said.add((name, distribution))
+            logger.warning("%s", lenient(name, distribution))

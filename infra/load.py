@@ -19,6 +19,13 @@ logger = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=Settings)
 _CALLED = {"protect": "protected", "adopt_lease_table": "import_lease_table", "import": "import_existing"}
 """Settings by what they are not called, or not any more."""
+_UNDECLARABLE = dict.fromkeys(
+    ("record_distribution", "record_distribution_strategy"),
+    "cannot be declared: no AWS provider for CDKTF or CDK Terrain knows a stream's RecordDistributionStrategy. Leave it out, and say "
+    "`aws kinesis update-stream-record-distribution-strategy --stream-arn <its ARN> --record-distribution-strategy AUTO` once an "
+    "on-demand stream is deployed; later deployments leave it as it is",
+)
+"""What Kinesis has, but Terraform cannot set."""
 
 DIRECTORY = Path(__file__).parent / "environments"
 """The default directory of environment files."""
@@ -178,6 +185,8 @@ def _fault(model: type[Settings], detail: Any, path: str) -> Fault:
             return Fault(where, None, "is missing")
         case "extra_forbidden" if known := _CALLED.get(where.rpartition(".")[2]):
             return Fault(where, detail["input"], f"is called {known}")
+        case "extra_forbidden" if rule := _UNDECLARABLE.get(where.rpartition(".")[2]):
+            return Fault(where, detail["input"], rule)
         case "extra_forbidden":
             known = ", ".join(model.model_fields)
             hint = f"; {model.__name__} has {known}" if len(steps) == 1 else ""

@@ -44,6 +44,7 @@ class Stream(Construct):
         max_record_kib: Largest record in KiB, 1024 to 10240.
         warm_throughput_mib: MiB that an on-demand stream takes each second without a warning, 1 to 10240, in an account with
             On-demand Advantage. Needs an AWS provider that knows it, as that of CDK Terrain.
+        record_distribution_strategy: Refused: no AWS provider knows it yet. Set it with AWS' command line.
         tags: Its tags, beside the provider's.
         protected: Terraform refuses to destroy the stream and its key.
         import_existing: A stream of this name exists in the account: Terraform takes it over, with these settings.
@@ -70,6 +71,7 @@ class Stream(Construct):
         shard_metrics: Sequence[str] = (),
         max_record_kib: int = 1024,
         warm_throughput_mib: int | None = None,
+        record_distribution_strategy: str | None = None,
         tags: Mapping[str, str] | None = None,
         protected: bool = False,
         import_existing: bool = False,
@@ -88,6 +90,13 @@ class Stream(Construct):
             checks.one_of(owner, "shard_metrics", metric, SHARD_METRICS, "name each metric that you need")
         check_key(owner, encryption_key)
         warm = _warm(owner, name, shards, warm_throughput_mib)
+        if record_distribution_strategy is not None:
+            raise ArgumentError(
+                f"{owner}: record_distribution_strategy of {name!r} is known to no AWS provider for CDKTF or CDK Terrain; got "
+                f"{record_distribution_strategy!r}: leave it out, and say `aws kinesis update-stream-record-distribution-strategy "
+                "--stream-arn <its ARN> --record-distribution-strategy AUTO` once an on-demand stream is deployed; later "
+                "deployments leave it as it is"
+            )
         super().__init__(scope, id)
         self._key_arn = key_arn(
             self,

@@ -103,6 +103,3 @@ def test_aggregates_of_a_stream_that_kinesis_distributes_itself_are_delivered_on
     w.kinesis.put_records(StreamARN=arn, Records=[{"Data": b"-1"}] * 8)
     assert found() == list(range(20_000))
     assert found(deaggregate="strict") == list(range(20_000))
-    distribute("USER_PARTITION_KEY")
-    # The strategy of today says nothing of records that are there.
-    assert found(deaggregate="strict") == list(range(20_000))

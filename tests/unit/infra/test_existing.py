@@ -15,6 +15,7 @@ from infra.load import load_environment
 from infra.pipeline.plans import _refuse
 from infra.settings import Environment
 from kinesis_efo_infra import iam
+from kinesis_efo_infra.cdk import KinesisStream
 
 Write = Callable[..., Path]
 Load = Callable[..., Environment]
@@ -220,6 +221,23 @@ def test_warm_throughput_goes_with_on_demand_advantage(
     path = write(on_demand_advantage=advantage, streams={"orders": {"warm_throughput_mib": 100, **stream}})
     with pytest.raises(SettingsError, match=message):
         load_environment(path)
+
+
+@pytest.mark.parametrize("name", ["record_distribution", "record_distribution_strategy"])
+def test_the_strategy_that_no_provider_knows_is_refused_with_that_reason(name: str, write: Write) -> None:
+    path = write(streams={"orders": {name: "AUTO"}})
+    with pytest.raises(SettingsError) as refused:
+        load_environment(path)
+    assert f"streams.orders.{name}: cannot be declared: no AWS provider for CDKTF or CDK Terrain knows" in str(
+        refused.value
+    )
+    assert "update-stream-record-distribution-strategy" in str(refused.value)
+    assert "got 'AUTO'" in str(refused.value)
+
+
+def test_no_provider_knows_the_strategy_yet() -> None:
+    """Once one does, the setting is to be taken instead of refused."""
+    assert not [name for name in dir(KinesisStream) if "distribution" in name]
 
 
 def test_only_a_file_with_warm_throughput_lets_the_pipeline_change_it(load: Load) -> None:

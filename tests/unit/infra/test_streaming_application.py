@@ -48,6 +48,14 @@ def test_what_contradicts_itself_is_refused(tmp_path: Path) -> None:
         StreamingApplication(made, "b", name="b", streams={"orders": consumer}, polling="only")
 
 
+def test_the_strategy_of_a_stream_is_refused_because_no_provider_knows_it(tmp_path: Path) -> None:
+    _, made = stack(tmp_path)
+    with pytest.raises(ArgumentError) as refused:
+        Stream(made, "a", name="orders", record_distribution_strategy="AUTO")
+    assert "Stream 'a': record_distribution_strategy of 'orders' is known to no AWS provider" in str(refused.value)
+    assert "got 'AUTO': leave it out" in str(refused.value)
+
+
 def test_warm_throughput_is_refused_where_the_provider_does_not_know_it(tmp_path: Path) -> None:
     _, made = stack(tmp_path)
     with pytest.raises(

@@ -301,6 +301,24 @@ async def test_after_a_graceful_stop_the_next_run_begins_at_once(f: Fixture) -> 
 
 
 @scenario
+async def test_that_kinesis_distributes_a_stream_itself_is_remembered_for_later_runs(f: Fixture) -> None:
+    first = await f.begin("a", "pq")
+    await first.wait_held("pq")
+    assert not first.was_distributed("p")
+    first.note_distributed("p")
+    await until(lambda: f.row("p").distributed, TIMEOUT)
+    first.note_distributed("q")
+    await first.stop()
+    assert (f.row("p").distributed, f.row("q").distributed) == (True, True), "also where the next renewal never came"
+    second = await f.begin("b", "pq")
+    await second.wait_held("pq")
+    assert second.was_distributed("p")
+    await asyncio.sleep(2 * TIMEOUT)
+    assert f.row("p").distributed
+    assert "distribution" not in Lease(run_key("q")).to_item(), "absent where it was not seen"
+
+
+@scenario
 async def test_a_run_that_ends_while_the_next_waits_makes_way_at_once(f: Fixture) -> None:
     first = await f.begin("a", "pq")
     await first.wait_held("pq")

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from benchmarks.fetching import REF, REGION
 from kinesis_efo.clock import Clock
+from kinesis_efo.distribution import Distribution
 from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
@@ -83,6 +84,10 @@ class SimulatedKinesis:
     async def created(self, stream_arn: str) -> int:
         """See `ShardLister`."""
         return 1_700_000_000
+
+    async def distribution(self, stream_arn: str) -> Distribution:
+        """See `ShardLister`."""
+        return Distribution.KEYED
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
         """See `ShardLister`."""

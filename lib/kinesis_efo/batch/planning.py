@@ -21,9 +21,10 @@ from kinesis_efo.errors import ConfigurationError, DataLossError, ManifestError
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.lineage import Shard
 from kinesis_efo.kinesis.retention import written_at
-from kinesis_efo.kinesis.topology import ShardLister, Topology, explained, told_distribution
+from kinesis_efo.kinesis.topology import PatientLister, ShardLister, Topology, explained, told_distribution
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import BatchOptions, Deaggregation
+from kinesis_efo.patience import Patience
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 logger = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ async def plan(
             await check_consumers(manifest, dynamodb, options.source.lease_timeout, clock)
     async with await clients.open("kinesis") as client:
         clock.watch(client)
-        lister = Topology(client, clock)
+        lister = PatientLister(Topology(client, clock), Patience(options.source.retry, clock))
         refs = list(manifest.streams.values())
         listed = await asyncio.gather(*(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs))
         tip = tip_for_kinesis(tip, clock, here=here)

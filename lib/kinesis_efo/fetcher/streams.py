@@ -61,13 +61,16 @@ class Streams:
         """Whether an announced shard has a parent that is not known."""
         return any(stream.lineage.outdated for stream in self.streams.values())
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, patient: bool = False) -> None:
         """List the shards of every stream.
+
+        Args:
+            patient: Whether to wait out what passes.
 
         Raises:
             StreamError: A stream cannot be listed.
         """
-        await all_of(*(stream.refresh() for stream in self.streams.values()))
+        await all_of(*(stream.refresh(patient=patient) for stream in self.streams.values()))
 
     async def identify(self) -> None:
         """Find out which streams they are, as far as that can be told."""

@@ -6,25 +6,10 @@ from collections.abc import Callable
 from typing import Final
 
 from kinesis_efo.options import RetrySettings
+from kinesis_efo.patience import jitter
 
 _LONGEST_TRY: Final = 120.0
 """Seconds. A try that fails later than this after it was due began later: nobody read meanwhile, as without a lease or room."""
-
-
-def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) -> float:
-    """Seconds to wait after so many failures in a row: anything up to a limit that grows with each ("full jitter").
-
-    Args:
-        settings: Base, factor and maximum.
-        failures: Failures in a row, at least 1.
-        random: Gives numbers in `[0, 1)`.
-
-    >>> [jitter(RetrySettings(), failures, lambda: 1.0) for failures in (1, 2, 3, 10**6)]
-    [1.0, 1.5, 2.25, 10.0]
-    """
-    # The power would overflow some day, long after the maximum applies.
-    growth: float = settings.factor ** min(failures - 1, 200)
-    return random() * min(settings.max_ms, settings.base_ms * growth) / 1000
 
 
 class Backoff:

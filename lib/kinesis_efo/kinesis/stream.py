@@ -27,6 +27,7 @@ from kinesis_efo.kinesis.topology import ShardLister, explained, identified, sta
 from kinesis_efo.kinesis.transport import Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
+from kinesis_efo.patience import Patience
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 logger = logging.getLogger(__name__)
@@ -74,21 +75,25 @@ class Stream:
         self._source = source
         self._clock = clock
         self._context = ReadContext(ref, source, transport, lister, retry, limits, clock)
+        self._patience = Patience(retry, clock, self._context.random)
         self._fail_on_data_loss = fail_on_data_loss
         self._retention = Retention(ref, lister, clock, fail=fail_on_data_loss, shortest=limits.shortest_retention)
         self._lost: set[str] = set()
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
         self._histories: dict[str, ShardHistory] = {}
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, patient: bool = False) -> None:
         """List the stream's shards anew.
+
+        Args:
+            patient: Whether to wait out what passes.
 
         Raises:
             StreamError: They cannot be listed; the message says why and what to do.
         """
-        self._shards = {
-            shard.shard_id: shard for shard in await self._listed(self._lister.shards(self._ref.stream_arn))
-        }
+        ask = partial(self._lister.shards, self._ref.stream_arn)
+        listed = await (self._waited("ListShards", ask) if patient else self._listed(ask()))
+        self._shards = {shard.shard_id: shard for shard in listed}
         self.listings += 1
         self.lineage = Lineage(self._shards.values())
         for parent, children in self._learned.items():
@@ -113,11 +118,12 @@ class Stream:
         Raises:
             StreamError: As `refresh`.
         """
-        if start.kind is PositionKind.AT_TIMESTAMP and not await self._listed(
-            self._retention.reaches_back_to(start.value)
+        if start.kind is PositionKind.AT_TIMESTAMP and not await self._waited(
+            "DescribeStreamSummary", partial(self._retention.reaches_back_to, start.value)
         ):
             start = TRIM_HORIZON
-        return await self._listed(starting_positions(self._lister, self._ref.stream_arn, start))
+        ask = partial(starting_positions, self._lister, self._ref.stream_arn, start)
+        return await self._waited("ListShards", ask)
 
     def shard(self, shard_id: str) -> Shard | None:
         """A shard as ListShards returned it; None where it is not listed yet, or not any more."""
@@ -202,8 +208,8 @@ class Stream:
             return  # reading it fails
         if shard_id not in positions or self._follows(shard, positions):
             # A child: it was to be read from its first record on.
-            await self._listed(self._retention.check_begun(shard))
-        await self._listed(self._retention.check_range(shard, through))
+            await self._waited("DescribeStreamSummary", partial(self._retention.check_begun, shard))
+        await self._waited("DescribeStreamSummary", partial(self._retention.check_range, shard, through))
 
     def _missing(self, positions: Mapping[str, Position], ended: bool) -> list[str]:
         return self.lineage.lost(positions) if ended else self.lineage.vanished(positions)
@@ -321,6 +327,10 @@ class Stream:
         if shard_id not in self._histories:
             self._histories[shard_id] = ShardHistory(self._context, shard_id)
         return self._histories[shard_id]
+
+    async def _waited(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """`_listed`, but what passes is waited out: for a start, which has nothing else to do."""
+        return await self._listed(self._patience.call(f"{operation} of stream {self._ref.name!r}", ask))
 
     async def _listed(self, listing: Awaitable[T]) -> T:
         return await explained(listing, self._ref, self._source)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from botocore.exceptions import ClientError
@@ -23,6 +24,7 @@ from kinesis_efo.kinesis.events import sequence_number
 from kinesis_efo.kinesis.lineage import Lineage, Shard
 from kinesis_efo.kinesis.transport import as_time
 from kinesis_efo.manifest import StreamRef
+from kinesis_efo.patience import Patience
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 logger = logging.getLogger(__name__)
@@ -239,6 +241,47 @@ async def told_distribution(lister: ShardLister, ref: StreamRef) -> Distribution
         return Distribution.UNKNOWN
 
 
+class PatientLister:
+    """A `ShardLister` that waits out what passes, for as long as the query's options say.
+
+    Args:
+        lister: Asks Kinesis.
+        patience: How often it is asked again.
+    """
+
+    def __init__(self, lister: ShardLister, patience: Patience) -> None:
+        self._lister = lister
+        self._patience = patience
+
+    async def shards(self, stream_arn: str) -> list[Shard]:
+        """See `ShardLister`."""
+        return await self._call("ListShards", stream_arn, partial(self._lister.shards, stream_arn))
+
+    async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
+        """See `ShardLister`."""
+        return await self._call("ListShards", stream_arn, partial(self._lister.shards_open_at, stream_arn, epoch_ms))
+
+    async def retention(self, stream_arn: str) -> float:
+        """See `ShardLister`."""
+        return await self._call("DescribeStreamSummary", stream_arn, partial(self._lister.retention, stream_arn))
+
+    async def created(self, stream_arn: str) -> int:
+        """See `ShardLister`."""
+        return await self._call("DescribeStreamSummary", stream_arn, partial(self._lister.created, stream_arn))
+
+    async def consumer_exists(self, consumer_arn: str) -> bool:
+        """See `ShardLister`."""
+        ask = partial(self._lister.consumer_exists, consumer_arn)
+        return await self._call("DescribeStreamConsumer", consumer_arn, ask)
+
+    async def distribution(self, stream_arn: str) -> Distribution:
+        """See `ShardLister`. Nobody waits for what is only good to know."""
+        return await self._lister.distribution(stream_arn)
+
+    async def _call(self, operation: str, arn: str, ask: Callable[[], Awaitable[T]]) -> T:
+        return await self._patience.call(f"{operation} of {arn}", ask)
+
+
 async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
     """Await a listing, and turn its failure into an error that a person can act on.
 
@@ -273,5 +316,6 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
             ) from error
         raise SubscriptionError(
             f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "
-            "Try again; if it stays so, look at the network path to the endpoint"
+            "What passes was waited for, as long as kinesis-efo option 'subscribe.retryTimeout' says; look at the network path "
+            "to the endpoint, and start the query again: nothing was lost"
         ) from error

@@ -21,6 +21,8 @@ from kinesis_efo.leases.listener import LeaseListener, SilentListener
 from kinesis_efo.leases.owner import provably_gone, readable
 from kinesis_efo.leases.row import Lease, LeaseKeys, run_key
 from kinesis_efo.leases.store import LeaseStore, Lost, Outcome, Scan
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.patience import Patience
 
 logger = logging.getLogger(__name__)
 
@@ -184,10 +186,12 @@ class RunLease:
 
         Raises:
             LeaseTableError: The table is missing, is no lease table, or refuses us.
-            TableUnavailableError: It cannot be reached.
+            TableUnavailableError: It could not be reached for as long as `Timing.patience` says.
         """
         self._listener, self._endpoint, self._status = listener, endpoint, status
-        await self._table.check()
+        settings = RetrySettings(timeout=self._timing.patience)
+        patience = Patience(settings, self._clock, self._random.random)
+        await patience.call(f"DescribeTable of {self._table.label}", self._table.check)
         self._loop_task = asyncio.create_task(self._run(), name=f"leases of {self._me}")
 
     async def stop(self, at_most: float = 5.0) -> None:

@@ -150,7 +150,7 @@ class Planner:
         self._fetching.start(self)
         await self._leases.start(self, endpoint, status)
         self._checkpoints.start()
-        await all_of(self._streams.refresh(), self._streams.identify())
+        await all_of(self._streams.refresh(patient=True), self._streams.identify())
         self._leases.want(self._streams.streams)
 
     async def stop(self) -> None:

@@ -1,0 +1,135 @@
+"""Waits out faults that pass, at a start as well as later: says what it waits for, and gives up with the first cause."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final, NoReturn, TypeVar
+
+from kinesis_efo.aws_errors import Cause, cause_of, describe
+from kinesis_efo.clock import Clock
+from kinesis_efo.errors import KinesisEfoError, TableUnavailableError
+from kinesis_efo.options import RetrySettings
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FIRST_WORD_SECONDS: Final = 5.0
+"""After so long, a warning says what is waited for."""
+NEXT_WORD_SECONDS: Final = 30.0
+"""After so long, it says so again."""
+
+_PASSING: Final = (Cause.PASSING, Cause.CREDENTIALS_UNREACHABLE)
+
+
+def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) -> float:
+    """Seconds to wait after so many failures in a row: anything up to a limit that grows with each ("full jitter").
+
+    Args:
+        settings: Base, factor and maximum.
+        failures: Failures in a row, at least 1.
+        random: Gives numbers in `[0, 1)`.
+
+    >>> [jitter(RetrySettings(), failures, lambda: 1.0) for failures in (1, 2, 3, 10**6)]
+    [1.0, 1.5, 2.25, 10.0]
+    """
+    # The power would overflow some day, long after the maximum applies.
+    growth: float = settings.factor ** min(failures - 1, 200)
+    return random() * min(settings.max_ms, settings.base_ms * growth) / 1000
+
+
+def passes(error: BaseException) -> bool:
+    """Whether the same call may succeed later: throttling, a fault of the service or the network, credentials out of reach.
+
+    >>> passes(TimeoutError("no answer")), passes(ValueError("wrong"))
+    (True, False)
+    """
+    if isinstance(error, KinesisEfoError) and not isinstance(error, TableUnavailableError):
+        return isinstance(error.__cause__, Exception) and passes(error.__cause__)
+    return isinstance(error, TableUnavailableError) or (
+        isinstance(error, Exception) and cause_of(error) in _PASSING and not isinstance(error, FileNotFoundError)
+    )
+
+
+class Patience:
+    """How often a call is repeated whose fault may pass.
+
+    Args:
+        settings: How often, for how long, and how long apart.
+        clock: Time.
+        random: Gives numbers in `[0, 1)`.
+    """
+
+    def __init__(self, settings: RetrySettings, clock: Clock, random: Callable[[], float] | None = None) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._random = random or Random().random
+
+    async def call(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Call until it succeeds, or fails for good.
+
+        Args:
+            what: What is waited for, such as `ListShards of stream 'orders'`.
+            ask: The call. Where its credentials have expired, it is repeated once: files may have newer ones.
+
+        Raises:
+            Exception: What `ask` raises and no patience can mend; or the first of the faults that did not pass in time.
+        """
+        wait = _Wait(what, self._clock)
+        word = asyncio.ensure_future(wait.say())
+        try:
+            while True:
+                try:
+                    return await ask()
+                except Exception as error:
+                    delay = self._delay(wait, error)
+                    if delay is None:
+                        raise wait.first or error from None
+                await self._clock.sleep(delay)
+        finally:
+            word.cancel()
+
+    def _delay(self, wait: _Wait, error: Exception) -> float | None:
+        renewed = isinstance(error, Exception) and cause_of(error) is Cause.EXPIRED and not wait.expired
+        wait.expired = wait.expired or renewed
+        if not passes(error) and not renewed:
+            wait.first = error
+            return None
+        wait.failed(error)
+        delay = jitter(self._settings, wait.failures, self._random)
+        most = self._settings.max_retries
+        if (most is not None and wait.failures > most) or wait.seconds + delay > self._settings.timeout:
+            logger.warning("%s: given up after %.0f s and %d tries", wait.what, wait.seconds, wait.failures)
+            return None
+        return delay
+
+
+class _Wait:
+    """One call that is repeated."""
+
+    def __init__(self, what: str, clock: Clock) -> None:
+        self.what = what
+        self.failures = 0
+        self.expired = False
+        self.first: Exception | None = None
+        self._last = "no answer yet"
+        self._clock = clock
+        self._since = clock.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self._clock.monotonic() - self._since
+
+    def failed(self, error: Exception) -> None:
+        self.failures += 1
+        self.first = self.first or error
+        self._last = str(error) if isinstance(error, KinesisEfoError) else describe(error)
+
+    async def say(self) -> NoReturn:
+        pause = FIRST_WORD_SECONDS
+        while True:
+            await self._clock.sleep(pause)
+            logger.warning("waiting for %s for %.0f s: %s", self.what, self.seconds, self._last)
+            pause = NEXT_WORD_SECONDS

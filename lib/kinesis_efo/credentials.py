@@ -126,7 +126,8 @@ class _Watched:
                 try:
                     found = self._anew()
                 except BotoCoreError as error:
-                    found = _missed(error)
+                    found = None
+                    _missed(error)
                 self._moment.found(found)
                 self._found = found or self._found
         return self._found.get_frozen_credentials()
@@ -151,7 +152,8 @@ class _AsyncWatched:
                 try:
                     found = await self._anew()
                 except BotoCoreError as error:
-                    found = _missed(error)
+                    found = None
+                    _missed(error)
                 self._moment.found(found)
                 self._found = found or self._found
         return await self._found.get_frozen_credentials()

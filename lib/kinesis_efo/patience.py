@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from random import Random
 from typing import Final, NoReturn, TypeVar
 
 from kinesis_efo.aws_errors import Cause, cause_of, describe
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import KinesisEfoError, TableUnavailableError
+from kinesis_efo.errors import KinesisEfoError, ManifestError, TableUnavailableError
 from kinesis_efo.options import RetrySettings
 
 logger = logging.getLogger(__name__)
@@ -46,11 +48,11 @@ def passes(error: BaseException) -> bool:
     >>> passes(TimeoutError("no answer")), passes(ValueError("wrong"))
     (True, False)
     """
-    if isinstance(error, KinesisEfoError) and not isinstance(error, TableUnavailableError):
-        return isinstance(error.__cause__, Exception) and passes(error.__cause__)
-    return isinstance(error, TableUnavailableError) or (
-        isinstance(error, Exception) and cause_of(error) in _PASSING and not isinstance(error, FileNotFoundError)
-    )
+    if isinstance(error, TableUnavailableError):
+        return True
+    if isinstance(error, ManifestError):
+        return error.__cause__ is not None and passes(error.__cause__)
+    return isinstance(error, Exception) and not isinstance(error, KinesisEfoError) and cause_of(error) in _PASSING
 
 
 class Patience:
@@ -90,6 +92,21 @@ class Patience:
                 await self._clock.sleep(delay)
         finally:
             word.cancel()
+
+    def load(self, location: str, load: Callable[[], T]) -> T:
+        """Load a manifest, and wait out what passes of SSM, S3 and credentials.
+
+        Args:
+            location: Where it is.
+            load: Loads it.
+
+        Raises:
+            ManifestError: As `load_manifest`; where nothing passed in time, with the first cause.
+        """
+        loading = self.call(f"manifest {location}", partial(asyncio.to_thread, load))
+        # In a thread of its own: a notebook's has a loop already.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, loading).result()
 
     def _delay(self, wait: _Wait, error: Exception) -> float | None:
         renewed = isinstance(error, Exception) and cause_of(error) is Cause.EXPIRED and not wait.expired

@@ -17,13 +17,14 @@ from botocore.exceptions import ClientError
 from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, DataLossError, StreamNotFoundError
-from kinesis_efo.kinesis.backoff import Backoff, jitter
+from kinesis_efo.kinesis.backoff import Backoff
 from kinesis_efo.kinesis.faults import Fault, Verdict, classify, fatal, replaced
 from kinesis_efo.kinesis.presence import Presence
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister
 from kinesis_efo.kinesis.transport import Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
+from kinesis_efo.patience import jitter
 from kinesis_efo.positions import Position, PositionKind
 
 logger = logging.getLogger(__name__)

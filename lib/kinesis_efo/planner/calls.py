@@ -17,6 +17,22 @@ T = TypeVar("T")
 _LOOK_SECONDS: Final = 1.0
 
 
+def finished(future: concurrent.futures.Future[T], alive: Callable[[], bool]) -> T:
+    """The result of a call into an event loop of another thread.
+
+    Args:
+        future: The call.
+        alive: Whether the loop runs: one that was stopped does not say so to whom it leaves waiting.
+
+    Raises:
+        FetcherUnreachableError: The loop was stopped.
+    """
+    while not concurrent.futures.wait((future,), _LOOK_SECONDS).done:
+        if not alive():
+            raise FetcherUnreachableError("the fetcher has stopped: its query has ended")
+    return future.result()
+
+
 class PlannerCalls:
     """Calls a planner from other threads than its own.
 
@@ -74,12 +90,8 @@ class PlannerCalls:
         except RuntimeError:
             work.close()
             raise stopped from None
-        while not concurrent.futures.wait((future,), _LOOK_SECONDS).done:
-            # A loop that was stopped does not say so to whom it leaves waiting.
-            if not self._alive():
-                raise stopped
         try:
-            return future.result()
+            return finished(future, self._alive)
         except concurrent.futures.CancelledError:
             raise stopped from None
         except KinesisEfoError:

@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
 from kinesis_efo.aws import AsyncClients
+from kinesis_efo.aws_errors import describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import FetcherError, KinesisEfoError
 from kinesis_efo.fetcher.address import FetcherAddress, network_namespace
@@ -43,7 +45,8 @@ from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.metrics import report
 from kinesis_efo.options import SourceOptions, Start
-from kinesis_efo.planner.calls import PlannerCalls
+from kinesis_efo.patience import Patience, passes
+from kinesis_efo.planner.calls import PlannerCalls, finished
 from kinesis_efo.planner.cluster import Cluster
 from kinesis_efo.planner.local import LocalFetching
 from kinesis_efo.planner.planner import Fetching, Planner
@@ -103,6 +106,7 @@ class PlannerRuntime:
         self._remote: RemoteFetchers | None = None
         self._own: asyncio.Task[None] | None = None
         self._clock = KinesisClock(clock or SystemClock())
+        self._patience = Patience(options.retry, self._clock)
         self._budget = Budget(options.buffer_bytes, now=self._clock.monotonic)
         self._limits = limits
         self._loop = asyncio.new_event_loop()
@@ -137,7 +141,8 @@ class PlannerRuntime:
             KinesisEfoError: The streams cannot be listed, or there are no leases to start from.
         """
         assert self._table is not None
-        return self._run(start_offset(start, self._streams, self._table, self._lease_keys, self._clock))
+        ask = partial(start_offset, start, self._streams, self._table, self._lease_keys, self._clock)
+        return self._run(self._patience.call(f"the rows of {self._table.label}", ask))
 
     def added_offset(self, start: Start, names: Collection[str]) -> Offset:
         """The position of each shard from which streams begin that an older query reads now, too.
@@ -151,7 +156,8 @@ class PlannerRuntime:
         """
         assert self._table is not None
         streams = {name: self._streams[name] for name in names}
-        return self._run(added_offset(start, streams, self._table, self._lease_keys, self._clock))
+        ask = partial(added_offset, start, streams, self._table, self._lease_keys, self._clock)
+        return self._run(self._patience.call(f"the rows of {self._table.label}", ask))
 
     @property
     def address(self) -> FetcherAddress:
@@ -212,8 +218,14 @@ class PlannerRuntime:
             asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result(_STOP_SECONDS)
         except (TimeoutError, CancelledError):
             logger.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
+        except Exception:
+            # Whoever waits for this process to end is not to wait for ever, whatever one part of it ran into.
+            logger.exception("a part of the fetcher did not stop in order; the rest is stopped all the same")
         # Only after the leases were released: a successor waits for them.
-        self._end_report()
+        try:
+            self._end_report()
+        except Exception:
+            logger.exception("the last metrics were not reported")
         if self._service is not None:
             # `shutdown` waits for the calls under way. They ended with the fetcher, but a stuck one must not block us.
             closing = threading.Thread(target=self._service.shutdown, daemon=True)
@@ -227,6 +239,7 @@ class PlannerRuntime:
     async def _open(self) -> None:
         options, manifest = self._options, self._manifest
         clients = AsyncClients(options.aws, manifest.region)
+        await self._wait_for_credentials(clients)
         enter = self._stack.enter_async_context
         dynamo = await enter(await clients.open("dynamodb", client_config(options.lease_timeout, _LEASE_REQUESTS)))
         self._streams = await open_streams(
@@ -269,6 +282,21 @@ class PlannerRuntime:
         )
         self._end_report = report(collector, options.metrics)
         logger.info("fetcher of application %s serves %s", manifest.application, ", ".join(self._streams))
+
+    async def _wait_for_credentials(self, clients: AsyncClients) -> None:
+        """Wait out what passes. The call that needs credentials explains better why there are none."""
+        role = self._options.aws.role_arn
+        what = f"AssumeRole of {role}" if role else "AWS credentials"
+        try:
+            await self._patience.call(what, clients.credentials)
+        except KinesisEfoError:
+            raise
+        except Exception as error:
+            if passes(error):
+                raise FetcherError(
+                    f"application {self._manifest.application}: no answer to {what} for as long as kinesis-efo option "
+                    f"'subscribe.retryTimeout' says: {describe(error)}. Nothing was lost: start the query again"
+                ) from error
 
     def _fetching(self, streams: Streams, leases: RunLease, patience: float) -> Fetching:
         """Whoever fetches, and the service by which tasks and other fetchers reach this process."""
@@ -340,4 +368,4 @@ class PlannerRuntime:
         return LeaseKeys(self._manifest.stream_names)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return finished(asyncio.run_coroutine_threadsafe(work, self._loop), self._thread.is_alive)

@@ -7,6 +7,7 @@ this module in four processes before a query reads its first record, so each par
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
@@ -123,11 +124,11 @@ class KinesisEfoSource(DataSource):
 
     def _resolve(self) -> tuple[SourceOptions, Manifest]:
         options = SourceOptions.parse(self.options)
-        return options, resolve_manifest(options, _Session(options.aws))
+        return options, _patiently(options)
 
     def _resolve_batch(self) -> tuple[BatchOptions, Manifest]:
         options = BatchOptions.parse(self.options)
-        return options, resolve_manifest(options.source, _Session(options.source.aws))
+        return options, _patiently(options.source)
 
 
 def _check_columns(schema: StructType) -> None:
@@ -137,6 +138,16 @@ def _check_columns(schema: StructType) -> None:
             f"kinesis-efo has the columns {SCHEMA.simpleString()}; got {schema.simpleString()}. "
             "Leave .schema(...) out and select or cast what you need after load()"
         )
+
+
+def _patiently(options: SourceOptions) -> Manifest:
+    load = partial(resolve_manifest, options, _Session(options.aws))
+    if options.manifest is None or "://" not in options.manifest:
+        return load()
+    from kinesis_efo.clock import SystemClock
+    from kinesis_efo.patience import Patience
+
+    return Patience(options.retry, SystemClock()).load(options.manifest, load)
 
 
 class _Session:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from kinesis_efo.aws import SyncClients
+from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import OptionsError
 from kinesis_efo.manifest import load_manifest
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.patience import Patience
 from kinesis_efo.producer.service import region_of
 from kinesis_efo.spark.sink_options import SinkOptions
 
@@ -45,7 +49,8 @@ class Targets:
             elif not named_by_rows:
                 raise OptionsError(["kinesis-efo sink needs option 'stream' or 'manifest', or a column 'stream'"])
             return cls(options.stream, None, "option 'stream'")
-        manifest = load_manifest(options.manifest, SyncClients(options.aws))
+        load = partial(load_manifest, options.manifest, SyncClients(options.aws))
+        manifest = Patience(RetrySettings(), SystemClock()).load(options.manifest, load)
         arns = {name: stream.stream_arn for name, stream in manifest.streams.items()}
         names = ", ".join(map(repr, sorted(arns)))
         default = options.stream

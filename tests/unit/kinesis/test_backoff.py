@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.kinesis.backoff import Backoff, jitter
+from kinesis_efo.kinesis.backoff import Backoff
 from kinesis_efo.options import RetrySettings
+from kinesis_efo.patience import jitter
 
 
 def test_by_default_delays_grow_to_ten_seconds() -> None:

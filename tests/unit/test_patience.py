@@ -1,0 +1,307 @@
+"""Each call of a start, with each fault that passes, in virtual time: it is waited out, told, and given up with the first cause."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    ReadTimeoutError,
+)
+
+from kinesis_efo.errors import KinesisEfoError, LeaseTableError, ManifestError, StreamNotFoundError
+from kinesis_efo.kinesis.retention import Retention
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.leases import LeaseKeys, LeaseTable, RunLease, SilentListener, Timing, owner_id
+from kinesis_efo.manifest import StreamRef, load_manifest
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.patience import Patience
+from kinesis_efo.positions import TRIM_HORIZON, Position
+from tests.support.virtual_time import LoopClock, run
+
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
+REF = StreamRef("orders", "dev-orders", ARN, f"{ARN}/consumer/lake:1")
+SHARD = {
+    "ShardId": "shardId-000000000000",
+    "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"},
+    "SequenceNumberRange": {"StartingSequenceNumber": "1"},
+}
+RETRY = RetrySettings(timeout=120)
+
+
+def answered(code: str, status: int) -> Exception:
+    response: Any = {"Error": {"Code": code, "Message": "later"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(response, "Some")
+
+
+FAULTS: dict[str, Callable[[], Exception]] = {
+    "throttled": lambda: answered("ThrottlingException", 400),
+    "limit": lambda: answered("LimitExceededException", 400),
+    "throughput": lambda: answered("ProvisionedThroughputExceededException", 400),
+    "500": lambda: answered("InternalServerError", 500),
+    "503": lambda: answered("ServiceUnavailable", 503),
+    "refused": lambda: EndpointConnectionError(endpoint_url="https://aws"),
+    "connect": lambda: ConnectTimeoutError(endpoint_url="https://aws"),
+    "silent": lambda: ReadTimeoutError(endpoint_url="https://aws"),
+    "reset": lambda: ConnectionResetError("reset by peer"),
+    "credentials": lambda: CredentialRetrievalError(provider="container-role", error_msg="no answer"),
+}
+
+
+class Aws:
+    """Fails one operation until a moment; then answers as AWS does."""
+
+    def __init__(self, operation: str, fault: Callable[[], Exception], seconds: float) -> None:
+        self.operation = operation
+        self.fault = fault
+        self.clock = LoopClock()
+        self.until = self.clock.monotonic() + seconds
+        self.meta = SimpleNamespace(region_name="eu-west-1")
+        self.items: dict[str, Any] = {}
+
+    def _pass(self, operation: str) -> None:
+        if operation == self.operation and self.clock.monotonic() < self.until:
+            raise self.fault()
+
+    async def describe_table(self, **_: Any) -> dict[str, Any]:
+        self._pass("DescribeTable")
+        key = {"AttributeName": "leaseKey"}
+        table = {"KeySchema": [{**key, "KeyType": "HASH"}], "AttributeDefinitions": [{**key, "AttributeType": "S"}]}
+        return {"Table": {**table, "TableStatus": "ACTIVE", "TableArn": "arn:table"}}
+
+    async def scan(self, **_: Any) -> dict[str, Any]:
+        self._pass("Scan")
+        return {"Items": list(self.items.values())}
+
+    async def put_item(self, *, Item: Any, **_: Any) -> dict[str, Any]:
+        self._pass("PutItem")
+        self.items[Item["leaseKey"]["S"]] = Item
+        return {}
+
+    async def update_item(self, *, Key: Any, **_: Any) -> dict[str, Any]:
+        return {"Attributes": self.items[Key["leaseKey"]["S"]]}
+
+    async def delete_item(self, *, Key: Any, **_: Any) -> dict[str, Any]:
+        del self.items[Key["leaseKey"]["S"]]
+        return {}
+
+    async def list_shards(self, **_: Any) -> dict[str, Any]:
+        self._pass("ListShards")
+        return {"Shards": [SHARD]}
+
+    async def describe_stream_summary(self, **_: Any) -> dict[str, Any]:
+        self._pass("DescribeStreamSummary")
+        return {"StreamDescriptionSummary": {"RetentionPeriodHours": 1_000_000}}
+
+
+async def take_lease(aws: Aws) -> None:
+    """What a run does with its table: the check, the scan, the take."""
+    table = LeaseTable(aws, "leases", declared_by="manifest.json")
+    timing = Timing(10, RETRY.timeout)
+    run_lease = RunLease(table, owner_id(Random(1)), LeaseKeys({"orders": "dev-orders"}), timing, aws.clock, Random(1))
+    try:
+        await run_lease.start(SilentListener(), "")
+        run_lease.want(["orders"])
+        await run_lease.wait_held(["orders"])
+    finally:
+        await run_lease.stop()
+
+
+def stream(aws: Aws) -> Stream:
+    return Stream(REF, SimpleNamespace(), Topology(aws, aws.clock), RETRY, "manifest.json", aws.clock)  # type: ignore[arg-type]
+
+
+async def list_shards(aws: Aws) -> None:
+    await stream(aws).refresh(patient=True)
+
+
+async def start_new(aws: Aws) -> None:
+    long_ago = Position.at_timestamp(round((aws.clock.time() - 40 * 3600 * 24) * 1000))
+    await stream(aws).starting_positions(long_ago)
+
+
+async def start_from_horizon(aws: Aws) -> None:
+    await stream(aws).starting_positions(TRIM_HORIZON)
+
+
+async def check_begun(aws: Aws) -> None:
+    retention = Retention(REF, Topology(aws, aws.clock), aws.clock, fail=True, shortest=0.0)
+    await Patience(RETRY, aws.clock).call("DescribeStreamSummary", partial(retention.reaches_back_to, 0))
+
+
+CALLS: dict[str, tuple[str, Callable[[Aws], Awaitable[None]]]] = {
+    "table check": ("DescribeTable", take_lease),
+    "looking for the lease": ("Scan", take_lease),
+    "taking the lease": ("PutItem", take_lease),
+    "listing": ("ListShards", list_shards),
+    "start at a time, retention": ("DescribeStreamSummary", start_new),
+    "start at a time, shards": ("ListShards", start_new),
+    "start at the horizon": ("ListShards", start_from_horizon),
+    "check of what was planned": ("DescribeStreamSummary", check_begun),
+}
+every_call = pytest.mark.parametrize("call", CALLS)
+every_fault = pytest.mark.parametrize("fault", FAULTS)
+
+
+@every_call
+@every_fault
+def test_what_passes_within_the_retry_timeout_is_waited_out(
+    call: str, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    operation, do = CALLS[call]
+
+    async def main() -> None:
+        aws = Aws(operation, FAULTS[fault], seconds=100)
+        began = aws.clock.monotonic()
+        await do(aws)
+        assert aws.clock.monotonic() - began >= 100
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert caplog.messages, "it says what it waits for"
+
+
+@every_call
+def test_what_lasts_longer_ends_the_start_with_the_first_cause(call: str) -> None:
+    operation, do = CALLS[call]
+    faults = iter([answered("ThrottlingException", 400)])
+
+    async def main() -> None:
+        aws = Aws(operation, lambda: next(faults, None) or answered("InternalServerError", 500), seconds=10_000)
+        began = aws.clock.monotonic()
+        with pytest.raises((KinesisEfoError, ClientError), match="Throttling|InternalServerError") as caught:
+            await do(aws)
+        assert 60 <= aws.clock.monotonic() - began <= 140
+        if operation != "Scan" and operation != "PutItem":  # these name the last one
+            assert "ThrottlingException" in str(caught.value)
+
+    run(main())
+
+
+@every_call
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ResourceNotFoundException", "ValidationException"])
+def test_what_no_patience_can_mend_fails_at_once(call: str, code: str) -> None:
+    operation, do = CALLS[call]
+
+    async def main() -> None:
+        aws = Aws(operation, lambda: answered(code, 400), seconds=10_000)
+        began = aws.clock.monotonic()
+        with pytest.raises((KinesisEfoError, ClientError), match=f"{code}|does not exist"):
+            await do(aws)
+        assert aws.clock.monotonic() - began < 1
+
+    run(main())
+
+
+def test_a_table_that_is_none_fails_at_once_and_a_missing_stream_as_well() -> None:
+    async def main() -> None:
+        aws = Aws("DescribeTable", lambda: answered("ResourceNotFoundException", 400), 10_000)
+        with pytest.raises(LeaseTableError):
+            await take_lease(aws)
+        aws = Aws("ListShards", lambda: answered("ResourceNotFoundException", 400), 10_000)
+        with pytest.raises(StreamNotFoundError):
+            await list_shards(aws)
+
+    run(main())
+
+
+def test_one_warning_after_five_seconds_and_one_every_thirty(caplog: pytest.LogCaptureFixture) -> None:
+    times: list[float] = []
+
+    async def main() -> None:
+        aws = Aws("ListShards", FAULTS["throttled"], seconds=70)
+        began = aws.clock.monotonic()
+
+        class Notes(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                times.append(aws.clock.monotonic() - began)
+
+        handler = Notes()
+        logger = logging.getLogger("kinesis_efo.patience")
+        logger.addHandler(handler)
+        try:
+            await list_shards(aws)
+        finally:
+            logger.removeHandler(handler)
+
+    with caplog.at_level(logging.WARNING, "kinesis_efo.patience"):
+        run(main())
+    assert [round(at) for at in times] == [5, 35, 65]
+    assert caplog.messages[0] == ("waiting for ListShards of stream 'orders' for 5 s: ThrottlingException: later")
+
+
+def test_a_call_that_is_slow_is_told_as_well(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        clock = LoopClock()
+        await Patience(RETRY, clock).call("AssumeRole of reader", partial(clock.sleep, 20))
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert caplog.messages == ["waiting for AssumeRole of reader for 5 s: no answer yet"]
+
+
+def test_expired_credentials_are_asked_for_once_more() -> None:
+    """They may have come from a file that has newer ones by now."""
+    for most, expected in ((1, True), (2, False)):
+        left = [answered("ExpiredTokenException", 400)] * most
+
+        async def ask() -> str:
+            if left:
+                raise left.pop()
+            return "answer"
+
+        async def main() -> str:
+            return await Patience(RETRY, LoopClock()).call("ListShards", ask)
+
+        if expected:
+            assert run(main()) == "answer"
+        else:
+            with pytest.raises(ClientError, match="Expired"):
+                run(main())
+
+
+class Session:
+    """SSM and S3 that fail a few times."""
+
+    def __init__(self, fault: Callable[[], Exception], times: int) -> None:
+        self.fault = fault
+        self.times = times
+        self.asked = 0
+
+    def client(self, service: str, /) -> Any:
+        return SimpleNamespace(get_parameter=self._get, get_object=self._get)
+
+    def _get(self, **_: Any) -> dict[str, Any]:
+        self.asked += 1
+        if self.asked <= self.times:
+            raise self.fault()
+        return {"Parameter": {"Value": "{}"}, "Body": SimpleNamespace(read=lambda: b"{}")}
+
+
+@pytest.mark.parametrize("location", ["ssm:///kinesis-efo/dev/lake", "s3://bucket/lake"])
+@every_fault
+def test_a_manifest_is_waited_for(location: str, fault: str) -> None:
+    session = Session(FAULTS[fault], times=3)
+    patience = Patience(RetrySettings(base_ms=1, max_ms=1), LoopClock())
+    with pytest.raises(ManifestError, match="'schemaVersion' is missing|schemaVersion"):
+        patience.load(location, partial(load_manifest, location, session))  # it came, and is not valid
+    assert session.asked == 4
+
+
+@pytest.mark.parametrize("location", ["ssm:///kinesis-efo/dev/lake", "s3://bucket/lake"])
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ParameterNotFound", "NoSuchKey"])
+def test_a_manifest_that_cannot_come_is_not_waited_for(location: str, code: str) -> None:
+    session = Session(lambda: answered(code, 400), times=100)
+    with pytest.raises(ManifestError, match=code):
+        Patience(RETRY, LoopClock()).load(location, partial(load_manifest, location, session))
+    assert session.asked == 1

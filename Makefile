@@ -89,7 +89,7 @@ test: $(VENV)/.classes $(VENV)/.isolated $(VENV40)/.classes | ip faketime
 
 # What speaks to AWS, with the oldest packages that pyproject.toml allows and with the newest, whatever uv.lock says.
 SDK_TESTS := tests/unit/test_aws.py tests/unit/http2 tests/integration/http2 tests/unit/kinesis tests/integration/kinesis \
-	tests/unit/producer tests/integration/producer tests/unit/leases tests/integration/leases tests/unit/local tests/integration/local
+	tests/unit/producer tests/integration/producer tests/unit/leases tests/integration/leases
 sdk: sdk-lowest-direct sdk-highest
 sdk-%: $(VENV)/.full
 	@echo "setup: .venv-sdk-$*" >&2

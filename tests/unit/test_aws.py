@@ -11,7 +11,7 @@ import re
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address
@@ -46,6 +46,7 @@ class Aws:
         signed: Of every other request: access key, session token and region.
         lifetimes: Seconds for which the credentials of each AssumeRole hold; the last one for all that follow.
         refusal: Error code that AssumeRole answers with.
+        expired: Access keys whose requests are refused as expired.
         identified: The tokens with which pods asked for credentials, as of the EKS Pod Identity Agent.
 
     Args:
@@ -57,6 +58,7 @@ class Aws:
         self.signed: list[tuple[str, str | None, str]] = []
         self.lifetimes = [3600.0]
         self.refusal: str | None = None
+        self.expired: set[str] = set()
         self.identified: list[str] = []
         aws = self
 
@@ -94,6 +96,8 @@ class Aws:
         key, region = re.findall(r"Credential=(\w+)/\d+/([\w-]+)/", headers["Authorization"])[0]
         if headers.get("X-Amz-Target"):
             self.signed.append((key, headers.get("X-Amz-Security-Token"), region))
+            if key in self.expired:
+                return 400, b'{"__type":"ExpiredTokenException","message":"The security token is expired"}'
             return 200, b'{"TableNames":[],"Shards":[]}'
         if self.refusal:
             error = f"<Error><Code>{self.refusal}</Code><Message>User: arn:aws:iam::1:user/me</Message></Error>"
@@ -381,3 +385,138 @@ def test_which_region_counts(
     for name, value in variables.items():
         environment.setenv(name, value)
     assert SyncClients(AwsSettings(region=settings), manifest).region == region
+
+
+# -- credentials that change
+
+
+@pytest.fixture
+def keys(environment: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Writes the shared file of credentials as tools that rotate keys do: by a rename."""
+    file = tmp_path / "credentials"
+    environment.delenv("AWS_ACCESS_KEY_ID")
+    environment.delenv("AWS_SECRET_ACCESS_KEY")
+    environment.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+
+    def write(key: str) -> None:
+        new = tmp_path / "new"
+        new.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key=s\naws_session_token=of{key}\n")
+        new.rename(file)
+
+    write("FIRST")
+    return write
+
+
+class HandClock:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+
+Steps = Callable[[AwsSettings, HandClock, list[Callable[[], None]]], None]
+
+
+def steps_in_threads(settings: AwsSettings, clock: HandClock, steps: list[Callable[[], None]]) -> None:
+    """One request of one client after each step, with botocore."""
+    with closing(SyncClients(settings, "eu-west-1", clock=clock).client("dynamodb")) as table:
+        for step in steps:
+            step()
+            with suppress(ClientError):
+                table.list_tables()
+
+
+def steps_in_a_loop(settings: AwsSettings, clock: HandClock, steps: list[Callable[[], None]]) -> None:
+    """The same with aiobotocore."""
+
+    async def main() -> None:
+        async with await AsyncClients(settings, "eu-west-1", clock).open("dynamodb") as table:
+            for step in steps:
+                step()
+                with suppress(ClientError):
+                    await table.list_tables()
+
+    asyncio.run(main())
+
+
+either = pytest.mark.parametrize("call", [steps_in_threads, steps_in_a_loop])
+
+
+@either
+def test_a_file_of_credentials_that_changed_is_read_again_within_a_minute(
+    aws: Aws, call: Steps, keys: Callable[[str], None]
+) -> None:
+    clock = HandClock()
+
+    def rotated() -> None:
+        keys("SECOND")
+        clock.now += 59
+
+    def a_minute_later() -> None:
+        clock.now += 2
+
+    call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, rotated, a_minute_later])
+    signed = [(key, token) for key, token, _ in aws.signed]
+    assert signed == [("FIRST", "ofFIRST"), ("FIRST", "ofFIRST"), ("SECOND", "ofSECOND")]
+
+
+@either
+def test_credentials_that_have_expired_are_looked_for_at_once(
+    aws: Aws, call: Steps, keys: Callable[[str], None]
+) -> None:
+    clock = HandClock()
+
+    def rotated() -> None:
+        keys("SECOND")
+        aws.expired.add("FIRST")
+        clock.now += 5
+
+    def retried() -> None:
+        clock.now += 1
+
+    call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, rotated, retried])
+    assert [key for key, _, _ in aws.signed] == ["FIRST", "FIRST", "SECOND"]
+
+
+@either
+@pytest.mark.parametrize("half", ["", "[default]\naws_access_key_id=SECOND\n", "[default"])
+def test_a_file_that_is_being_written_changes_nothing_until_it_is_there(
+    aws: Aws, call: Steps, keys: Callable[[str], None], tmp_path: Path, half: str
+) -> None:
+    clock = HandClock()
+
+    def begun() -> None:
+        (tmp_path / "credentials").write_text(half)
+        clock.now += 61
+
+    def written() -> None:
+        keys("SECOND")
+        clock.now += 61
+
+    call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, begun, written])
+    assert [key for key, _, _ in aws.signed] == ["FIRST", "FIRST", "SECOND"]
+
+
+@either
+def test_a_role_is_assumed_with_the_keys_that_the_file_has_now(
+    aws: Aws, call: Steps, keys: Callable[[str], None]
+) -> None:
+    aws.lifetimes = [30]  # assumed again for each request
+    clock = HandClock()
+
+    def rotated() -> None:
+        keys("SECOND")
+        clock.now += 61
+
+    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), clock, [lambda: None, rotated])
+    assert [assumed["key"] for assumed in aws.assumed][-1] == "SECOND"
+    assert aws.assumed[0]["key"] == "FIRST"

@@ -179,7 +179,7 @@ def test_what_lasts_longer_ends_the_start_with_the_first_cause(call: str) -> Non
     async def main() -> None:
         aws = Aws(operation, lambda: next(faults, None) or answered("InternalServerError", 500), seconds=10_000)
         began = aws.clock.monotonic()
-        with pytest.raises((KinesisEfoError, ClientError), match="Throttling|InternalServerError") as caught:
+        with pytest.raises((KinesisEfoError, ClientError), match=r"Throttling|InternalServerError") as caught:
             await do(aws)
         assert 60 <= aws.clock.monotonic() - began <= 140
         if operation != "Scan" and operation != "PutItem":  # these name the last one
@@ -252,8 +252,9 @@ def test_a_call_that_is_slow_is_told_as_well(caplog: pytest.LogCaptureFixture) -
 
 def test_expired_credentials_are_asked_for_once_more() -> None:
     """They may have come from a file that has newer ones by now."""
-    for most, expected in ((1, True), (2, False)):
-        left = [answered("ExpiredTokenException", 400)] * most
+
+    def after(refusals: int) -> str:
+        left = [answered("ExpiredTokenException", 400)] * refusals
 
         async def ask() -> str:
             if left:
@@ -263,11 +264,11 @@ def test_expired_credentials_are_asked_for_once_more() -> None:
         async def main() -> str:
             return await Patience(RETRY, LoopClock()).call("ListShards", ask)
 
-        if expected:
-            assert run(main()) == "answer"
-        else:
-            with pytest.raises(ClientError, match="Expired"):
-                run(main())
+        return run(main())
+
+    assert after(1) == "answer"
+    with pytest.raises(ClientError, match="Expired"):
+        after(2)
 
 
 class Session:
@@ -293,7 +294,7 @@ class Session:
 def test_a_manifest_is_waited_for(location: str, fault: str) -> None:
     session = Session(FAULTS[fault], times=3)
     patience = Patience(RetrySettings(base_ms=1, max_ms=1), LoopClock())
-    with pytest.raises(ManifestError, match="'schemaVersion' is missing|schemaVersion"):
+    with pytest.raises(ManifestError, match="schemaVersion"):
         patience.load(location, partial(load_manifest, location, session))  # it came, and is not valid
     assert session.asked == 4
 

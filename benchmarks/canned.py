@@ -67,8 +67,9 @@ class CannedStream:
         for event in range(events):
             number = b"%08d" % event
             self.last = last_number(event + 1)
-            payload = b'{"ContinuationSequenceNumber":"%d","MillisBehindLatest":0,"Records":%b}' % (
+            payload = b'{"ContinuationSequenceNumber":"%d","MillisBehindLatest":%d,"Records":%b}' % (
                 self.last,
+                events - 1 - event,
                 templates[event % len(templates)].replace(_EVENT_NUMBER, number),
             )
             frame = encode_frame(EVENT_HEADERS, payload)

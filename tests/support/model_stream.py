@@ -83,6 +83,17 @@ class ModelStream:
         """How far an event says that it is behind the tip, milliseconds."""
         return 1000 if shard.records and shard.records[-1][0] > position else 0
 
+    def record(self, number: int, size: int) -> dict[str, object]:
+        """A record as events and answers hold it. If nobody said when it arrived, that was long ago, and in the records' order."""
+        arrived = self.arrivals.get(number, 1_700_000_000 + number % 1_000_000 / 1000)
+        data = "A" * (size // 3 * 4)
+        return {
+            "ApproximateArrivalTimestamp": arrived,
+            "Data": data,
+            "PartitionKey": "k",
+            "SequenceNumber": str(number),
+        }
+
     def split(self, number: int) -> None:
         """Split a shard in two halves."""
         shard = self[number]
@@ -205,15 +216,7 @@ class ModelEvents:
             {
                 "ContinuationSequenceNumber": None if continuation is None else str(continuation),
                 "MillisBehindLatest": self._stream.behind(self._shard, self._at),
-                "Records": [
-                    {"Data": "A" * (size // 3 * 4), "PartitionKey": "k", "SequenceNumber": str(number)}
-                    | (
-                        {"ApproximateArrivalTimestamp": self._stream.arrivals[number]}
-                        if number in self._stream.arrivals
-                        else {}
-                    )
-                    for number, size in records
-                ],
+                "Records": [self._stream.record(*record) for record in records],
                 "ChildShards": [
                     {
                         "ShardId": child.shard_id,

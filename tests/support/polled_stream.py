@@ -13,6 +13,8 @@ from kinesis_efo.raw_bodies import RAW_BODY
 from tests.support.model_stream import ModelStream
 from tests.support.transports import refused
 
+_NAMES = "orders under account 123456789012"
+
 
 class PolledClient:
     """The part of an aiobotocore client that `PollingTransport` uses.
@@ -50,7 +52,8 @@ class PolledClient:
         now, shard_id = self._clock.monotonic(), request["ShardId"]
         self.opened.append((now, shard_id, request))
         if shard_id not in self._stream.shards_by_id:
-            raise refused("ResourceNotFoundException", operation="GetShardIterator")
+            message = f"Shard {shard_id} in stream {_NAMES} does not exist"
+            raise refused("ResourceNotFoundException", message, operation="GetShardIterator")
         at = int(request.get("StartingSequenceNumber", 0))
         return {"ShardIterator": json.dumps([shard_id, at, now])}
 
@@ -61,7 +64,11 @@ class PolledClient:
         self.limits_asked.append(Limit)
         self.faults(shard_id)
         if now - issued > self.iterator_seconds:
-            raise refused("ExpiredIteratorException", operation="GetRecords")
+            message = (
+                f"Iterator expired. The iterator was created at time {issued} while right now it is {now} which is further in the "
+                f"future than the tolerated delay of {self.iterator_seconds * 1000:.0f} milliseconds."
+            )
+            raise refused("ExpiredIteratorException", message, operation="GetRecords")
         shard = self._stream.shards_by_id[shard_id]
         records, size = [], 0
         for number, length in shard.records:
@@ -73,10 +80,7 @@ class PolledClient:
         left = any(number > at for number, _ in shard.records)
         ended = shard.last is not None and not left and (not records or self.end_with_records)
         body = {
-            "Records": [
-                {"Data": "A" * (length // 3 * 4), "PartitionKey": "k", "SequenceNumber": str(number)}
-                for number, length in records
-            ],
+            "Records": [self._stream.record(*record) for record in records],
             "MillisBehindLatest": 1000 if left else 0,
             "NextShardIterator": None if ended else json.dumps([shard_id, at, now]),
         }
@@ -98,5 +102,6 @@ class PolledClient:
             recent.popleft()
         if self._limits and (len(recent) >= 5 or now < self._busy_until[shard_id] - 1e-6):
             self.refused[shard_id] += 1
-            raise refused("ProvisionedThroughputExceededException", operation="GetRecords")
+            message = f"Rate exceeded for shard {shard_id} in stream {_NAMES}."
+            raise refused("ProvisionedThroughputExceededException", message, operation="GetRecords")
         recent.append(now)

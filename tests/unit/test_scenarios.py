@@ -1,4 +1,4 @@
-"""The table of scenarios is whole, and what it names is there."""
+"""The table of scenarios is whole, and what it and the table of facts name is there."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 TESTS = Path(__file__).parent.parent
 ROW = re.compile(r"\| (\d+) \| (.+?) \| (.*?) \| (.*?) \|")
+FACTS = (TESTS / "KINESIS.md").read_text()
 ROWS = [match.groups() for line in (TESTS / "SCENARIOS.md").read_text().splitlines() if (match := ROW.fullmatch(line))]
 
 
@@ -19,8 +20,21 @@ def test_all_91_are_there_in_their_order_each_with_a_test() -> None:
     assert not [number for number, _, tests, _ in ROWS if "`" not in tests]
 
 
-@pytest.mark.parametrize("name", sorted({name for _, _, tests, _ in ROWS for name in re.findall(r"`(.+?)`", tests)}))
-def test_what_a_scenario_names_exists(name: str) -> None:
+NAMED = {name for _, _, tests, _ in ROWS for name in re.findall(r"`(.+?)`", tests)} | set(
+    re.findall(r"`([^\s`]+::[^\s`]+)`", FACTS)
+)
+
+
+def test_every_test_of_the_contract_has_a_fact() -> None:
+    contract = ast.parse((TESTS / "support" / "kinesis_contract.py").read_text())
+    tests = {
+        node.name for node in ast.walk(contract) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+    assert tests == {name.split("::")[-1] for name in NAMED if name.startswith("support/kinesis_contract.py")}
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_what_a_scenario_or_a_fact_names_exists(name: str) -> None:
     path, *inside = name.split("::")
     assert inside[-1] in functions(TESTS / path, *inside[:-1])
 

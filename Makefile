@@ -21,7 +21,7 @@ SITE = NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 # Java is looked for when a recipe runs: it may have been installed just before.
 RUN := env -u SPARK_HOME -u VIRTUAL_ENV -u KINESIS_EFO_CDK -u PYTHONDONTWRITEBYTECODE JAVA_HOME="$$(scripts/setup java-home)"
 
-.PHONY: help demo test sdk cluster lint synth bench soak docs site fuzz dist java ip faketime clean
+.PHONY: help demo test sdk cluster lint synth bench soak seeds mutants docs site fuzz dist java ip faketime clean
 
 help:
 	@sed -n '2,6s/^# *//p' Makefile
@@ -120,6 +120,16 @@ lint: $(VENV)/.full
 # 30 minutes of faults, reshards and kills; SOAK_MINUTES= says otherwise.
 soak: $(VENV)/.full java
 	@$(RUN) $(PYTHON) -m tests.soak $(SOAK_ARGS)
+
+# 1,000 random scenarios in virtual time; SEEDS=1000:3000 says otherwise. A seed that fails is named.
+SEEDS := 0:1000
+seeds: $(VENV)/.full
+	KINESIS_EFO_SEEDS=$(SEEDS) $(RUN) $(PYTHON) -m pytest tests/chaos/test_seeds.py -q $(PYTEST_ARGS)
+
+# One-line faults in the modules of reading, and whether a test sees them. Hours for all; MUTANTS="kinesis/frames" for some,
+# MUTANTS="--since main" for the lines that changed. tests/mutants.toml lists those that survive.
+mutants: $(VENV)/.full
+	@$(RUN) $(PYTHON) -m scripts.mutants $(MUTANTS)
 
 bench: $(VENV)/.isolated java
 	@$(RUN) $(PYTHON) -m benchmarks $(BENCH_ARGS)

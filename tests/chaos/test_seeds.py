@@ -1,8 +1,8 @@
 """Random mixtures of everything that can go wrong, from seeds, in virtual time: what is written is read, once, in order per key,
 or the query fails with the error that the oracle expects, and goes on where it was once it is started again.
 
-Each scenario takes a simulated half minute of trouble and as long as it needs after it. CI plays these 200; others are played with
-`KINESIS_EFO_SEEDS=1000:2000 pytest tests/chaos/test_seeds.py`.
+Each scenario takes a simulated half minute of trouble and as long as it needs after it. CI plays 200 of them, `make seeds` 1,000:
+`KINESIS_EFO_SEEDS` says which.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def test_what_is_written_is_read_once_and_in_order_or_the_error_is_named(first: 
     # A scenario in which nothing happened would prove nothing.
     assert sum(outcome.records for outcome in outcomes) > 100 * len(outcomes)
     assert sum(sum(outcome.faults.values()) for outcome in outcomes) > 5 * len(outcomes)
+    assert sum(sum(outcome.moves.values()) for outcome in outcomes) > len(outcomes)
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + (LAST - FIRST) // 5, TOGETHER))

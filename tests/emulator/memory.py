@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections import defaultdict
+from collections.abc import Callable
 from datetime import UTC, datetime
+from email.utils import formatdate
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,8 +73,12 @@ class MemoryClient:
 
     def __init__(self, kinesis: MemoryKinesis) -> None:
         self._kinesis = kinesis
+        self._listeners: dict[str, list[Callable[..., None]]] = defaultdict(list)
         self.bodies: set[MemoryBody] = set()
-        self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_, **__: None))
+        self.meta = SimpleNamespace(events=SimpleNamespace(register=self._register))
+
+    def _register(self, event: str, listener: Callable[..., None], **_: object) -> None:
+        self._listeners[event].append(listener)
 
     async def list_shards(self, **params: Any) -> Any:
         return await self._call("ListShards", params)
@@ -96,6 +103,18 @@ class MemoryClient:
         return await self._call("SubscribeToShard", params)
 
     async def _call(self, operation: str, params: dict[str, Any]) -> Any:
+        """Answer a call, and tell those who follow the calls of all operations about it, with the service's time as it tells it."""
+        context: dict[str, Any] = {}
+        for listener in self._listeners["request-created.kinesis"]:
+            listener(request=SimpleNamespace(context=context))
+        try:
+            return await self._answer(operation, params)
+        finally:
+            headers = {"date": formatdate(self._kinesis.state.now().wall, usegmt=True)}
+            for listener in self._listeners["after-call.kinesis"]:
+                listener(parsed={"ResponseMetadata": {"HTTPHeaders": headers}}, context=context)
+
+    async def _answer(self, operation: str, params: dict[str, Any]) -> Any:
         kinesis = self._kinesis
         wire_params = _as_sent(params)
         try:

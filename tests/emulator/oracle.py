@@ -19,7 +19,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.events import Event
 from kinesis_efo.kinesis.transport import EventStream, NoRoom, Room, Transport
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.positions import Position
+from kinesis_efo.positions import Position, PositionKind
 
 KMS = {
     "KMSDisabledException",
@@ -32,6 +32,7 @@ PATIENCE = 300.0
 TAKEOVERS = 5
 SILENCE = 35.0
 OPENING = 60.0
+MOST_SKEW = 300.0
 EPSILON = 1e-6
 
 
@@ -127,12 +128,14 @@ class Oracle:
             self._shards[shard_id] = before
             self.verdicts = self.verdicts[:verdicts]
 
-    def error(self, shard_id: str, error: Exception) -> None:
+    def error(self, shard_id: str, error: Exception, position: Position | None = None) -> None:
         code = _code(error)
         shard, now = self._shards[shard_id], self.now()
         self._undo[shard_id] = (now, replace(shard, takeovers=deque(shard.takeovers)), len(self.verdicts))
         if code in ("AccessDeniedException", "AccessDenied"):
             self._fatal(shard_id, code, errors.AccessRefusedError)
+        elif code == "InvalidArgumentException" and position is not None and self._may_lie_ahead(position):
+            self._count(shard_id, code, errors.InvalidRequestError)
         elif code == "InvalidArgumentException":
             self._fatal(shard_id, code, errors.InvalidRequestError)
         elif code == "ResourceNotFoundException" and not self._consumer_exists():
@@ -159,6 +162,10 @@ class Oracle:
                 self._fatal(shard_id, code, wanted)
         else:
             self._count(shard_id, code, errors.KeyUnusableError if code in KMS else errors.RetriesExhaustedError)
+
+    def _may_lie_ahead(self, position: Position) -> bool:
+        """Whether Kinesis may refuse a time because it has not come yet, by a clock that is as far off as AWS bears."""
+        return position.kind is PositionKind.AT_TIMESTAMP and position.value / 1000 >= self._clock.time() - MOST_SKEW
 
     def ended(self, shard_id: str, opened: float, last: float | None) -> None:
         """A subscription ended cleanly. That is a fault if it sent no event and ended early, or its shard is silent."""
@@ -204,7 +211,7 @@ class WatchedTransport:
                 self._oracle.silent(shard_id)
             raise
         except Exception as error:
-            self._oracle.error(shard_id, error)
+            self._oracle.error(shard_id, error, position)
             raise
         self._oracle.opened(shard_id)
         return WatchedEvents(events, shard_id, self._oracle)

@@ -7,6 +7,7 @@ crash repeats the last batch planned, which must give the same rows again.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from itertools import starmap
 from random import Random
@@ -16,6 +17,7 @@ from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
@@ -64,6 +66,7 @@ class Application:
         max_records: Limit of a micro-batch, records.
         fail_on_data_loss: The option `failOnDataLoss`.
         slowness: The longest time that a task takes for a chunk, seconds.
+        hanging: How probable it is that a range has an attempt that hangs, beside the one that reads it.
         polls: Whether the next query reads with GetRecords.
         clock: The readers' clock, whose wall time may jump.
         start: Where a new query starts.
@@ -71,6 +74,7 @@ class Application:
         rows: The rows read, in the order of micro-batches.
         offsets: Start and end of every micro-batch planned.
         runs: Number of queries started.
+        hung: Number of attempts that hung.
     """
 
     kinesis: MemoryKinesis
@@ -81,6 +85,7 @@ class Application:
     max_records: int = NO_LIMIT
     fail_on_data_loss: bool = True
     slowness: float = 0.0
+    hanging: float = 0.0
     clock: LoopClock = field(default_factory=LoopClock)
     polls: bool = False
     start: Start = field(default_factory=lambda: Start(TRIM_HORIZON))
@@ -88,6 +93,7 @@ class Application:
     rows: list[Row] = field(default_factory=list)
     offsets: list[tuple[Offset, Offset]] = field(default_factory=list)
     runs: int = 0
+    hung: int = 0
 
 
 TEN = RetrySettings(max_retries=10)
@@ -120,34 +126,36 @@ class Query:
         application.runs += 1
         name = f"host:{application.runs}:w"
         self.client = MemoryClient(application.kinesis)
+        clock = KinesisClock(application.clock, warns=False)
+        clock.watch(self.client)
         assert retry.max_retries is not None, "the oracle counts"
-        self.oracle = Oracle(application.clock, retry.max_retries, self._consumer_exists, polled=application.polls)
+        self.oracle = Oracle(clock, retry.max_retries, self._consumer_exists, polled=application.polls)
         self.network = Network(application.table, Random(f"{application.random.random()}"))
         ref, limits = application.ref, KINESIS_LIMITS
         inner: Transport = BotoTransport(self.client)
         if application.polls:
             ref, limits = replace(ref, consumer_arn=None), polling_limits(limits)
-            inner = PollingTransport(self.client, application.clock, 1.0)
+            inner = PollingTransport(self.client, clock, 1.0)
         transport = WatchedTransport(inner, self.oracle)
         self.streams = {
             "orders": Stream(
-                ref, transport, Topology(self.client, application.clock), retry, "manifest.json", application.clock,
+                ref, transport, Topology(self.client, clock), retry, "manifest.json", clock,
                 limits, fail_on_data_loss=application.fail_on_data_loss,
             )
         }  # fmt: skip
         self.keys = LeaseKeys({"orders": application.ref.stream_name})
         self.leases = RunLease(
-            self.network, name, self.keys, Timing(LEASE_TIMEOUT), application.clock, Random(name), application="lake"
+            self.network, name, self.keys, Timing(LEASE_TIMEOUT), clock, Random(name), application="lake"
         )
         settings = FetcherSettings(application.fail_on_data_loss, patience=PATIENCE)
-        budget = Budget(application.buffer_bytes, now=application.clock.monotonic)
+        budget = Budget(application.buffer_bytes, now=clock.monotonic)
         streams = Streams(self.streams)
-        self.fetcher = Fetcher(streams, budget, settings, application.clock)
-        fetching = LocalFetching(self.fetcher, application.clock)
-        self.planner = WatchedPlanner(
-            streams, fetching, self.leases, self.network, self.keys, Pace(), PATIENCE, application.clock
-        )
+        self.fetcher = Fetcher(streams, budget, settings, clock)
+        fetching = LocalFetching(self.fetcher, clock)
+        self.planner = WatchedPlanner(streams, fetching, self.leases, self.network, self.keys, Pace(), PATIENCE, clock)
         self.planner.oracle, self.planner.fetcher = self.oracle, self.fetcher
+        self._clock = clock
+        self._hung: list[AsyncIterator[list[bytes]]] = []
         self.most_used = 0
 
     def _consumer_exists(self) -> bool:
@@ -167,6 +175,8 @@ class Query:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for reader in self._hung:
+            await reader.aclose()  # type: ignore[attr-defined]
         await self.planner.stop()
         assert all(body.over for body in self.client.bodies), "a connection was left open"
 
@@ -178,7 +188,10 @@ class Query:
         """Start or resume the query; returns the offset to go on from. Repeats the last batch planned, as Spark does."""
         application = self.application
         if not application.offsets:
-            return await start_offset(application.start, self.streams, self.network, self.keys, application.clock)
+            offset = await start_offset(application.start, self.streams, self.network, self.keys, self._clock)
+            # Spark stores where a query began before anything is read.
+            application.offsets.append((offset, offset))
+            return offset
         start, end = application.offsets[-1]
         await self.run_batch(start, end, again=True)
         return end
@@ -211,12 +224,15 @@ class Query:
 
     async def run_batch(self, start: Offset, end: Offset, *, again: bool) -> None:
         """Read a batch's ranges as tasks do, and store its rows."""
-        random = self.application.random
+        application = self.application
+        random = application.random
         ranges = start.ranges_to(end)
         random.shuffle(ranges)
         for wanted in ranges:
             if random.random() < 0.05:
                 await self.read(wanted, stop_after=random.randrange(3))
+            if application.hanging and random.random() < application.hanging:
+                await self._hang(wanted, random.randrange(3))
         results = await asyncio.gather(*map(self.read, ranges))
         if random.random() < 0.1:
             assert results == await asyncio.gather(*map(self.read, ranges)), "a second action read other rows"
@@ -250,6 +266,15 @@ class Query:
             for batch in decode(payloads, *wanted, deaggregate=True, hash_range=hash_range)
             for row in batch.select(["sequenceNumber", "subSequenceNumber", "partitionKey", "data"]).to_pylist()
         ]
+
+    async def _hang(self, wanted: ShardRange, chunks: int) -> None:
+        """Begin to read a range as an attempt does whose host freezes: it takes some chunks, and stays."""
+        self.application.hung += 1
+        reader = self.fetcher.read(wanted)
+        self._hung.append(reader)
+        for _ in range(chunks):
+            if await anext(reader, None) is None:
+                break
 
     @property
     def failure(self) -> KinesisEfoError | None:

@@ -13,6 +13,7 @@ from random import Random
 from kinesis_efo.errors import KinesisEfoError, TableUnavailableError
 from kinesis_efo.local import AwsError
 from kinesis_efo.local.subscribe import open_subscription
+from kinesis_efo.options import Start
 from tests.emulator.faults import ScriptedFaults
 from tests.emulator.memory_world import STREAM, JumpingClock, MemoryWorld
 from tests.emulator.query import NO_LIMIT, Query
@@ -36,6 +37,7 @@ class Outcome:
         runs: Number of runs of the query.
         faults: Number of faults injected, by kind.
         errors: The errors of the runs that failed.
+        moves: How often each of the moves happened that are not faults of Kinesis.
         most_used: The most bytes that a fetcher buffered.
     """
 
@@ -43,6 +45,7 @@ class Outcome:
     runs: int = 0
     faults: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     errors: list[str] = field(default_factory=list)
+    moves: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     most_used: int = 0
 
 
@@ -79,6 +82,14 @@ class Scenario:
             slowness=random.choice((0.0, 0.0, 0.5, 30.0)),
         )
         self.clock, self.kinesis, self.application = world.clock, world.kinesis, world.application
+        # Of its own, so that a new move leaves the rest of a seed's scenario as it was.
+        self.more = more = Random(f"{seed}: more")
+        self.application.hanging = more.choice((0.0, 0.0, 0.1))
+        self.changes_options = more.random() < 0.3
+        self.table_is_late = more.random() < 0.3
+        self.begun = asyncio.Event()
+        if more.random() < 0.2:
+            self._begin_at_latest()
         self.query: Query | None = None
         self.driving: asyncio.Task[None] | None = None
         self.crashing = False
@@ -90,6 +101,8 @@ class Scenario:
         Raises:
             AssertionError: A record was lost, doubled or out of order, or the query stalled or failed where it must not.
         """
+        if self.world.skipped:
+            await asyncio.sleep(3)  # the beginning is known to a second, so that it lies behind what was put before
         actors = [asyncio.create_task(actor()) for actor in (self._write, self._disturb)]
         try:
             while not await self._run(actors):
@@ -101,6 +114,7 @@ class Scenario:
         self._check_rows()
         outcome = self.outcome
         outcome.records, outcome.runs = self.world.expected, self.application.runs
+        outcome.moves["attempt that hangs"] += self.application.hung
         for _, fault in self.faults.strikes:
             outcome.faults[" ".join(filter(None, (fault.kind, fault.code)))] += 1
         return outcome
@@ -111,7 +125,11 @@ class Scenario:
         """Run the query once; returns whether everything was read."""
         if self.moves:
             self.application.polls = self.random.random() < 0.5
+        if self.changes_options and self.application.runs:
+            self._change_options()
         query = self.query = Query(self.application)
+        if self.table_is_late and self.more.random() < 0.5:
+            self._delay_table(query)
         self.crashing = False
         try:
             async with query:
@@ -137,6 +155,7 @@ class Scenario:
 
     async def _drive(self, query: Query, actors: list[asyncio.Task[None]]) -> None:
         offset = await query.begin()
+        self.begun.set()
         progress, read = self.clock.monotonic(), len(self.application.rows)
         while not (all(actor.done() for actor in actors) and self.world.all_read):
             offset = await query.batch(offset)
@@ -148,6 +167,35 @@ class Scenario:
                 self._fail(f"nothing was read for {now - quiet:.0f} s, at {offset}")
         # The next poll raises a failure of the last micro-batch.
         await query.poll(offset)
+
+    def _begin_at_latest(self) -> None:
+        """Let the query begin at `LATEST`, by a clock that is off: what was put before it began is left out, and nothing else."""
+        self.outcome.moves["latest"] += 1
+        self.application.start = Start()
+        clock = self.application.clock
+        assert isinstance(clock, JumpingClock)
+        clock.jump = self.more.choice((-200.0, -3.0, 3.0, 40.0, 200.0))
+        self.world.put_some(30)
+        self.world.skipped = dict(self.world.written)
+
+    def _change_options(self) -> None:
+        """Start again with other options than the run before had."""
+        self.outcome.moves["other options"] += 1
+        application, more = self.application, self.more
+        application.buffer_bytes = more.choice((20_000, 200_000, 4 << 20))
+        application.max_bytes = more.choice((5_000, NO_LIMIT))
+        application.max_records = more.choice((5, NO_LIMIT))
+        application.slowness = more.choice((0.0, 0.5))
+
+    def _delay_table(self, query: Query) -> None:
+        """Throttle the lease table while the query starts."""
+        self.outcome.moves["table throttled at start"] += 1
+        query.network.throttled = True
+
+        def recover() -> None:
+            query.network.throttled = False
+
+        asyncio.get_running_loop().call_later(self.more.choice((0.5, 5.0, 20.0)), recover)
 
     async def _check_failure(self, query: Query, error: KinesisEfoError) -> None:
         verdicts = query.oracle.verdicts
@@ -165,9 +213,10 @@ class Scenario:
     # -- writes and disturbances
 
     async def _write(self) -> None:
+        await self.begun.wait()
         random = self.random
         keys = [f"key{number}" for number in range(random.randint(1, 20))]
-        until = self.began + SECONDS
+        until = self.clock.monotonic() + SECONDS
         aggregated = random.random() < 0.3
         sizes = random.choice(((1, 50), (100, 3_000), (1, 30_000)))
         while self.clock.monotonic() < until:
@@ -245,6 +294,8 @@ class Scenario:
 
     async def _jump(self) -> None:
         clock = self.random.choice((self.clock, self.application.clock))
+        if self.world.skipped:
+            clock = self.application.clock  # a service whose clock goes back has another past to begin in
         assert isinstance(clock, JumpingClock)
         clock.jump += self.random.uniform(-3600, 3600)
 

@@ -135,7 +135,10 @@ class Oracle:
         if code in ("AccessDeniedException", "AccessDenied"):
             self._fatal(shard_id, code, errors.AccessRefusedError)
         elif code == "InvalidArgumentException" and position is not None and self._may_lie_ahead(position):
-            self._count(shard_id, code, errors.InvalidRequestError)
+            self._note(code)
+            shard.refused_since = now if shard.refused_since is None else shard.refused_since
+            if now - shard.refused_since >= PATIENCE:
+                self._fatal(shard_id, code, errors.InvalidRequestError)
         elif code == "InvalidArgumentException":
             self._fatal(shard_id, code, errors.InvalidRequestError)
         elif code == "ResourceNotFoundException" and not self._consumer_exists():

@@ -59,6 +59,33 @@ def test_collecting_a_frame_in_one_piece_changes_nothing_but_the_memory(
     assert decoder.awaited == 0
 
 
+@pytest.mark.parametrize("few", range(1, 30))
+def test_a_few_bytes_stay_before_the_many_that_follow(few: int) -> None:
+    wire_bytes = encode_frame(HEADERS, bytes(range(256)) * 20)
+    for more in (0, 1, 700, 3000):
+        (frame,) = decode(wire_bytes, few, few + more)
+        assert frame.payload == bytes(range(256)) * 20
+
+
+def test_the_frame_under_way_says_what_it_waits_for_also_while_it_is_collected() -> None:
+    wire_bytes = encode_frame(HEADERS, bytes(5000))
+    decoder = FrameDecoder()
+    assert (decoder.awaited, decoder.missing) == (0, 0)
+    decoder.collect()
+    decoder.feed(wire_bytes[:11])
+    assert (decoder.awaited, decoder.missing) == (0, 0), "its length is not known yet"
+    decoder.feed(wire_bytes[11:100])
+    assert (decoder.awaited, decoder.missing) == (len(wire_bytes), len(wire_bytes) - 100)
+    decoder.collect()
+    assert decoder.missing == len(wire_bytes) - 100
+    decoder.feed(wire_bytes[100:3000])
+    decoder.collect()
+    assert decoder.missing == len(wire_bytes) - 3000, "what is collected already stays"
+    (frame,) = decoder.feed(wire_bytes[3000:])
+    assert frame.payload == bytes(5000)
+    assert (decoder.awaited, decoder.missing) == (0, 0)
+
+
 def test_a_frame_that_is_collected_and_broken_is_refused_as_any_other() -> None:
     wire_bytes = encode_frame(HEADERS, b"x" * 5000)
     for broken, message in ((wire_bytes[:-1] + b"?", "checksum"), (wire_bytes[:3000], "inside a frame, after 3000 of")):
@@ -137,8 +164,13 @@ def test_frames_before_a_broken_one_are_delivered_first() -> None:
     assert len(decoder.feed(FRAME + bytes(broken) + FRAME)) == 1
     with pytest.raises(FrameError, match=r"a frame of 88 bytes has checksum 0x[0-9a-f]{8}, but its bytes give 0x"):
         decoder.feed(b"")
-    with pytest.raises(FrameError):
+    with pytest.raises(FrameError, match="checksum"):
         decoder.finish()
+    only = FrameDecoder()
+    with pytest.raises(FrameError, match="checksum"):
+        only.feed(bytes(broken))
+    with pytest.raises(FrameError, match="checksum"):
+        only.finish()  # nothing is left of it, and it was wrong all the same
 
 
 def prelude(total: int, headers: int) -> bytes:

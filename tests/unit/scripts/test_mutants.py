@@ -1,0 +1,80 @@
+"""The faults that `make mutants` plants, and the list of those that survive."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from scripts.mutants.faults import mutants
+
+ROOT = Path(__file__).parents[3]
+LISTED = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text())
+
+SOURCE = '''
+"""A module."""
+
+LIMIT: Final = 2
+logger = getLogger()
+
+
+class Thing:
+    """A class."""
+
+    share = 0.5
+
+    def act(self, a: int, b: int) -> int:
+        """Documented."""
+        logger.info("acting")
+        if a <= b and not self.done:
+            self.done = True
+            raise ValueError
+        while self.waits():
+            break
+        return a if self.more else None
+
+
+def nothing() -> None:
+    return None
+'''
+
+
+def test_each_fault_is_planted_once_and_what_does_nothing_is_left_alone() -> None:
+    assert {each.name for each in mutants(SOURCE)} == {
+        "<module>: 1 instead of LIMIT: Final = 2",
+        "Thing: 0.25 instead of share = 0.5",
+        "Thing.act: a < b instead of a <= b",
+        "Thing.act: or in: a <= b and (not self.done)",
+        "Thing.act: without not: not self.done",
+        "Thing.act: removed: self.done = True",
+        "Thing.act: removed: raise ValueError",
+        "Thing.act: while not self.waits()",
+        "Thing.act: removed: break",
+        "Thing.act: not self.more in: a if self.more else None",
+        "Thing.act: return None instead of a if self.more else None",
+    }
+
+
+def test_a_mutant_differs_in_the_lines_that_it_names() -> None:
+    original = ast.unparse(ast.parse(SOURCE)).splitlines()
+    for each in mutants(SOURCE):
+        changed = ast.unparse(each.tree).splitlines()
+        assert changed != original, each.name
+        assert len(each.lines) == 1
+        assert SOURCE.splitlines()[each.lines[0] - 1].strip()
+
+
+def test_the_same_fault_twice_in_a_function_has_two_names() -> None:
+    names = [each.name for each in mutants("def f(a):\n    g(a)\n    g(a)\n")]
+    assert names == ["f: removed: g(a)", "f: removed: g(a) (2)"]
+
+
+@pytest.mark.parametrize("module", sorted(LISTED))
+def test_what_is_listed_is_a_fault_of_the_module_and_has_a_reason(module: str) -> None:
+    planted = {each.name for each in mutants((ROOT / "lib" / "kinesis_efo" / f"{module}.py").read_text())}
+    listed = [entry["fault"] for entry in LISTED[module]]
+    assert len(set(listed)) == len(listed)
+    assert set(listed) <= planted, "the code has changed: run `make mutants` for this module"
+    assert all(len(entry["why"]) > 10 for entry in LISTED[module])

@@ -90,6 +90,9 @@ class Scenario:
         self.begun = asyncio.Event()
         if more.random() < 0.2:
             self._begin_at_latest()
+        self.repeats_backlog = not self.world.skipped and more.random() < 0.2
+        if self.repeats_backlog:
+            self._wait_with_backlog()
         self.query: Query | None = None
         self.driving: asyncio.Task[None] | None = None
         self.crashing = False
@@ -159,6 +162,9 @@ class Scenario:
         progress, read = self.clock.monotonic(), len(self.application.rows)
         while not (all(actor.done() for actor in actors) and self.world.all_read):
             offset = await query.batch(offset)
+            if self.repeats_backlog and self.application.rows:
+                self._lower_budget()
+                raise asyncio.CancelledError
             now = self.clock.monotonic()
             if len(self.application.rows) > read or self.world.all_read:
                 progress, read = now, len(self.application.rows)
@@ -177,6 +183,19 @@ class Scenario:
         clock.jump = self.more.choice((-200.0, -3.0, 3.0, 40.0, 200.0))
         self.world.put_some(30)
         self.world.skipped = dict(self.world.written)
+
+    def _wait_with_backlog(self) -> None:
+        """Put so much that the first micro-batch is large, for a run that ends right after it."""
+        application = self.application
+        application.buffer_bytes, application.max_bytes, application.max_records = 4 << 20, NO_LIMIT, NO_LIMIT
+        for _ in range(4):
+            self.world.put_some(50, size=5_000)
+
+    def _lower_budget(self) -> None:
+        """Kill the query, and go on with a budget that its last micro-batch does not fit into, and with attempts that hang."""
+        self.outcome.moves["less budget than the repeated micro-batch"] += 1
+        self.repeats_backlog, self.crashing = False, True
+        self.application.buffer_bytes, self.application.hanging = 20_000, 0.1
 
     def _change_options(self) -> None:
         """Start again with other options than the run before had."""

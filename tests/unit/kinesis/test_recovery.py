@@ -1,0 +1,110 @@
+"""What is decided about one error after the other, without a subscription around it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from kinesis_efo.errors import ConsumerTakenOverError, InvalidRequestError
+from kinesis_efo.kinesis.faults import Verdict, classify
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext, Recovery
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.positions import TRIM_HORIZON, Position
+from tests.support.transports import ScriptedTopology, ScriptedTransport, broken_off, refused
+from tests.support.virtual_time import LoopClock, run
+
+ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
+SHARD = "shardId-000000000000"
+INVALID = refused("InvalidArgumentException", "The timestamp is in the future")
+TOO_SOON = refused("ResourceInUseException", "Another active subscription exists for this consumer: lake")
+TAKEN_OVER = broken_off("ResourceInUseException", "Another subscription took over")
+
+
+def recovering(test: Callable[[Recovery, LoopClock], Awaitable[None]]) -> None:
+    async def main() -> None:
+        clock = LoopClock()
+        stream = StreamRef("orders", "orders", ARN, f"{ARN}/consumer/lake:1")
+        context = ReadContext(
+            stream, "manifest.json", ScriptedTransport(clock), ScriptedTopology([SHARD]), RetrySettings(max_retries=10),
+            clock=clock, random=lambda: 1.0,
+        )  # fmt: skip
+        await test(Recovery(context, SHARD), clock)
+
+    run(main())
+
+
+def test_the_limits_are_those_of_kinesis() -> None:
+    limits = KINESIS_LIMITS
+    assert (limits.between_calls, limits.after_success) == (1.0, 5.0), "one call a second; 5 s after a success"
+    assert (limits.opening, limits.silence, limits.full) == (60.0, 35.0, 20.0)
+    assert limits.silence >= 7 * 5.0, (
+        "Kinesis sends an event every 5 s: no single one that is late is a dead connection"
+    )
+    assert (limits.patience, limits.takeovers) == (300.0, 5)
+    assert (limits.too_short, limits.shortest_retention) == (1.0, 24 * 3600.0)
+
+
+@pytest.mark.parametrize("seconds", [600.0, 1.0, 0.0, -1.0, -270.0])
+def test_a_time_that_kinesis_may_not_have_come_to_is_asked_for_again(seconds: float) -> None:
+    async def scenario(recovery: Recovery, clock: LoopClock) -> None:
+        position = Position.at_timestamp(int((clock.time() + seconds) * 1000))
+        for _ in range(20):
+            assert await recovery.delay(classify(INVALID), position) == 1.0
+            await clock.sleep(1)
+
+    recovering(scenario)
+
+
+def test_a_time_that_stays_in_the_future_is_refused_after_five_minutes() -> None:
+    async def scenario(recovery: Recovery, clock: LoopClock) -> None:
+        position = Position.at_timestamp(int((clock.time() + 3600) * 1000))
+        for _ in range(3):
+            await recovery.delay(classify(INVALID), position)
+            await clock.sleep(99)
+        await recovery.delay(classify(INVALID), position)
+        await clock.sleep(3)
+        with pytest.raises(InvalidRequestError, match="The timestamp is in the future"):
+            await recovery.delay(classify(INVALID), position)
+
+    recovering(scenario)
+
+
+@pytest.mark.parametrize("position", [TRIM_HORIZON, Position.after(1_700_000_000_000_000), "long ago"])
+def test_any_other_position_that_is_invalid_stays_so(position: Position | str) -> None:
+    async def scenario(recovery: Recovery, clock: LoopClock) -> None:
+        at = position if isinstance(position, Position) else Position.at_timestamp(int((clock.time() - 400) * 1000))
+        with pytest.raises(InvalidRequestError):
+            await recovery.delay(classify(INVALID), at)
+
+    recovering(scenario)
+
+
+def test_refusals_are_counted_anew_after_minutes_in_which_nobody_asked() -> None:
+    async def scenario(recovery: Recovery, clock: LoopClock) -> None:
+        assert classify(TOO_SOON).verdict is Verdict.TOO_SOON
+        for pause in (119.0, 119.0, 121.0, 119.0, 119.0):
+            assert await recovery.delay(classify(TOO_SOON), TRIM_HORIZON) == 1.0
+            await clock.sleep(pause)
+        assert await recovery.delay(classify(TOO_SOON), TRIM_HORIZON) == 1.0
+        await clock.sleep(100)
+        with pytest.raises(ConsumerTakenOverError):
+            await recovery.delay(classify(TOO_SOON), TRIM_HORIZON)
+
+    recovering(scenario)
+
+
+def test_five_takeovers_within_five_minutes_are_fatal_and_five_in_more_are_not() -> None:
+    async def scenario(recovery: Recovery, clock: LoopClock) -> None:
+        for _ in range(8):
+            assert await recovery.delay(classify(TAKEN_OVER), TRIM_HORIZON) > 0
+            await clock.sleep(76)
+        await clock.sleep(300)
+        for _ in range(4):
+            await recovery.delay(classify(TAKEN_OVER), TRIM_HORIZON)
+            await clock.sleep(74)
+        with pytest.raises(ConsumerTakenOverError):
+            await recovery.delay(classify(TAKEN_OVER), TRIM_HORIZON)
+
+    recovering(scenario)

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from infra.errors import InfraError, NotRunError
 from infra.load import DIRECTORY, load_environment, load_environments, shown
@@ -29,10 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
             case "new":
                 _new(options)
             case "accept":
-                from infra import ledger
-
-                for environment in load_environments(options.directory, [options.environment], options.programs):
-                    logger.info("wrote %s", ledger.accept(options.directory, environment))
+                _accept(options)
             case "up":
                 from infra.up import up
 
@@ -63,6 +61,21 @@ def _new(options: argparse.Namespace) -> None:
     logger.info("wrote %s: give it your account, region and state bucket, and your streams", shown(path))
     if load_environment(path).protected:
         logger.info("%s is protected: then list what it declares with `make accept ENV=%s`", *[options.environment] * 2)
+
+
+def _accept(options: argparse.Namespace) -> None:
+    from infra import budget, ledger
+    from infra.app import synthesize
+
+    (environment,) = load_environments(options.directory, [options.environment], options.programs)
+    logger.info("wrote %s", ledger.accept(options.directory, environment))
+    if environment.budget_usd is None:
+        return
+    with TemporaryDirectory(prefix="kinesis-efo-accept-") as scratch:
+        synthesized = synthesize([environment], options.directory, outdir=Path(scratch), accepting=True)
+        written = budget.accept(options.directory, environment, synthesized)
+    if written is not None:
+        logger.info("wrote %s", written)
 
 
 def _synth(options: argparse.Namespace) -> None:
@@ -139,7 +152,9 @@ def _parser() -> argparse.ArgumentParser:
     synth.add_argument(
         "--bootstrap", action="store_true", help=f"write the bootstrap stacks of pipelines instead, into {BOOTSTRAP}"
     )
-    accept = commands.add_parser("accept", help="record what a protected environment declares in its ledger")
+    accept = commands.add_parser(
+        "accept", help="record what a protected environment declares in its ledger, and what costs more than its budget"
+    )
     accept.add_argument("environment")
     bootstrap = commands.add_parser("bootstrap", help="deploy the bootstrap stack of an environment's pipeline, once")
     bootstrap.add_argument("environment")

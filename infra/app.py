@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from infra import ledger
+from infra import budget, ledger
 from infra.cdk import App
 from infra.settings import Environment
 from infra.stacks.bootstrap import BootstrapStack
@@ -19,6 +19,7 @@ def synthesize(
     *,
     outdir: Path | None = None,
     local_endpoint: str | None = None,
+    accepting: bool = False,
 ) -> Path:
     """Write one stack per environment and return the directory that holds `stacks/<name>/cdk.tf.json`.
 
@@ -26,20 +27,23 @@ def synthesize(
         environments: What to synthesize.
         directory: Directory of the environment files and their ledgers.
         outdir: Output directory; default `$CDKTF_OUTDIR`, as CDKTF's command line sets it, or `cdktf.out`.
-        local_endpoint: As for `StreamingStack`; with it, ledgers are not checked.
+        local_endpoint: As for `StreamingStack`; with it, neither ledgers nor budgets are checked.
+        accepting: Check neither, as they are about to be accepted.
 
     Raises:
-        LedgerError: A protected environment does not match its ledger.
+        LedgerError: A protected environment does not match its ledger, or an environment costs more than its budget.
     """
     chosen = list(environments)
-    if local_endpoint is None:
-        for environment in chosen:
-            ledger.check(directory, environment)
+    checked = chosen if local_endpoint is None and not accepting else []
+    for environment in checked:
+        ledger.check(directory, environment)
     written = outdir or Path(os.environ.get("CDKTF_OUTDIR", "cdktf.out"))
     app = _app(written)
     for environment in chosen:
         StreamingStack(app, environment, local_endpoint)
     app.synth()
+    for environment in checked:
+        budget.check(directory, environment, written)
     return written
 
 

@@ -347,6 +347,7 @@ class Head(Settings):
             for `prod` it must be true.
         key: Customer key of lease tables and manifests: `own` (declared here), or the ARN of one.
         on_demand_advantage: The account uses Kinesis On-demand Advantage: 50 consumers per stream instead of 20.
+        budget_usd: What it may cost a month, in US dollars, while nobody reads or writes; above that, `make accept` is needed.
         manifest_tier: Parameter Store tier: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
         manifest_store: Where manifests are: `ssm` (parameters), or `s3`, where they may be of any size.
         manifest_bucket: With `s3`, a bucket that exists; default: that of `emr`.
@@ -365,6 +366,7 @@ class Head(Settings):
     protected: bool = False
     key: Literal["own"] | KeyArn = "own"
     on_demand_advantage: bool = False
+    budget_usd: Annotated[int, Field(ge=0)] | None = None
     manifest_tier: Literal["standard", "advanced"] = "standard"
     manifest_store: Literal["ssm", "s3"] = "ssm"
     manifest_bucket: BucketName | None = None

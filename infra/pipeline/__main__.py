@@ -18,9 +18,11 @@ from typing import Any
 
 from infra import names
 from infra.aws import client
+from infra.budget import idle
 from infra.errors import InfraError, PipelineError, StalePlanError
 from infra.load import DIRECTORY, load_environments
 from infra.pipeline import approval, comparison
+from infra.pipeline.bill import commitment, table
 from infra.pipeline.bundle import PLAN_TEXT, Changes, read_meta, read_plan, tree_digest
 from infra.pipeline.drift import look_for_drift
 from infra.pipeline.foreign import foreign_consumers
@@ -30,6 +32,7 @@ from infra.pipeline.limits import notes
 from infra.pipeline.order import deployment_order, job_parameters
 from infra.pipeline.pausing import Pause
 from infra.pipeline.plans import Planner
+from infra.pipeline.prices import prices_of, told
 from infra.pipeline.record import Records
 from infra.pipeline.report import Planned, comment
 from infra.settings import Environment
@@ -118,6 +121,27 @@ def _drift(options: argparse.Namespace) -> int:
         return 0
     _say(body or "no drift")
     return DRIFT if body else 0
+
+
+def _cost(options: argparse.Namespace) -> int:
+    (environment,) = load_environments(options.directory, [options.environment])
+    spent = idle(environment, options.synthesized)
+    prices = prices_of(environment.region)
+    if spent is None or prices is None:
+        _say(f"Prices of {environment.region} are not known here: they are in another currency.")
+        return 0
+    lines = [
+        f"What {environment.environment} costs a month, while nobody reads or writes:",
+        "",
+        *table(None, spent),
+        "",
+    ]
+    if environment.on_demand_advantage and (committed := commitment(prices)):
+        lines.append(committed)
+    if environment.budget_usd is not None:
+        lines.append(f"Its budget is {environment.budget_usd:,} USD.")
+    _say("\n".join([*lines, told(prices, environment.region)]))
+    return 0
 
 
 def _jobs(options: argparse.Namespace) -> int:
@@ -279,6 +303,11 @@ def _parser() -> argparse.ArgumentParser:
         "--patience", type=float, default=1800, metavar="SECONDS", help="time to catch up (default: %(default)s)"
     )
     jobs.set_defaults(run=_jobs)
+
+    spent = steps.add_parser("cost", help="what an environment costs a month while nobody reads or writes, by line")
+    spent.add_argument("environment")
+    spent.add_argument("--synthesized", type=Path, default=Path("cdktf.out"), help="default: %(default)s")
+    spent.set_defaults(run=_cost)
 
     drift = steps.add_parser(
         "drift", parents=[stacks], help=f"compare AWS with what is deployed; exit code {DRIFT}: drift"

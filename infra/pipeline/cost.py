@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from infra.pipeline.bill import HOURS, bill, commitment, of_plan
+from infra.pipeline.bill import table as bill_table
 from infra.pipeline.limits import Plan
-from infra.pipeline.prices import Prices
+from infra.pipeline.prices import Prices, elsewhere, told
 
-HOURS = 730
-"""Hours in a month, as AWS's calculator counts them."""
 _CONSUMER, _STREAM = "aws_kinesis_stream_consumer", "aws_kinesis_stream"
 
 
@@ -66,7 +66,7 @@ def changes(plan: Plan, scaled: Collection[str] = ()) -> list[Change]:
         for values in (change["before"], change["after"])
         if values and values.get("arn")
     }
-    referenced = dict(_references(plan))
+    referenced = dict(references(plan))
     consumers = {"before": Counter[str](), "after": Counter[str]()}
     for consumer in _resources(plan, _CONSUMER):
         for when, counted in consumers.items():
@@ -89,11 +89,32 @@ def _resources(plan: Plan, kind: str) -> Iterator[Mapping[str, Any]]:
     return (each for each in plan.get("resource_changes", []) if each["type"] == kind)
 
 
-def _references(plan: Plan) -> Iterator[tuple[str, str]]:
+def references(plan: Plan) -> Iterator[tuple[str, str]]:
     """The stream that each consumer's declaration refers to, by the consumer's address."""
     for each in plan.get("configuration", {}).get("root_module", {}).get("resources", []):
         if each["type"] == _CONSUMER and (names := each["expressions"]["stream_arn"].get("references")):
             yield each["address"], ".".join(names[0].split(".")[:2])
+
+
+def idle(plan: Plan, region: str, prices: Prices, *, advantage: bool, scaled: Collection[str] = ()) -> list[str]:
+    """What a plan makes of what is paid a month while nobody reads or writes, by line, in Markdown.
+
+    Args:
+        plan: The plan.
+        region: The region of what it declares.
+        prices: Prices of Kinesis there.
+        advantage: Whether the account uses On-demand Advantage.
+        scaled: Addresses of streams whose shards somebody else changes.
+    """
+    referenced = dict(references(plan))
+    before, after = (
+        bill(of_plan(plan, when), prices, elsewhere(), advantage=advantage, scaled=scaled, referenced=referenced)
+        for when in ("before", "after")
+    )
+    if not (lines := bill_table(before, after)):
+        return []
+    extra = [commitment(prices)] if advantage else []
+    return ["While nobody reads or writes, a month:", "", *lines, "", *filter(None, extra), told(prices, region)]
 
 
 def _reading(consumers: int, stream: Mapping[str, Any] | None, *, known: bool) -> Reading:
@@ -125,12 +146,8 @@ def table(changed: list[Change], region: str, prices: Prices | None, *, advantag
             pairs.append(_pair(each, lambda reading: _for_hours(reading, prices)))
             pairs.append(_pair(each, lambda reading: _for_each_gb(reading, prices, advantage=advantage)))
         lines.append(f"| {' | '.join([f'`{each.stream}`', *pairs])} |")
-    told = f"A month has {HOURS} hours. "
-    if prices:
-        told += f"Prices of {region} as known on {prices.date}; today's: {prices.source}"
-    else:
-        told += f"Prices of {region} are not known here: they would be in `infra/pipeline/prices.json`."
-    return [*lines, "", told]
+    where = told(prices, region) if prices else f"Prices of {region} are not known here: they are in another currency."
+    return [*lines, "", f"A month has {HOURS} hours. {where}"]
 
 
 def _pair(change: Change, shown: Callable[[Reading], str]) -> str:
@@ -154,4 +171,6 @@ def _for_each_gb(reading: Reading, prices: Prices, *, advantage: bool) -> str:
     if reading.on_demand is None:
         return "depends on its mode"
     on_demand = prices.gb_on_demand_advantage if advantage else prices.gb_on_demand
-    return f"{reading.consumers * (on_demand if reading.on_demand else prices.gb_provisioned):.3f}"
+    if reading.on_demand and on_demand is None:
+        return "not known"
+    return f"{reading.consumers * (on_demand if reading.on_demand and on_demand else prices.gb_provisioned):.3f}"

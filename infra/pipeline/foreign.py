@@ -10,6 +10,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from infra import names
 from infra.errors import PipelineError
+from infra.pipeline.bill import HOURS
+from infra.pipeline.prices import Prices, prices_of
 from infra.settings import Environment, OwnStream
 
 
@@ -22,12 +24,14 @@ class Foreign:
         consumer: Its ARN.
         since: When it was registered, as a date.
         count: How many consumers the stream has.
+        usd: What its hours cost a month, in dollars; None if that is not known. Each GB is billed as well.
     """
 
     stream: str
     consumer: str
     since: str
     count: int
+    usd: float | None = None
 
 
 def foreign_consumers(kinesis: Any, environment: Environment, all_of_them: Iterable[Environment]) -> Sequence[Foreign]:
@@ -48,12 +52,28 @@ def foreign_consumers(kinesis: Any, environment: Environment, all_of_them: Itera
             continue
         arn = names.stream_arn(environment, key)
         there = _consumers(kinesis, arn)
-        for each in there:
-            name = each["ConsumerName"]
-            if (arn, name) not in declared and name not in stream.other_consumers:
-                since = each["ConsumerCreationTimestamp"].date().isoformat()
-                found.append(Foreign(names.stream_name(environment, key), each["ConsumerARN"], since, len(there)))
+        expected = stream.other_consumers
+        foreign = [
+            each
+            for each in there
+            if (arn, each["ConsumerName"]) not in declared and each["ConsumerName"] not in expected
+        ]
+        usd = _hours_usd(kinesis, arn, prices_of(environment.region)) if foreign else None
+        for each in foreign:
+            since = each["ConsumerCreationTimestamp"].date().isoformat()
+            found.append(Foreign(names.stream_name(environment, key), each["ConsumerARN"], since, len(there), usd))
     return found
+
+
+def _hours_usd(kinesis: Any, arn: str, prices: Prices | None) -> float | None:
+    """What the hours of a consumer cost a month; None if the stream, or its price, is not known."""
+    try:
+        stream = kinesis.describe_stream_summary(StreamARN=arn)["StreamDescriptionSummary"]
+    except (BotoCoreError, ClientError):
+        return None
+    if stream.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND":
+        return 0.0
+    return None if prices is None else float(stream["OpenShardCount"] * HOURS * prices.consumer_shard_hour)
 
 
 def _declared(environments: Iterable[Environment]) -> Iterable[tuple[str, str]]:

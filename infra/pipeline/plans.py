@@ -301,5 +301,8 @@ def _refuse(environment: Environment, plan: Plan) -> None:
 def _cost(environment: Environment, plan: Plan) -> Sequence[str]:
     region = environment.region
     advantage = environment.on_demand_advantage
-    changed = cost.changes(plan, scaled=set(addresses.scaled_elsewhere(environment)))
-    return tuple(cost.table(changed, region, prices_of(region), advantage=advantage))
+    scaled = set(addresses.scaled_elsewhere(environment))
+    prices = prices_of(region)
+    changed = cost.table(cost.changes(plan, scaled=scaled), region, prices, advantage=advantage)
+    idle = cost.idle(plan, region, prices, advantage=advantage, scaled=scaled) if prices else []
+    return (*changed, *([""] if changed and idle else []), *idle)

@@ -70,7 +70,7 @@ def comment(plans: Sequence[Planned], others: Sequence[str], *, all_planned: boo
         lines += ["", "**Read this before you merge:**", "", *told]
     for each in plans:
         if each.meta.cost:
-            lines += ["", f"**Enhanced Fan-Out in `{each.stack}` is billed otherwise:**", "", *each.meta.cost]
+            lines += ["", f"**The bill of `{each.stack}`:**", "", *each.meta.cost]
     if plans:
         commit = plans[0].meta.commit
         lines += [
@@ -131,6 +131,7 @@ def drift_body(
         to_do,
         "",
         *foreign,
+        *(["**What it costs as it is, and as it is declared:**", "", *meta.cost, ""] if meta.cost else []),
         *(f"[{name}]({link})" for name, link in links.items()),
     ]
     if meta.any_changes:
@@ -144,19 +145,30 @@ def foreign_section(foreign: Sequence[Foreign], environment: Environment) -> lis
     if not foreign:
         return []
     quota = consumers_at_most(advantage=environment.on_demand_advantage)
-    rows = [f"| `{each.stream}` | `{each.consumer}` | {each.since} | {each.count} of {quota} |" for each in foreign]
+    rows = [
+        f"| `{each.stream}` | `{each.consumer}` | {each.since} | {each.count} of {quota} | {_dollars(each.usd)} |"
+        for each in foreign
+    ]
+    together = sum(each.usd or 0 for each in foreign)
     found = f"{len(foreign)} consumer{'s' if len(foreign) > 1 else ''}"
     return [
-        f"**{found} that no environment declares**, and no deployment undoes. {_WHAT_FOREIGN_COST}",
+        (
+            f"**{found} that no environment declares**, and no deployment undoes: {together:,.2f} USD a month for hours. "
+            f"{_WHAT_FOREIGN_COST}"
+        ),
         "",
-        "| stream | consumer | since | consumers of the stream |",
-        "|---|---|---|--:|",
+        "| stream | consumer | since | consumers of the stream | USD a month for hours |",
+        "|---|---|---|--:|--:|",
         *rows[:_MOST_ROWS],
         *(["", f"and {len(rows) - _MOST_ROWS} more."] if len(rows) > _MOST_ROWS else []),
         "",
         _WHOSE_FOREIGN,
         "",
     ]
+
+
+def _dollars(usd: float | None) -> str:
+    return "not known" if usd is None else f"{usd:,.2f}"
 
 
 def _details(summary: str, text: str, share: int) -> list[str]:

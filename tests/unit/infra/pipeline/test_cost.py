@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import json
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from infra.pipeline.cost import HOURS, Change, Reading, changes, table
-from infra.pipeline.prices import FILE, Prices, prices_of
+from infra.pipeline.prices import FILE, Prices, nearest_of, prices_of, told
 
 ARN = "arn:aws:kinesis:us-east-1:111122223333:stream/dev-orders"
 ORDERS = "aws_kinesis_stream.orders"
-PRICES = Prices("us-east-1", "2026-11-23", "https://prices", 0.015, 0.013, 0.05, 0.016)
+PRICES = Prices(
+    "us-east-1",
+    "2026-11-23",
+    "https://prices",
+    shard_hour=0.015,
+    extended_shard_hour=0.02,
+    consumer_shard_hour=0.015,
+    gb_provisioned=0.013,
+    million_put_units=0.014,
+    stream_hour=0.04,
+    gb_in_on_demand=0.08,
+    gb_out_on_demand=0.04,
+    gb_on_demand=0.05,
+    extended_gb_month=0.1,
+    gb_in_on_demand_advantage=0.032,
+    gb_out_on_demand_advantage=0.016,
+    gb_on_demand_advantage=0.016,
+    extended_gb_month_advantage=0.023,
+    long_term_gb_month=0.023,
+)
 
 
 def stream(shards: int | None, *, known: bool = True) -> dict[str, Any]:
@@ -106,11 +126,28 @@ def test_the_prices_have_their_date_and_source_and_a_region_without_has_hours_an
 
 
 def test_every_region_has_prices_of_a_day_from_aws() -> None:
-    regions = [each["region"] for each in json.loads(FILE.read_text(encoding="utf-8"))]
-    assert len(regions) == len(set(regions)) > 0
+    regions = json.loads(FILE.read_text(encoding="utf-8"))["regions"]
+    assert regions
     for region in regions:
         known = prices_of(region)
         assert known is not None
+        assert known.region == region
         assert date.fromisoformat(known.date) >= date(2026, 1, 1)
         assert known.source.startswith("https://aws.amazon.com/")
-    assert prices_of("eu-west-9") is None
+        assert told(known, region) == f"Prices of {region} as known on {known.date}; today's: {known.source}"
+
+
+def test_a_region_without_prices_takes_the_nearest_ones_and_says_so(tmp_path: Path) -> None:
+    taken = prices_of("eu-west-9")
+    assert taken is not None
+    assert told(taken, "eu-west-9").startswith(
+        f"**Prices of eu-west-9 are not known here; these are those of {taken.region}, and eu-west-9 may be dearer.** Prices of "
+    )
+    change = Change(ORDERS, Reading(), Reading(3, 5000, on_demand=False))
+    lines = table([change], "eu-west-9", taken, advantage=False)
+    assert "| 0.00 → 164,250.00 |" in lines[2]
+    assert "are not known here" in lines[-1]
+    assert nearest_of("eu-west-3", ["ap-south-1", "eu-north-1", "eu-west-1", "us-east-1"]) == "eu-west-1"
+    assert nearest_of("eu-central-2", ["ap-south-1", "eu-north-1", "us-east-1"]) == "eu-north-1"
+    assert nearest_of("me-south-1", ["ap-south-1", "eu-north-1", "us-east-1"]) == "us-east-1"
+    assert prices_of("cn-north-1") is None, "in yuan"

@@ -42,7 +42,7 @@ def test_the_comment_has_what_is_billed_otherwise() -> None:
     of_stack = planned("dev", update=1)
     billed = replace(of_stack, meta=replace(of_stack.meta, cost=("| stream |", "|---|", "| x |")))
     told = comment([billed, planned("prod", update=1)], [], all_planned=True)
-    assert "**Enhanced Fan-Out in `dev` is billed otherwise:**\n\n| stream |\n|---|\n| x |\n\nMerging" in told
+    assert "**The bill of `dev`:**\n\n| stream |\n|---|\n| x |\n\nMerging" in told
     assert "in `prod` is billed" not in told
 
 

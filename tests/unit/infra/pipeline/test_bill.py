@@ -1,0 +1,203 @@
+"""What an environment costs while nobody reads or writes: by line, from a synthesized stack and from a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra import budget, ledger
+from infra.__main__ import main
+from infra.app import synthesize
+from infra.errors import LedgerError
+from infra.load import load_environment
+from infra.pipeline import cost
+from infra.pipeline.__main__ import main as pipeline
+from infra.pipeline.bill import HOURS, Bill, Line, bill, commitment, of_plan, of_stack, table
+from infra.pipeline.prices import elsewhere, prices_of
+from infra.settings import Environment
+from tests.support.environments import EXAMPLE
+from tests.unit.infra.conftest import Synth, document
+
+PRICES, OTHERS = prices_of("us-east-1"), elsewhere()
+
+
+def spent(stack: dict[str, Any], **changes: Any) -> dict[str, float | None]:
+    assert PRICES is not None
+    made = bill(of_stack(stack), PRICES, OTHERS, **{"advantage": False, **changes})
+    return {line.what: None if line.usd is None else round(line.usd, 2) for line in made.lines}
+
+
+RICH: dict[str, Any] = {
+    "alarms": {"dashboard": True},
+    "streams": {
+        "orders": {"mode": "provisioned", "shards": 10, "retention_hours": 200, "shard_metrics": ["IncomingBytes"]},
+        "clicks": {},
+        "payments": {"existing_arn": "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"},
+    },
+    "applications": {
+        "lake": {"streams": ["orders", "clicks", "payments"]},
+        "pond": {"streams": ["orders"]},
+        "pool": {"streams": ["orders"], "polling": "only"},
+    },
+}
+
+
+def test_each_line_is_what_aws_bills(synth: Synth) -> None:
+    stack = synth(**RICH)
+    alarms = stack["resource"]["aws_cloudwatch_metric_alarm"]
+    watched = sum(sum("metric" in query for query in each.get("metric_query", [])) or 1 for each in alarms.values())
+    orders, clicks = "`aws_kinesis_stream.orders`", "`aws_kinesis_stream.clicks`"
+    assert spent(stack) == {
+        f"{orders}: shards": 10 * HOURS * 0.015,
+        f"{orders}: retention": 10 * HOURS * 0.02,
+        f"{orders}: shard metrics": 10 * 0.3,
+        f"{orders}: consumers": 2 * 10 * HOURS * 0.015,
+        f"{clicks}: on-demand": round(HOURS * 0.04, 2),
+        "`arn:aws:kinesis:eu-west-1:111122223333:stream/payments`: consumers": None,
+        "customer keys": 3.0,
+        "alarms": round(watched * 0.1, 2),
+        "dashboards": 3.0,
+    }
+
+
+def test_an_on_demand_stream_has_no_hours_with_advantage(synth: Synth) -> None:
+    stack = synth(on_demand_advantage=True, streams={"orders": {"shard_metrics": ["IncomingBytes", "OutgoingBytes"]}})
+    assert spent(stack, advantage=True)["`aws_kinesis_stream.orders`: on-demand"] == 0
+    assert spent(stack, advantage=True)["`aws_kinesis_stream.orders`: shard metrics"] == 4 * 2 * 0.3
+    assert PRICES is not None
+    # 25 MiB/s in and out for a month, at 0.032 and 0.016 a GB.
+    assert "which is 3,080 USD a month" in str(commitment(PRICES))
+
+
+def change(address: str, before: Any, after: Any) -> dict[str, Any]:
+    return {"address": address, "type": address.partition(".")[0], "change": {"before": before, "after": after}}
+
+
+STREAM = {
+    "arn": "arn:x",
+    "shard_count": 4,
+    "retention_period": 24,
+    "stream_mode_details": [{"stream_mode": "PROVISIONED"}],
+}
+
+
+def test_a_plan_shows_what_becomes_of_the_bill() -> None:
+    """A stream is new, so that the plan does not know its ARN; of another one, half-applied, two consumers go."""
+    consumer, other = "aws_kinesis_stream_consumer", "aws_kinesis_stream.other"
+    plan = {
+        "resource_changes": [
+            change("aws_kinesis_stream.orders", None, {**STREAM, "arn": None, "retention_period": 48}),
+            change(f"{consumer}.orders_lake", None, {"name": "lake"}),
+            change(other, STREAM, STREAM),
+            *(change(f"{consumer}.other_{n}", {"stream_arn": "arn:x"}, None) for n in range(2)),
+        ],
+        "configuration": {
+            "root_module": {
+                "resources": [
+                    {
+                        "address": f"{consumer}.orders_lake",
+                        "type": consumer,
+                        "expressions": {"stream_arn": {"references": ["aws_kinesis_stream.orders.arn"]}},
+                    }
+                ]
+            }
+        },
+    }
+    assert PRICES is not None
+    lines = cost.idle(plan, "us-east-1", PRICES, advantage=False)
+    assert "| `aws_kinesis_stream.orders`: shards | 4 shards | - | 43.80 |" in lines
+    assert "| `aws_kinesis_stream.orders`: retention | 48 hours of 4 shards | - | 58.40 |" in lines
+    assert "| `aws_kinesis_stream.orders`: consumers | 1 on 4 shards | - | 43.80 |" in lines
+    assert "| `aws_kinesis_stream.other`: consumers | 2 on 4 shards | 87.60 | - |" in lines
+    assert "| **together** | | **131.40** | **189.80** |" in lines
+    assert lines[-1].startswith("Prices of us-east-1 as known on ")
+    assert cost.idle({"resource_changes": []}, "us-east-1", PRICES, advantage=False) == []
+
+
+def test_what_a_plan_makes_is_what_the_stack_says(synth: Synth) -> None:
+    stack = synth(streams={"orders": {"mode": "provisioned", "shards": 2}})
+    values = stack["resource"]["aws_kinesis_stream"]["orders"]
+    planned = {**values, "stream_mode_details": [values["stream_mode_details"]]}
+    resources = of_plan({"resource_changes": [change("aws_kinesis_stream.orders", None, planned)]}, "after")
+    assert PRICES is not None
+    (line,) = bill(resources, PRICES, OTHERS, advantage=False).lines
+    assert line.usd == spent(stack)["`aws_kinesis_stream.orders`: shards"]
+
+
+def test_a_sum_with_something_unknown_in_it_says_so() -> None:
+    lines = table(None, Bill([Line("a", 1.0, "1"), Line("b", None, "2")]))
+    assert lines[-2:] == ["| b | 2 | depends |", "| **together** | | **1.00, and more** |"]
+    assert table(None, Bill()) == []
+
+
+LARGE = {"streams": {"orders": {"mode": "provisioned", "shards": 5000}}}
+
+
+def test_above_its_budget_an_environment_must_be_accepted(
+    write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDKTF_OUTDIR", str(tmp_path / "out"))
+    run = ["--directory", str(tmp_path), "--programs", str(tmp_path)]
+    write(**LARGE, budget_usd=200_000)
+    assert main([*run, "synth"]) == 0
+    write(**LARGE, budget_usd=100)
+    assert main([*run, "synth"]) == 1
+    told = caplog.records[-1].getMessage()
+    assert "budget_usd of test is 100; it would cost 109,5" in told
+    assert "| `aws_kinesis_stream.orders`: shards | 5000 shards | 54,750.00 |" in told
+    assert "run `make accept ENV=test` and commit it" in told
+    assert main([*run, "accept", "test"]) == 0
+    assert main([*run, "synth"]) == 0
+    # What was accepted is not exceeded either.
+    write(streams={"orders": {"mode": "provisioned", "shards": 5001}}, budget_usd=100)
+    assert main([*run, "synth"]) == 1
+    assert "is 100, and 109,5" in caplog.records[-1].getMessage()
+    # Below the budget there is nothing to accept, and what was accepted is forgotten.
+    write(budget_usd=100)
+    assert main([*run, "accept", "test"]) == 0
+    assert not (tmp_path / "test.budget").exists()
+
+
+def test_a_damaged_acceptance_is_an_error(load: Callable[..., Environment], tmp_path: Path) -> None:
+    environment = load(**LARGE, budget_usd=100)
+    (tmp_path / "test.budget").write_text("# nothing\n", encoding="utf-8")
+    with pytest.raises(LedgerError, match=r"test.budget must have one line, with dollars; got \[\]"):
+        synthesize([environment], tmp_path, outdir=tmp_path / "out")
+
+
+def test_the_example_has_its_bill_in_ireland(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environment = load_environment(EXAMPLE)
+    (tmp_path / "example.yaml").write_text(
+        yaml.safe_dump(yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")), sort_keys=False), encoding="utf-8"
+    )
+    ledger.accept(tmp_path, environment)
+    out = synthesize([environment], tmp_path, outdir=tmp_path / "out", accepting=True)
+    made = budget.idle(environment, out)
+    assert made is not None
+    assert environment.budget_usd is not None
+    assert 0 < made.total <= environment.budget_usd
+    directory = tmp_path / "one"
+    directory.mkdir()
+    (directory / "example.yaml").write_text(
+        yaml.safe_dump({**yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")), "pipeline": None}), encoding="utf-8"
+    )
+    assert pipeline(["--directory", str(directory), "cost", "example", "--synthesized", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "| `aws_kinesis_stream.orders`: shards | 8 shards, or what they are scaled to | 87.60 |" in printed
+    assert "Its budget is 1,000 USD." in printed
+    assert "Prices of eu-west-1 are not known here; these are those of us-east-1" in printed
+
+
+def test_the_template_says_what_its_on_demand_stream_costs(tmp_path: Path) -> None:
+    from infra.first import write_first
+
+    text = write_first(tmp_path, "dev").read_text(encoding="utf-8")
+    (line,) = [each for each in text.splitlines() if each.strip().startswith("clicks:")]
+    assert PRICES is not None
+    stream, key = HOURS * PRICES.stream_hour, OTHERS.key_month
+    assert f"${stream + key:.0f} a month" in line, line
+    assert document()["streams"]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from infra import template
 from infra.errors import InfraError, NotRunError
 from infra.load import DIRECTORY, load_environment, load_environments, shown
 from infra.values import DEFAULT_PROJECT
@@ -81,8 +82,11 @@ def _accept(options: argparse.Namespace) -> None:
 def _synth(options: argparse.Namespace) -> None:
     from infra.app import synthesize, synthesize_bootstrap
 
-    environments = load_environments(options.directory, getattr(options, "environments", ()), options.programs)
-    if getattr(options, "bootstrap", False):
+    bootstrap = getattr(options, "bootstrap", False)
+    # `make synth` has told the warnings with the other stacks.
+    wanted = getattr(options, "environments", ())
+    environments = load_environments(options.directory, wanted, options.programs, warn=not bootstrap)
+    if bootstrap:
         environments = [each for each in environments if each.pipeline]
         written = synthesize_bootstrap(environments, BOOTSTRAP)
         if not environments:
@@ -98,6 +102,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from infra.doctor import Verdict, examine
 
     (environment,) = load_environments(options.directory, [options.environment], options.programs)
+    template.refuse(environment)
     found = examine(environment, lambda service, region: client(service, region, environment.account_id))
     told = [each for each in found if each.verdict is not Verdict.OK]
     for each in told:
@@ -121,6 +126,7 @@ def _bootstrap(options: argparse.Namespace) -> None:
     from infra.pipeline.github import Gh
 
     (environment,) = load_environments(options.directory, [options.environment])
+    template.refuse(environment)
     region = environment.state_region or environment.region
     s3, iam = (client(service, region, environment.account_id) for service in ("s3", "iam"))
     ask = environment.pipeline is not None and not options.unasked

@@ -43,7 +43,8 @@ def asking(account_id: str) -> Iterator[None]:
     try:
         yield
     except BotoCoreError as error:
-        raise AwsError(f"AWS cannot be asked: {' '.join(str(error).split())}; {_remedy(error, account_id)}") from error
+        what = "there are no credentials" if isinstance(error, _CREDENTIALS) else "AWS cannot be asked"
+        raise AwsError(f"{what}: {' '.join(str(error).split())}; {_remedy(error, account_id)}") from error
 
 
 def client(service: str, region: str, account_id: str) -> Any:

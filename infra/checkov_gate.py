@@ -282,6 +282,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("synthesized", nargs="*", type=Path, default=[Path("cdktf.out")])
     parser.add_argument("--plan", nargs="+", type=Path, help="plans as JSON, instead of stacks")
     parser.add_argument("--sarif", type=Path, help="also write what was found as SARIF, for code scanning")
+    parser.add_argument("--excused", action="store_true", help="also list what is excused, with the reasons")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
@@ -293,9 +294,11 @@ def main(arguments: list[str] | None = None) -> int:
         options.sarif.write_text(as_sarif(result.failed), encoding="utf-8")
     for failure in result.failed:
         logger.error("failed: %s", failure)
-    for failure in result.excused:
-        logger.info("excused: %s: %s", failure, EXCUSED[failure.check, failure.resource.rpartition(".")[2]])
-    logger.info("checkov: %d failed, passed %s", len(result.failed), dict(result.passed))
+    if options.excused:
+        for failure in result.excused:
+            logger.info("excused: %s: %s", failure, EXCUSED[failure.check, failure.resource.rpartition(".")[2]])
+    told = f"{len(result.excused)} excused (--excused lists them)" if result.excused else "none excused"
+    logger.info("checkov: %d failed, %s, %d passed", len(result.failed), told, sum(result.passed.values()))
     return 1 if result.failed else 0
 
 

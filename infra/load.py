@@ -32,7 +32,7 @@ DIRECTORY = Path(__file__).parent / "environments"
 
 
 def load_environments(
-    directory: Path = DIRECTORY, only: Iterable[str] = (), project: Path | None = None
+    directory: Path = DIRECTORY, only: Iterable[str] = (), project: Path | None = None, *, warn: bool = True
 ) -> list[Environment]:
     """Read the environment files of a directory, and return all environments or those named.
 
@@ -42,6 +42,7 @@ def load_environments(
         directory: Holds `<environment>.yaml` files.
         only: Names of the environments wanted; empty for all.
         project: Directory that programs of jobs are relative to; without it, they are not looked at.
+        warn: Whether to log warnings.
 
     Raises:
         SettingsError: A file has faults, or a named environment does not exist.
@@ -67,7 +68,7 @@ def load_environments(
     faults += between_environments(environments)
     if faults:
         raise SettingsError(faults)
-    for name in wanted:
+    for name in wanted if warn else ():
         for warning in rules.warnings(environments[name]):
             logger.warning("warning: %s: %s", files[name], warning)
     return [environments[name] for name in wanted]

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from infra import names
+from infra import names, template
 from infra.aws import client
 from infra.budget import idle
 from infra.errors import InfraError, PipelineError, StalePlanError
@@ -146,6 +146,7 @@ def _cost(options: argparse.Namespace) -> int:
 
 def _jobs(options: argparse.Namespace) -> int:
     (environment,) = load_environments(options.directory, [options.environment], options.project)
+    template.refuse(environment)
     keep_running(environment, options.project, Commands(), SystemTime(), options.patience)
     return 0
 
@@ -220,6 +221,7 @@ def _write(path: Path, text: str | None) -> None:
 
 def _one(options: argparse.Namespace) -> tuple[Environment, Planner]:
     (environment,) = load_environments(options.directory, [options.environment])
+    template.refuse(environment)
     if options.handed and (found := tree_digest(options.synthesized)) != options.handed:
         raise PipelineError(
             f"{options.synthesized} is not what was handed over: its digest is {found}, and not {options.handed}; start again"

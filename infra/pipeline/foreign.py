@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from infra import names
+from infra.aws import asking
 from infra.errors import PipelineError
 from infra.pipeline.bill import HOURS
 from infra.pipeline.prices import Prices, prices_of
@@ -43,6 +44,7 @@ def foreign_consumers(kinesis: Any, environment: Environment, all_of_them: Itera
         all_of_them: All environments: another one may declare consumers on these streams.
 
     Raises:
+        AwsError: There are no credentials, or AWS cannot be reached.
         PipelineError: A stream's consumers cannot be listed.
     """
     declared = set(_declared(all_of_them))
@@ -51,14 +53,16 @@ def foreign_consumers(kinesis: Any, environment: Environment, all_of_them: Itera
         if not isinstance(stream, OwnStream):
             continue
         arn = names.stream_arn(environment, key)
-        there = _consumers(kinesis, arn)
+        with asking(environment.account_id):
+            there = _consumers(kinesis, arn)
         expected = stream.other_consumers
         foreign = [
             each
             for each in there
             if (arn, each["ConsumerName"]) not in declared and each["ConsumerName"] not in expected
         ]
-        usd = _hours_usd(kinesis, arn, prices_of(environment.region)) if foreign else None
+        with asking(environment.account_id):
+            usd = _hours_usd(kinesis, arn, prices_of(environment.region)) if foreign else None
         for each in foreign:
             since = each["ConsumerCreationTimestamp"].date().isoformat()
             found.append(Foreign(names.stream_name(environment, key), each["ConsumerARN"], since, len(there), usd))
@@ -69,7 +73,7 @@ def _hours_usd(kinesis: Any, arn: str, prices: Prices | None) -> float | None:
     """What the hours of a consumer cost a month; None if the stream, or its price, is not known."""
     try:
         stream = kinesis.describe_stream_summary(StreamARN=arn)["StreamDescriptionSummary"]
-    except (BotoCoreError, ClientError):
+    except ClientError:
         return None
     if stream.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND":
         return 0.0
@@ -88,9 +92,9 @@ def _consumers(kinesis: Any, arn: str) -> list[dict[str, Any]]:
     try:
         pages = kinesis.get_paginator("list_stream_consumers").paginate(StreamARN=arn)
         return [each for page in pages for each in page["Consumers"] if each["ConsumerStatus"] != "DELETING"]
-    except (BotoCoreError, ClientError) as error:
+    except ClientError as error:
         # A stream that is gone is in the plan that looks for drift.
-        if isinstance(error, ClientError) and error.response["Error"]["Code"] == "ResourceNotFoundException":
+        if error.response["Error"]["Code"] == "ResourceNotFoundException":
             return []
         raise PipelineError(
             f"the consumers of {arn} cannot be listed: {error}; the role that plans needs kinesis:ListStreamConsumers "

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kinesis_efo.aws_errors import code_of
+from kinesis_efo.aws_errors import Cause, cause_of, code_of
 from kinesis_efo.emr.projects import split
 from kinesis_efo.errors import ConfigurationError
 
@@ -98,6 +98,11 @@ def load_deployment(environment: str, application: str, ssm: Any) -> Deployment:
             ) from None
         raise ConfigurationError(f"parameter {name} cannot be read: {error}") from error
     except BotoCoreError as error:
+        if cause_of(error) is Cause.NO_CREDENTIALS:
+            raise ConfigurationError(
+                f"there are no credentials to read parameter {name} with: {error}; `aws sso login` with AWS_PROFILE, or set "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            ) from error
         raise ConfigurationError(f"parameter {name} cannot be read: {error}") from error
     try:
         deployment = msgspec.json.decode(text, type=Deployment)

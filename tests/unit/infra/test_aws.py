@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from infra import template
+from infra.__main__ import main as infra
 from infra.apply_bootstrap import apply_bootstrap
 from infra.aws import client
-from infra.errors import AwsError
+from infra.errors import AwsError, SettingsError
 from infra.pipeline.__main__ import main
+from infra.pipeline.foreign import foreign_consumers
 from infra.pipeline.terraform import Terraform
 from infra.settings import Environment
+from kinesis_efo.emr.deployment import load_deployment
+from kinesis_efo.errors import ConfigurationError
 
 PIPELINE = {"repository": "acme/lake"}
 
@@ -29,11 +34,11 @@ def no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_without_credentials_is_one_line_with_the_remedy(
     load: Callable[..., Environment], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    load(pipeline=PIPELINE)
+    load(pipeline=PIPELINE, account_id="222233334444")
     assert main(["--directory", str(tmp_path), "plan", "test", "--commit", "c0ffee"]) == 1
     (told,) = [record.getMessage() for record in caplog.records]
     assert told == (
-        "error: AWS cannot be asked: Unable to locate credentials; give credentials of account 111122223333: `aws sso "
+        "error: there are no credentials: Unable to locate credentials; give credentials of account 222233334444: `aws sso "
         "login` with AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; in CI, the role of the pipeline"
     )
 
@@ -41,13 +46,15 @@ def test_a_plan_without_credentials_is_one_line_with_the_remedy(
 def test_a_bootstrap_without_credentials_is_one_line_with_the_remedy(
     load: Callable[..., Environment], tmp_path: Path
 ) -> None:
-    environment = load(pipeline=PIPELINE)
+    environment = load(pipeline=PIPELINE, account_id="222233334444")
     s3, iam = (client(service, environment.region, environment.account_id) for service in ("s3", "iam"))
 
     def no_terraform(directory: Path) -> Terraform:
         return Terraform.__new__(Terraform)  # it would be asked for nothing before AWS is
 
-    with pytest.raises(AwsError, match=r"^AWS cannot be asked: Unable to locate credentials; give credentials of acc"):
+    with pytest.raises(
+        AwsError, match=r"^there are no credentials: Unable to locate credentials; give credentials of acc"
+    ):
         apply_bootstrap(environment, tmp_path, s3, iam, terraform=no_terraform)
 
 
@@ -60,10 +67,76 @@ def test_a_profile_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
 def test_aws_that_cannot_be_reached_is_another_line(
     load: Callable[..., Environment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    load(pipeline=PIPELINE)
+    load(pipeline=PIPELINE, account_id="222233334444")
     for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "s"), ("MAX_ATTEMPTS", "1")):
         monkeypatch.setenv(f"AWS_{name}", value)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     assert main(["--directory", str(tmp_path), "plan", "test", "--commit", "c0ffee"]) == 1
     assert 'Could not connect to the endpoint URL: "http://127.0.0.1:9' in caplog.text
     assert "look at the network, the proxy and AWS_ENDPOINT_URL" in caplog.text
+
+
+def test_a_look_for_consumers_of_others_without_credentials_blames_no_permission(
+    load: Callable[..., Environment],
+) -> None:
+    environment = load(account_id="222233334444")
+    kinesis = client("kinesis", environment.region, environment.account_id)
+    with pytest.raises(AwsError, match=r"^there are no credentials: .*; give credentials of account 222233334444"):
+        foreign_consumers(kinesis, environment, [environment])
+
+
+def test_a_job_s_description_without_credentials_says_so() -> None:
+    ssm = client("ssm", "eu-west-1", "222233334444")
+    with pytest.raises(
+        ConfigurationError, match="there are no credentials to read parameter /kinesis-efo/dev/lake/job with"
+    ):
+        load_deployment("dev", "lake", ssm)
+
+
+@pytest.mark.parametrize("command", ["plan", "apply", "drift", "jobs"])
+def test_values_of_the_template_never_reach_aws(
+    command: str, write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(pipeline=PIPELINE, state_bucket="acme-terraform-state-test")
+    extra = [] if command == "jobs" else ["--commit", "c0ffee"]
+    assert main(["--directory", str(tmp_path), command, "test", *extra]) == 1
+    assert caplog.records[-1].getMessage() == (
+        "error: 2 faults:\n"
+        "  test.yaml: account_id: is the template's, and nobody's: give your own account; got '111122223333'\n"
+        "  test.yaml: state_bucket: is the template's, and may be somebody's: give a name of your own, as names of buckets are "
+        "unique in all of AWS; got 'acme-terraform-state-test'"
+    )
+
+
+@pytest.mark.parametrize("command", ["bootstrap", "doctor"])
+def test_nor_do_they_for_an_administrator(
+    command: str, write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(pipeline=PIPELINE)
+    assert infra(["--directory", str(tmp_path), command, "test"]) == 1
+    assert "account_id: is the template's" in caplog.records[-1].getMessage()
+
+
+def test_in_local_aws_the_template_is_as_good_as_any(load: Callable[..., Environment]) -> None:
+    environment = load(state_bucket="acme-terraform-state-test")
+    template.refuse(environment, {"AWS_ENDPOINT_URL": "http://127.0.0.1:4566"})
+    with pytest.raises(SettingsError, match="account_id"):
+        template.refuse(environment, {"AWS_ENDPOINT_URL": "https://kinesis.eu-west-1.amazonaws.com"})
+    template.refuse(load(account_id="222233334444"), {})
+
+
+def test_success_is_quiet(
+    write: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make synth` runs these two: a warning is told once."""
+    monkeypatch.setenv("CDKTF_OUTDIR", str(tmp_path / "out"))
+    monkeypatch.chdir(tmp_path)
+    write(streams={"orders": {}, "clicks": {}}, pipeline=PIPELINE)
+    for more in ([], ["--bootstrap"]):
+        assert infra(["--directory", str(tmp_path), "synth", *more]) == 0
+    assert [each.getMessage() for each in caplog.records if "no application consumes it" in each.getMessage()] == [
+        (
+            "warning: "
+            f"{tmp_path / 'test.yaml'}: streams.clicks: no application consumes it, yet it is billed while it exists"
+        )
+    ]

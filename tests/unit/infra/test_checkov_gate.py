@@ -115,3 +115,19 @@ def test_a_failure_is_excused_on_one_resource_only() -> None:
     result = checkov_gate._judge([faulty], ["dev"], PLANTED)
     assert [each.resource for each in result.excused] == ["aws_s3_bucket.state"]
     assert [each.resource for each in result.failed] == ["aws_s3_bucket.other"]
+
+
+def test_what_is_excused_is_counted_and_listed_when_asked(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    excused = Failure("CKV_AWS_18", "name", "aws_s3_bucket.artifacts", "stack")
+    monkeypatch.setattr(
+        checkov_gate, "scan_stacks", lambda *_: checkov_gate.Result([], {"stack": 30, "other": 12}, [excused])
+    )
+    with caplog.at_level("INFO"):
+        assert checkov_gate.main([]) == 0
+    assert caplog.messages == ["checkov: 0 failed, 1 excused (--excused lists them), 42 passed"]
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        assert checkov_gate.main(["--excused"]) == 0
+    assert "access logs need a bucket of the account's own" in caplog.messages[0]

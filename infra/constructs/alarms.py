@@ -7,7 +7,6 @@ user guide, "Monitoring EMR Serverless applications and jobs"; EventBridge Sched
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from infra import names
 from infra.cdk import (
@@ -18,45 +17,16 @@ from infra.cdk import (
 )
 from infra.constructs.stream import FanOutStream
 from infra.settings import Environment, OwnStream
+from kinesis_efo_infra.alarms import AT_RISK, ConsumerAlarms, Rule, declare, described
 from kinesis_efo_infra.base import put
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.table import LeaseTable
 
-LAG = "SubscribeToShardEvent.MillisBehindLatest"
-RATE_EXCEEDED = "SubscribeToShard.RateExceeded"
 WRITES_THROTTLED = "WriteProvisionedThroughputExceeded"
 ITERATOR_AGE = "GetRecords.IteratorAgeMilliseconds"
 READS_THROTTLED = "ReadProvisionedThroughputExceeded"
-AT_RISK = 0.5
-"""The part of a stream's retention by which an application may be behind before it is in danger to lose records."""
 _SHORTEST_RETENTION = 24
 """In hours; assumed of an adopted stream, whose retention its owner knows."""
-TAKEOVERS = 5  # in five minutes; the library gives up after as many
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """When an alarm on a metric of Kinesis goes off.
-
-    Attributes:
-        metric: Name of the metric.
-        statistic: What is computed of it in each period.
-        threshold: The alarm is for values above this.
-        dimensions: Stream, and consumer if there is one.
-        periods: How many periods are looked at.
-        datapoints: In how many of them the value must be above the threshold.
-        period: Length of a period in seconds.
-        missing: What a period without data counts as.
-    """
-
-    metric: str
-    statistic: str
-    threshold: float
-    dimensions: Mapping[str, str]
-    periods: int
-    datapoints: int
-    period: int = 60
-    missing: str = "notBreaching"
 
 
 class Alarms(Construct):
@@ -108,7 +78,7 @@ class Alarms(Construct):
             self,
             "failed-runs",
             alarm_name=self._name("jobs", "failed-runs"),
-            alarm_description=_described("A run of a job has failed, and nothing reads for it.", "failed-runs"),
+            alarm_description=described("A run of a job has failed, and nothing reads for it.", "failed-runs"),
             comparison_operator="GreaterThanThreshold",
             threshold=0,
             evaluation_periods=1,
@@ -143,7 +113,7 @@ class Alarms(Construct):
             self,
             "not-started",
             alarm_name=self._name("jobs", "not-started"),
-            alarm_description=_described("A run of a job with a schedule could not be started.", "not-started"),
+            alarm_description=described("A run of a job with a schedule could not be started.", "not-started"),
             comparison_operator="GreaterThanThreshold",
             threshold=0,
             evaluation_periods=1,
@@ -179,7 +149,7 @@ class Alarms(Construct):
             self,
             f"leases-{application}",
             alarm_name=self._name(name, "leases-throttled"),
-            alarm_description=_described(
+            alarm_description=described(
                 f"The lease table of {name} is throttled: leases may expire.", "leases-throttled"
             ),
             comparison_operator="GreaterThanThreshold",
@@ -200,35 +170,22 @@ class Alarms(Construct):
         consumer = names.consumer_name(self._environment, key, application)
         reader = names.application_name(application, settings)
         name = names.stream_name(self._environment, key)
-        dimensions = {"StreamName": stream.name, "ConsumerName": consumer}
-        # An application has no subscription while it polls.
-        always_subscribed = settings.continuous and not settings.polls
-        lag = self._alarm(
-            place.join("lag"),
-            name=self._name(reader, f"{name}/lag"),
-            description=f"{reader} is more than {settings.lag_threshold_seconds} s behind on {name}"
-            + (", or reads nothing at all." if always_subscribed else "."),
-            rule=_Rule(
-                LAG,
-                "Maximum",
-                threshold=settings.lag_threshold_seconds * 1000,
-                dimensions=dimensions,
-                periods=5,
-                datapoints=5,
-                # An open subscription gets events even when nobody writes: no data means that nobody reads.
-                missing="breaching" if always_subscribed else "notBreaching",
-            ),
+        alarms = ConsumerAlarms(
+            self,
+            f"consumer-{place.now}",
+            name=self._name(reader, name),
+            application=reader,
+            stream=name,
+            stream_name=stream.name,
+            consumer_name=consumer,
+            notify=self._topics or (),
+            lag_threshold_seconds=settings.lag_threshold_seconds,
+            # An application has no subscription while it polls.
+            continuous=settings.continuous and not settings.polls,
+            retention_hours=self._retention_hours(key),
+            place=place,
         )
-        self._lag_arns.append(lag.arn)
-        self._alarm(
-            place.join("rate"),
-            name=self._name(reader, f"{name}/subscribe-refused"),
-            description=f"Subscriptions of {reader} on {name} keep being refused: is something else using its consumer?",
-            rule=_Rule(
-                RATE_EXCEEDED, "Sum", threshold=TAKEOVERS, dimensions=dimensions, periods=1, datapoints=1, period=300
-            ),
-        )
-        self._retention(place, f"{reader}/{name}", f"{reader} on {name}", key, LAG, dimensions)
+        self._lag_arns.append(alarms.lag_arn)
 
     def _polled(self, key: str, stream: FanOutStream, application: str) -> None:
         """Watch an application that may poll: no consumer has metrics of that, so those of the whole stream must do."""
@@ -240,7 +197,7 @@ class Alarms(Construct):
             name=self._name(reader, f"{name}/iterator-age"),
             description=f"Something that polls {name}, as {reader} may, is more than {settings.lag_threshold_seconds} s "
             "behind.",
-            rule=_Rule(
+            rule=Rule(
                 ITERATOR_AGE,
                 "Maximum",
                 threshold=settings.lag_threshold_seconds * 1000,
@@ -259,23 +216,26 @@ class Alarms(Construct):
             place.join("reads"),
             name=self._name(name, "reads-throttled"),
             description=f"GetRecords on {name} is throttled all the time: too many applications poll it.",
-            rule=_Rule(READS_THROTTLED, "Sum", threshold=0, dimensions=dimensions, periods=5, datapoints=5),
+            rule=Rule(READS_THROTTLED, "Sum", threshold=0, dimensions=dimensions, periods=5, datapoints=5),
         )
         self._retention(place, name, f"Something that polls {name}", key, ITERATOR_AGE, dimensions)
 
     def _retention(
         self, place: Place, subject: str, who: str, key: str, metric: str, dimensions: Mapping[str, str]
     ) -> None:
-        stream = self._environment.streams[key]
-        hours = stream.retention_hours if isinstance(stream, OwnStream) else _SHORTEST_RETENTION
+        hours = self._retention_hours(key)
         self._alarm(
             place.join("retention"),
             name=self._name(subject, "retention"),
             description=f"{who} is behind by half of the {hours} hours after which records are gone.",
-            rule=_Rule(
+            rule=Rule(
                 metric, "Maximum", threshold=hours * AT_RISK * 3_600_000, dimensions=dimensions, periods=5, datapoints=5
             ),
         )
+
+    def _retention_hours(self, key: str) -> int:
+        stream = self._environment.streams[key]
+        return stream.retention_hours if isinstance(stream, OwnStream) else _SHORTEST_RETENTION
 
     def _writes_throttled(self, place: Place, key: str, stream: FanOutStream) -> None:
         name = names.stream_name(self._environment, key)
@@ -283,37 +243,22 @@ class Alarms(Construct):
             place.join("writes"),
             name=self._name(name, "writes-throttled"),
             description=f"Producers of {name} are throttled: too few shards, or one hot partition key.",
-            rule=_Rule(
+            rule=Rule(
                 WRITES_THROTTLED, "Sum", threshold=0, dimensions={"StreamName": stream.name}, periods=5, datapoints=3
             ),
         )
 
-    def _alarm(self, place: Place, *, name: str, description: str, rule: _Rule) -> CloudwatchMetricAlarm:
-        alarm = CloudwatchMetricAlarm(
+    def _alarm(self, place: Place, *, name: str, description: str, rule: Rule) -> CloudwatchMetricAlarm:
+        return declare(
             self,
             f"alarm-{place.now}",
-            alarm_name=name,
-            alarm_description=_described(description, name.rpartition("/")[2]),
-            namespace="AWS/Kinesis",
-            metric_name=rule.metric,
-            dimensions=rule.dimensions,
-            statistic=rule.statistic,
-            period=rule.period,
-            evaluation_periods=rule.periods,
-            datapoints_to_alarm=rule.datapoints,
-            comparison_operator="GreaterThanThreshold",
-            threshold=rule.threshold,
-            treat_missing_data=rule.missing,
-            actions_enabled=True,
-            alarm_actions=self._topics,
-            ok_actions=self._topics,
+            rule,
+            name=name,
+            description=description,
+            notify=self._topics or (),
+            place=place,
         )
-        return put(alarm, place)
 
     def _name(self, subject: str, what: str) -> str:
         # Names in AWS, not keys, so that a moved entry keeps its alarms. Names cannot hold the separator.
         return f"{names.path(self._environment)}/{subject}/{what}"
-
-
-def _described(description: str, what: str) -> str:
-    return f"{description} Runbook: docs/runbook.md, alarm {what}."

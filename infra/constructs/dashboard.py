@@ -1,4 +1,4 @@
-"""A dashboard that answers one question: is each application keeping up?"""
+"""The dashboard of an environment: is each application keeping up?"""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra import names
-from infra.cdk import CloudwatchDashboard, Construct, Fn
-from infra.constructs.alarms import ITERATOR_AGE, LAG, RATE_EXCEEDED, READS_THROTTLED, WRITES_THROTTLED, Alarms
+from infra.cdk import Construct
+from infra.constructs.alarms import ITERATOR_AGE, READS_THROTTLED, WRITES_THROTTLED, Alarms
 from infra.constructs.stream import FanOutStream
 from infra.settings import Environment
+from kinesis_efo_infra import dashboard
+from kinesis_efo_infra.alarms import BYTES, LAG, RATE_EXCEEDED
+from kinesis_efo_infra.dashboard import Widget, metric
+from kinesis_efo_infra.places import Place
 
-_WIDTH = 24
-_HEIGHT = 6
 
-
-class Dashboard(Construct):
+class Dashboard(dashboard.Dashboard):
     """Lag alarms on top, then a row per application (lag, bytes received, refusals), then a row about writes.
 
     Args:
@@ -28,89 +29,48 @@ class Dashboard(Construct):
     def __init__(
         self, scope: Construct, environment: Environment, streams: Mapping[str, FanOutStream], alarms: Alarms
     ) -> None:
-        super().__init__(scope, "dashboard")
         self._environment, self._streams = environment, streams
-        widgets: list[dict[str, Any]] = []
-        if alarms.lag_arns:
-            state = {"title": "Is each application keeping up?", "alarms": list(alarms.lag_arns)}
-            widgets.append({"type": "alarm", "x": 0, "y": 0, "width": _WIDTH, "height": 3, "properties": state})
-        top = 3
-        for row in [*map(self._application, environment.applications), self._writers()]:
-            if not row[0]["metrics"]:
-                continue
-            width = _WIDTH // len(row)
-            widgets += [
-                {
-                    "type": "metric",
-                    "x": n * width,
-                    "y": top,
-                    "width": width,
-                    "height": _HEIGHT,
-                    "properties": properties,
-                }
-                for n, properties in enumerate(row)
-            ]
-            top += _HEIGHT
-        dashboard = CloudwatchDashboard(
-            self,
+        super().__init__(
+            scope,
             "dashboard",
-            dashboard_name=names.prefix(environment),
-            dashboard_body=Fn.jsonencode({"widgets": widgets}),
+            name=names.prefix(environment),
+            region=environment.region,
+            rows=[*map(self._application, environment.applications), self._writers()],
+            alarms=alarms.lag_arns,
+            place=Place("applications"),
         )
-        dashboard.override_logical_id("applications")
 
-    def _application(self, key: str) -> list[dict[str, Any]]:
+    def _application(self, key: str) -> list[Widget]:
         settings = self._environment.applications[key]
         # Metrics of a stream in another account are in that account.
         streams = [each for each in settings.streams if names.is_ours(self._environment, each)]
-
-        limit = {"horizontal": [{"label": "alarm", "value": settings.lag_threshold_seconds * 1000}]}
+        limit = settings.lag_threshold_seconds * 1000
         if not settings.subscribes:
             # Without a consumer, there are only metrics of all that poll the stream.
             return [
-                self._widget(f"{key}: milliseconds behind", self._of_streams(ITERATOR_AGE, streams), "Maximum")
-                | {"annotations": limit},
-                self._widget(f"{key}: bytes received", self._of_streams("GetRecords.Bytes", streams), "Sum"),
-                self._widget(f"{key}: reads throttled", self._of_streams(READS_THROTTLED, streams), "Sum"),
+                Widget(f"{key}: milliseconds behind", self._of_streams(ITERATOR_AGE, streams), "Maximum", limit),
+                Widget(f"{key}: bytes received", self._of_streams("GetRecords.Bytes", streams), "Sum"),
+                Widget(f"{key}: reads throttled", self._of_streams(READS_THROTTLED, streams), "Sum"),
             ]
 
-        def per_stream(metric: str) -> list[list[Any]]:
+        def per_stream(name: str) -> list[list[Any]]:
             return [
-                [
-                    *self._metric(metric, each),
-                    "ConsumerName",
-                    names.consumer_name(self._environment, each, key),
-                    {"label": each},
-                ]
+                metric(name, self._streams[each].name, each, names.consumer_name(self._environment, each, key))
                 for each in streams
             ]
 
         return [
-            self._widget(f"{key}: milliseconds behind", per_stream(LAG), "Maximum") | {"annotations": limit},
-            self._widget(f"{key}: bytes received", per_stream("SubscribeToShardEvent.Bytes"), "Sum"),
-            self._widget(f"{key}: subscriptions refused", per_stream(RATE_EXCEEDED), "Sum"),
+            Widget(f"{key}: milliseconds behind", per_stream(LAG), "Maximum", limit),
+            Widget(f"{key}: bytes received", per_stream(BYTES), "Sum"),
+            Widget(f"{key}: subscriptions refused", per_stream(RATE_EXCEEDED), "Sum"),
         ]
 
-    def _writers(self) -> list[dict[str, Any]]:
+    def _writers(self) -> list[Widget]:
         ours = [key for key in self._streams if names.is_ours(self._environment, key)]
-
         return [
-            self._widget("bytes written", self._of_streams("IncomingBytes", ours), "Sum"),
-            self._widget("writes throttled", self._of_streams(WRITES_THROTTLED, ours), "Sum"),
+            Widget("bytes written", self._of_streams("IncomingBytes", ours), "Sum"),
+            Widget("writes throttled", self._of_streams(WRITES_THROTTLED, ours), "Sum"),
         ]
 
-    def _of_streams(self, metric: str, keys: list[str]) -> list[list[Any]]:
-        return [[*self._metric(metric, key), {"label": key}] for key in keys]
-
-    def _metric(self, metric: str, key: str) -> list[Any]:
-        return ["AWS/Kinesis", metric, "StreamName", self._streams[key].name]
-
-    def _widget(self, title: str, metrics: list[list[Any]], statistic: str) -> dict[str, Any]:
-        return {
-            "title": title,
-            "region": self._environment.region,
-            "view": "timeSeries",
-            "stat": statistic,
-            "period": 60,
-            "metrics": metrics,
-        }
+    def _of_streams(self, name: str, keys: list[str]) -> list[list[Any]]:
+        return [metric(name, self._streams[key].name, key) for key in keys]

@@ -16,9 +16,11 @@ from kinesis_efo_infra.trust import EmrOnEc2, EmrServerless, PodIdentity, Servic
 
 if TYPE_CHECKING:
     from kinesis_efo_infra.access import BatchAccess, ReaderAccess
+    from kinesis_efo_infra.alarms import ConsumerAlarms
     from kinesis_efo_infra.application import StreamingApplication
     from kinesis_efo_infra.base import pin_account
     from kinesis_efo_infra.consumer import StreamConsumer
+    from kinesis_efo_infra.dashboard import Dashboard
     from kinesis_efo_infra.grants import policy_for
     from kinesis_efo_infra.key import CustomerKey
     from kinesis_efo_infra.manifest import Manifest
@@ -29,7 +31,9 @@ __version__ = "0.1.0"
 __all__ = [
     "ArgumentError",
     "BatchAccess",
+    "ConsumerAlarms",
     "CustomerKey",
+    "Dashboard",
     "EmrOnEc2",
     "EmrServerless",
     "InfraError",
@@ -52,7 +56,9 @@ __all__ = [
 
 _HOMES: Final = {
     "BatchAccess": "kinesis_efo_infra.access",
+    "ConsumerAlarms": "kinesis_efo_infra.alarms",
     "CustomerKey": "kinesis_efo_infra.key",
+    "Dashboard": "kinesis_efo_infra.dashboard",
     "LeaseTable": "kinesis_efo_infra.table",
     "Manifest": "kinesis_efo_infra.manifest",
     "ReaderAccess": "kinesis_efo_infra.access",

@@ -8,9 +8,11 @@ from typing import Literal
 
 from kinesis_efo_infra import checks
 from kinesis_efo_infra.access import BatchAccess, ReaderAccess
+from kinesis_efo_infra.alarms import BYTES, LAG, RATE_EXCEEDED, ConsumerAlarms
 from kinesis_efo_infra.base import account_of, environment_of
 from kinesis_efo_infra.cdk import Construct
 from kinesis_efo_infra.consumer import StreamConsumer
+from kinesis_efo_infra.dashboard import Dashboard, Widget, metric
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.grants import policy_for
 from kinesis_efo_infra.key import OWN, CustomerKey, EncryptionKey, check_key
@@ -98,6 +100,7 @@ class StreamingApplication(Construct):
         if output_key is not None:
             checks.text(owner, "output_key", output_key, checks.KEY_ARN, "give the ARN of a key")
         super().__init__(scope, id)
+        self._name, self._environment = name, environment
         if encryption_key == OWN:
             encryption_key = CustomerKey(
                 self,
@@ -194,6 +197,65 @@ class StreamingApplication(Construct):
     def batch_access(self) -> BatchAccess | None:
         """The policy for batch reads; None without `batch`."""
         return self._batch
+
+    def dashboard(
+        self,
+        id: str = "dashboard",
+        *,
+        name: str | None = None,
+        alarms: Sequence[ConsumerAlarms] = (),
+        lag_threshold_seconds: int | None = None,
+        place: Place | None = None,
+    ) -> Dashboard:
+        """Declare a dashboard: is it keeping up? The state of alarms, what it reads, and what is written.
+
+        Args:
+            id: Its id below the application.
+            name: Name of the dashboard; default: `kinesis-efo-<environment>-<name>`.
+            alarms: Alarms of its consumers, whose state is shown on top.
+            lag_threshold_seconds: Draw a line at this lag, as at that of an alarm.
+            place: Its Terraform name.
+
+        >>> archive = StreamingApplication(stack, "archive", name="archive", streams={"orders": orders})
+        >>> alarms = [consumer.alarms() for consumer in archive.consumers.values()]
+        >>> archive.dashboard(alarms=alarms, lag_threshold_seconds=300).name
+        'kinesis-efo-streaming-archive'
+        """
+        limit = None if lag_threshold_seconds is None else lag_threshold_seconds * 1000
+        return Dashboard(
+            self,
+            id,
+            name=name or f"kinesis-efo-{self._environment}-{self._name}",
+            region=account_of(self).region,
+            rows=[self._reads(limit), self._writes()],
+            alarms=[each.lag_arn for each in alarms],
+            place=place,
+        )
+
+    def _reads(self, limit: float | None) -> list[Widget]:
+        def graph(title: str, of_consumers: str, of_streams: str, statistic: str, line: float | None = None) -> Widget:
+            # Without consumers, there are only metrics of all that poll the streams.
+            metrics = [
+                metric(of_consumers, self._streams[key].name, key, each.metric_name)
+                for key, each in self._consumers.items()
+            ] or [metric(of_streams, each.name, key) for key, each in self._streams.items()]
+            return Widget(f"{self._name}: {title}", metrics, statistic, line)
+
+        refused = "subscriptions refused" if self._consumers else "reads throttled"
+        return [
+            graph("milliseconds behind", LAG, "GetRecords.IteratorAgeMilliseconds", "Maximum", limit),
+            graph("bytes received", BYTES, "GetRecords.Bytes", "Sum"),
+            graph(refused, RATE_EXCEEDED, "ReadProvisionedThroughputExceeded", "Sum"),
+        ]
+
+    def _writes(self) -> list[Widget]:
+        return [
+            Widget(title, [metric(name, each.name, key) for key, each in self._streams.items()], "Sum")
+            for title, name in (
+                ("bytes written", "IncomingBytes"),
+                ("writes throttled", "WriteProvisionedThroughputExceeded"),
+            )
+        ]
 
     def _batch_access(self, name: str, environment: str, place: Place | None) -> BatchAccess:
         policy = policy_for(self)

@@ -19,6 +19,8 @@ from cdktf import (
     TerraformStack,
     Tokenization,
 )
+from cdktf_cdktf_provider_aws.cloudwatch_dashboard import CloudwatchDashboard
+from cdktf_cdktf_provider_aws.cloudwatch_metric_alarm import CloudwatchMetricAlarm
 from cdktf_cdktf_provider_aws.data_aws_caller_identity import DataAwsCallerIdentity
 from cdktf_cdktf_provider_aws.data_aws_iam_policy_document import (
     DataAwsIamPolicyDocument,
@@ -55,6 +57,8 @@ from jsii import implements
 
 __all__ = [
     "ENGINE",
+    "CloudwatchDashboard",
+    "CloudwatchMetricAlarm",
     "Construct",
     "DataAwsCallerIdentity",
     "DataAwsIamPolicyDocument",

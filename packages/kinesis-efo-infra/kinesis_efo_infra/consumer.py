@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 from kinesis_efo_infra import checks
-from kinesis_efo_infra.base import account_of, keep, put, validate
-from kinesis_efo_infra.cdk import Construct, IConstruct, KinesisStreamConsumer, Op, Precondition
+from kinesis_efo_infra.alarms import ConsumerAlarms
+from kinesis_efo_infra.base import account_of, environment_of, keep, put, validate
+from kinesis_efo_infra.cdk import Construct, Fn, IConstruct, KinesisStreamConsumer, Op, Precondition
 from kinesis_efo_infra.errors import ArgumentError
 from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.regions import Account, region_and_account
@@ -98,6 +99,64 @@ class StreamConsumer(Construct):
         """Its name; None where only Terraform knows it."""
         return self._name
 
+    @property
+    def metric_name(self) -> str:
+        """The same as metrics name it; a reference where only Terraform knows it."""
+        return self._name or Fn.element(Fn.split(":", Fn.element(Fn.split("/", self._arn), 3)), 0)
+
+    def alarms(
+        self,
+        id: str = "alarms",
+        *,
+        application: str | None = None,
+        environment: str | None = None,
+        notify: Sequence[str] = (),
+        lag_threshold_seconds: int = 300,
+        continuous: bool = True,
+        retention_hours: int | None = None,
+        place: Place | None = None,
+    ) -> ConsumerAlarms:
+        """Declare alarms on it: it is behind, it nears the end of the retention, or its subscriptions are refused.
+
+        Args:
+            id: Their id below the consumer.
+            application: Who reads, for names and descriptions; default: the consumer's name.
+            environment: Where it is deployed, for names; default: the name of the stack.
+            notify: ARNs of SNS topics that they notify; without one, they only show in CloudWatch.
+            lag_threshold_seconds: The first goes off when it is further behind than this for five minutes.
+            continuous: False for what reads now and then, or may poll: silence is then no alarm.
+            retention_hours: For how long the stream keeps records; default: what is declared, or 24 for a stream of somebody else.
+            place: Their Terraform name.
+
+        Raises:
+            ArgumentError: A number is out of its limits, or the stream is known to be of another account or region, where its
+                metrics are.
+
+        >>> lake = StreamConsumer(stack, "lake", stream=orders, name="lake")
+        >>> topic = "arn:aws:sns:eu-west-1:111122223333:oncall"
+        >>> alarms = lake.alarms(notify=[topic], lag_threshold_seconds=120)
+        """
+        owner = f"alarms of {self.node.path}"
+        if not checks.is_token(self._stream.arn):
+            _near(owner, self._stream, account_of(self), "declare them there")
+        where = environment_of(self, owner, environment)
+        reader = application or self._name or self.node.id
+        stream = self._stream.declared_name or self._stream.node.id
+        return ConsumerAlarms(
+            self,
+            id,
+            name=f"kinesis-efo/{where}/{reader}/{stream}",
+            application=reader,
+            stream=stream,
+            stream_name=self._stream.name,
+            consumer_name=self.metric_name,
+            notify=notify,
+            lag_threshold_seconds=lag_threshold_seconds,
+            continuous=continuous,
+            retention_hours=retention_hours or self._stream.retention_hours or 24,
+            place=place,
+        )
+
     def read_by(self, application: str) -> None:
         """Note that an application reads through it. Synthesis fails for two of them: they would end each other's subscriptions.
 
@@ -153,8 +212,11 @@ def _ours(owner: str, stream: Stream, account: Account) -> list[Precondition]:
     Raises:
         ArgumentError: It is of another one.
     """
+    return _near(owner, stream, account, "its owner registers the consumer there: give StreamConsumer.from_arn")
+
+
+def _near(owner: str, stream: Stream, account: Account, remedy: str) -> list[Precondition]:
     conditions = []
-    remedy = "its owner registers the consumer there: give StreamConsumer.from_arn"
     region, account_id = region_and_account(stream.arn)
     for what, theirs, ours in (("region", region, account.region), ("account", account_id, account.account_id)):
         told = f"{owner}: stream must be of the {what} that it is deployed to"

@@ -125,6 +125,7 @@ class Stream(Construct):
         if import_existing:
             stream.import_from(name)
         self._arn, self._name, self._declared_name = stream.arn, stream.name, name
+        self._retention_hours: int | None = retention_hours
 
     @staticmethod
     def from_arn(scope: Construct, id: str, arn: str, *, encryption_key: CustomerKey | str | None = None) -> Stream:
@@ -165,6 +166,11 @@ class Stream(Construct):
     def declared_name(self) -> str | None:
         """The same as text that is known before Terraform asks AWS; None where it is not."""
         return None if checks.is_token(self._declared_name) else self._declared_name
+
+    @property
+    def retention_hours(self) -> int | None:
+        """How long records stay readable; None for a stream of somebody else."""
+        return self._retention_hours
 
     @property
     def key_arn(self) -> str | None:
@@ -218,5 +224,5 @@ class _GivenStream(Stream):
         super(Stream, self).__init__(scope, id)
         self._arn = arn
         self._name = Fn.element(Fn.split("/", arn), 1) if checks.is_token(arn) else arn.rpartition("/")[2]
-        self._declared_name = self._name
+        self._declared_name, self._retention_hours = self._name, None
         self._key_arn = key.arn if isinstance(key, CustomerKey) else key

@@ -21,7 +21,9 @@ def test_the_names() -> None:
     assert set(kinesis_efo_infra.__all__) == {
         "ArgumentError",
         "BatchAccess",
+        "ConsumerAlarms",
         "CustomerKey",
+        "Dashboard",
         "EmrOnEc2",
         "EmrServerless",
         "InfraError",

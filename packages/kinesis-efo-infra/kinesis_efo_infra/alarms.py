@@ -1,0 +1,193 @@
+"""Alarms on a consumer: it falls behind, it nears the end of the retention, or its subscriptions are refused.
+
+Source of metrics and dimensions: Amazon Kinesis Data Streams developer guide, "Monitor with CloudWatch".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kinesis_efo_infra import checks
+from kinesis_efo_infra.base import put
+from kinesis_efo_infra.cdk import CloudwatchMetricAlarm, Construct
+from kinesis_efo_infra.places import Place
+
+LAG: Final = "SubscribeToShardEvent.MillisBehindLatest"
+BYTES: Final = "SubscribeToShardEvent.Bytes"
+RATE_EXCEEDED: Final = "SubscribeToShard.RateExceeded"
+AT_RISK: Final = 0.5
+"""The part of a stream's retention by which an application may be behind before it is in danger to lose records."""
+TAKEOVERS: Final = 5  # in five minutes; the library gives up after as many
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When an alarm on a metric of Kinesis goes off.
+
+    Attributes:
+        metric: Name of the metric.
+        statistic: What is computed of it in each period.
+        threshold: The alarm is for values above this.
+        dimensions: Stream, and consumer if there is one.
+        periods: How many periods are looked at.
+        datapoints: In how many of them the value must be above the threshold.
+        period: Length of a period in seconds.
+        missing: What a period without data counts as.
+    """
+
+    metric: str
+    statistic: str
+    threshold: float
+    dimensions: Mapping[str, str]
+    periods: int
+    datapoints: int
+    period: int = 60
+    missing: str = "notBreaching"
+
+
+def described(description: str, what: str) -> str:
+    """The description of an alarm: what is wrong, and where it says what to do."""
+    return f"{description} Runbook: docs/runbook.md, alarm {what}."
+
+
+def declare(
+    scope: Construct, id: str, rule: Rule, *, name: str, description: str, notify: Sequence[str], place: Place | None
+) -> CloudwatchMetricAlarm:
+    """Declare an alarm on a metric of Kinesis.
+
+    Args:
+        scope: The parent construct.
+        id: Its id there.
+        rule: When it goes off.
+        name: Its name; the last part, behind a `/`, is that of its section in the runbook.
+        description: What is wrong then.
+        notify: ARNs of topics that it notifies.
+        place: Its Terraform name.
+    """
+    topics = list(notify) or None
+    alarm = CloudwatchMetricAlarm(
+        scope,
+        id,
+        alarm_name=name,
+        alarm_description=described(description, name.rpartition("/")[2]),
+        namespace="AWS/Kinesis",
+        metric_name=rule.metric,
+        dimensions=rule.dimensions,
+        statistic=rule.statistic,
+        period=rule.period,
+        evaluation_periods=rule.periods,
+        datapoints_to_alarm=rule.datapoints,
+        comparison_operator="GreaterThanThreshold",
+        threshold=rule.threshold,
+        treat_missing_data=rule.missing,
+        actions_enabled=True,
+        alarm_actions=topics,
+        ok_actions=topics,
+    )
+    return put(alarm, place)
+
+
+class ConsumerAlarms(Construct):
+    """The three alarms on a consumer. `StreamConsumer.alarms` declares them.
+
+    Args:
+        scope: The parent construct.
+        id: Its id there.
+        name: What their names begin with, before `/lag`, `/retention` and `/subscribe-refused`.
+        application: Who reads, for descriptions.
+        stream: The stream, for descriptions.
+        stream_name: Name of the stream in Kinesis; a reference will do.
+        consumer_name: Name of the consumer.
+        notify: ARNs of SNS topics that they notify; without one, they only show in CloudWatch.
+        lag_threshold_seconds: The first goes off when it is further behind than this for five minutes.
+        continuous: Whether it always has a subscription: silence is an alarm then.
+        retention_hours: For how long the stream keeps records.
+        place: Their Terraform name, joined with what each of them is about.
+
+    Raises:
+        ArgumentError: The threshold or the retention is no such number.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        name: str,
+        application: str,
+        stream: str,
+        stream_name: str,
+        consumer_name: str,
+        notify: Sequence[str] = (),
+        lag_threshold_seconds: int = 300,
+        continuous: bool = True,
+        retention_hours: int = 24,
+        place: Place | None = None,
+    ) -> None:
+        owner = f"ConsumerAlarms {id!r}"
+        remedy = "give seconds; the default is 300"
+        checks.number(owner, "lag_threshold_seconds", lag_threshold_seconds, 1, 31_536_000, remedy)
+        checks.number(owner, "retention_hours", retention_hours, 24, 8760, "a day is 24, a year is 8760")
+        super().__init__(scope, id)
+        dimensions = {"StreamName": stream_name, "ConsumerName": consumer_name}
+        rules = {
+            "lag": (
+                "lag",
+                f"{application} is more than {lag_threshold_seconds} s behind on {stream}"
+                + (", or reads nothing at all." if continuous else "."),
+                Rule(
+                    LAG,
+                    "Maximum",
+                    threshold=lag_threshold_seconds * 1000,
+                    dimensions=dimensions,
+                    periods=5,
+                    datapoints=5,
+                    # An open subscription gets events even when nobody writes: no data means that nobody reads.
+                    missing="breaching" if continuous else "notBreaching",
+                ),
+            ),
+            "rate": (
+                "subscribe-refused",
+                f"Subscriptions of {application} on {stream} keep being refused: is something else using its consumer?",
+                Rule(
+                    RATE_EXCEEDED,
+                    "Sum",
+                    threshold=TAKEOVERS,
+                    dimensions=dimensions,
+                    periods=1,
+                    datapoints=1,
+                    period=300,
+                ),
+            ),
+            "retention": (
+                "retention",
+                f"{application} on {stream} is behind by half of the {retention_hours} hours after which records are gone.",
+                Rule(
+                    LAG,
+                    "Maximum",
+                    threshold=retention_hours * AT_RISK * 3_600_000,
+                    dimensions=dimensions,
+                    periods=5,
+                    datapoints=5,
+                ),
+            ),
+        }
+        self._arns = {
+            part: declare(
+                self, part, rule, name=f"{name}/{what}", description=description, notify=notify,
+                place=place.join(part) if place else None,
+            ).arn
+            for part, (what, description, rule) in rules.items()
+        }  # fmt: skip
+
+    @property
+    def lag_arn(self) -> str:
+        """ARN of the alarm on lag, whose state dashboards show."""
+        return self._arns["lag"]
+
+    @property
+    def arns(self) -> Sequence[str]:
+        """ARN of each of them."""
+        return tuple(self._arns.values())

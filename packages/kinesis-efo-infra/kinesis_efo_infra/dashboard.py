@@ -1,0 +1,102 @@
+"""A dashboard that answers one question: is each application keeping up?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kinesis_efo_infra.base import put
+from kinesis_efo_infra.cdk import CloudwatchDashboard, Construct, Fn
+from kinesis_efo_infra.places import Place
+
+_WIDTH: Final = 24
+_HEIGHT: Final = 6
+_ALARMS_HEIGHT: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Widget:
+    """A graph of metrics.
+
+    Attributes:
+        title: Its title.
+        metrics: Each metric, as CloudWatch's dashboards name it.
+        statistic: What is computed of each period.
+        limit: A value to draw a line at, such as that of an alarm.
+    """
+
+    title: str
+    metrics: Sequence[Sequence[Any]]
+    statistic: str
+    limit: float | None = None
+
+
+def metric(name: str, stream_name: str, label: str, consumer_name: str | None = None) -> list[Any]:
+    """A metric of Kinesis, of a stream or of a consumer on it."""
+    consumer = [] if consumer_name is None else ["ConsumerName", consumer_name]
+    return ["AWS/Kinesis", name, "StreamName", stream_name, *consumer, {"label": label}]
+
+
+class Dashboard(Construct):
+    """The state of alarms on top, then rows of graphs. `StreamingApplication.dashboard` declares one.
+
+    Args:
+        scope: The parent construct.
+        id: Its id there.
+        name: Name of the dashboard.
+        region: Region of the metrics.
+        rows: Rows of graphs; one without metrics in its first graph is left out.
+        alarms: ARNs of alarms whose state is shown.
+        place: Its Terraform name.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id: str,
+        *,
+        name: str,
+        region: str,
+        rows: Sequence[Sequence[Widget]],
+        alarms: Sequence[str] = (),
+        place: Place | None = None,
+    ) -> None:
+        super().__init__(scope, id)
+        widgets: list[dict[str, Any]] = []
+        if alarms:
+            state = {"title": "Is each application keeping up?", "alarms": list(alarms)}
+            shape = {"x": 0, "y": 0, "width": _WIDTH, "height": _ALARMS_HEIGHT}
+            widgets.append({"type": "alarm", **shape, "properties": state})
+        top = _ALARMS_HEIGHT
+        for row in rows:
+            if not row[0].metrics:
+                continue
+            width = _WIDTH // len(row)
+            for number, each in enumerate(row):
+                shape = {"x": number * width, "y": top, "width": width, "height": _HEIGHT}
+                widgets.append({"type": "metric", **shape, "properties": _properties(each, region)})
+            top += _HEIGHT
+        dashboard = CloudwatchDashboard(
+            self, "dashboard", dashboard_name=name, dashboard_body=Fn.jsonencode({"widgets": widgets})
+        )
+        put(dashboard, place)
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        """Name of the dashboard."""
+        return self._name
+
+
+def _properties(widget: Widget, region: str) -> dict[str, Any]:
+    drawn = {} if widget.limit is None else {"horizontal": [{"label": "alarm", "value": widget.limit}]}
+    return {
+        "title": widget.title,
+        "region": region,
+        "view": "timeSeries",
+        "stat": widget.statistic,
+        "period": 60,
+        "metrics": [list(each) for each in widget.metrics],
+        **({"annotations": drawn} if drawn else {}),
+    }

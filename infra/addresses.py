@@ -55,6 +55,13 @@ def scaled_elsewhere(environment: Environment) -> Iterator[str]:
             yield f"aws_kinesis_stream.{names.place(key, stream).now}"
 
 
+def handed_over(environment: Environment) -> Iterator[str]:
+    """Terraform addresses of what is somebody else's from now on, and which Terraform is to forget."""
+    for key in environment.handed_over:
+        for kind in ("aws_kinesis_stream", "aws_kms_key", "aws_kms_alias", "aws_kinesis_resource_policy"):
+            yield f"{kind}.{key}"
+
+
 def identities(environment: Environment) -> Iterator[Identity]:
     """All resources of an environment that have an identity, with their addresses in the stack."""
 

@@ -59,7 +59,11 @@ def _identities(listed: Mapping[str, str], environment: Environment) -> Iterator
     before = {address: what for address, what in listed.items() if not address.endswith((_RETENTION, _RETIRED))}.items()
     now = {(each.address, each.name) for each in declared}
     moved = {(each.before, each.name) for each in declared}
+    forgotten = set(addresses.handed_over(environment))
     for address, what in sorted(before - now - moved):
+        if address in forgotten:
+            yield f"{address} ({what}) is handed over: Terraform forgets it, and leaves it as it is"
+            continue
         empty = "Empty it first: no bucket that holds objects is destroyed. " if "s3_bucket" in address else ""
         yield (
             f"{address} ({what}) is not declared any more: Terraform would destroy it, and one of the same name would "

@@ -351,6 +351,8 @@ class Head(Settings):
         manifest_tier: Parameter Store tier: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
         manifest_store: Where manifests are: `ssm` (parameters), or `s3`, where they may be of any size.
         manifest_bucket: With `s3`, a bucket that exists; default: that of `emr`.
+        handed_over: Keys of streams that were declared here, and are somebody else's from now on: Terraform forgets them, with the
+            keys that encrypt them and the policies that share them, and leaves them as they are.
         alarms: See `Alarms`.
         pipeline: See `Pipeline`; without it, people deploy this environment.
         emr: See `Emr`; without it, nothing about jobs is declared.
@@ -370,6 +372,7 @@ class Head(Settings):
     manifest_tier: Literal["standard", "advanced"] = "standard"
     manifest_store: Literal["ssm", "s3"] = "ssm"
     manifest_bucket: BucketName | None = None
+    handed_over: list[Key] = []
     alarms: Alarms = Alarms()
     pipeline: Pipeline | None = None
     emr: Emr | None = None

@@ -40,7 +40,7 @@ def refusals(plan: Plan, imports: Collection[str] = ()) -> list[str]:
 
 def notes(plan: Plan) -> list[str]:
     """What reviewers must know, because it loses records or stops jobs."""
-    told = list(_imported(plan))
+    told = [*_imported(plan), *_forgotten(plan)]
     for stream, before, after in _updates(plan, _STREAM):
         present, wanted = before.get("retention_period") or 0, after.get("retention_period") or 0
         if wanted < present:
@@ -99,6 +99,13 @@ def _protected(plan: Plan) -> Iterator[str]:
                 "application takes two deployments: keep it, say `retired: true` for it and deploy that, which ends the protection "
                 "and nothing else; then remove it"
             )
+
+
+def _forgotten(plan: Plan) -> Iterator[str]:
+    """What Terraform forgets, because it is somebody else's from now on."""
+    for each in plan.get("resource_changes", []):
+        if each["change"]["actions"] == ["forget"]:
+            yield f"{each['address']}: is handed over: Terraform forgets it; it stays as it is, and is billed"
 
 
 def _imported(plan: Plan) -> Iterator[str]:

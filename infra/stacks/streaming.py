@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra import names, schedules
+from infra import addresses, names, schedules
 from infra.artifacts import use_locations
 from infra.cdk import (
     App,
@@ -79,6 +79,15 @@ class StreamingStack(TerraformStack):
         if environment.alarms.dashboard:
             Dashboard(self, environment, self._streams, self._alarms)
         self._outputs()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Have Terraform forget what was handed over. CDKTF has no class for it."""
+        forgotten = [
+            {"from": each, "lifecycle": {"destroy": False}} for each in addresses.handed_over(self._environment)
+        ]
+        if forgotten:
+            self.add_override("removed", forgotten)
 
     def _application(self, key: str, key_arn: str) -> None:
         environment = self._environment

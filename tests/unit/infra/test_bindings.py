@@ -21,6 +21,7 @@ from tests.support.terraform.bindings import faults, versions
 
 HATCHES = {
     "terraform.backend.s3.use_lockfile": "CDKTF 0.21 has no property for Terraform's own lock file in S3",
+    "removed": "CDKTF has no class for what Terraform forgets without destroying it",
     "terraform.required_version": "CDKTF has no property for Terraform's version; that lock needs 1.10",
 }
 """What is put into the JSON without a type, and why; `faults` cannot know these, and the tests with Terraform do."""

@@ -1,0 +1,90 @@
+"""A stream that is handed over is forgotten by Terraform, and nothing of it is destroyed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import ledger
+from infra.errors import LedgerError, SettingsError
+from infra.pipeline.limits import notes
+from infra.settings import Environment
+from tests.integration.infra.conftest import Deploy
+
+ORDERS: dict[str, Any] = {"mode": "provisioned", "shards": 2, "name": "shop-orders"}
+PARTNER = {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]}
+THEIRS = {
+    "existing_arn": "arn:aws:kinesis:eu-west-1:111122223333:stream/shop-orders",
+    "key": "arn:aws:kms:eu-west-1:111122223333:key/0123abcd",
+}
+
+
+def test_it_is_forgotten_and_its_consumers_stay(deploy: Deploy) -> None:
+    before = {
+        "streams": {"orders": ORDERS, "clicks": {}},
+        "applications": {
+            "lake": {"streams": ["orders", "clicks"]},
+            "partner": {"streams": ["orders"], "access": PARTNER},
+        },
+    }
+    first = deploy(protected=True, **before)
+    first.apply()
+    held = first.state()
+    of_stream = {
+        "aws_kinesis_stream.orders",
+        "aws_kms_key.orders",
+        "aws_kms_alias.orders",
+        "aws_kinesis_resource_policy.orders",
+    }
+    assert of_stream < held.keys()
+    consumer = held["aws_kinesis_stream_consumer.orders_lake"]["arn"]
+    after = {"streams": {"orders": THEIRS, "clicks": {}}, "applications": before["applications"]}
+    second = deploy(protected=True, handed_over=["orders"], **after)
+    plan = second.plan()
+    actions = {each["address"]: each["change"]["actions"] for each in plan["resource_changes"]}
+    assert {address for address, action in actions.items() if action == ["forget"]} == of_stream
+    destroyed = {address for address, action in actions.items() if "delete" in action}
+    assert not [each for each in destroyed if "cloudwatch" not in each], "nothing but its alarm goes"
+    told = [note for note in notes(plan) if "is handed over" in note]
+    assert len(told) == len(of_stream)
+    assert "aws_kinesis_stream.orders: is handed over: Terraform forgets it; it stays as it is, and is billed" in told
+    second.apply()
+    state = second.state()
+    assert not of_stream & state.keys()
+    assert state["aws_kinesis_stream_consumer.orders_lake"]["arn"] == consumer
+    # Once it is deployed, the line may go.
+    assert deploy(protected=True, **after).changes() == {}
+
+
+def test_what_is_protected_is_handed_over_with_a_word(declare: Callable[..., Environment], tmp_path: Path) -> None:
+    ledger.accept(tmp_path, declare(streams={"orders": ORDERS}, protected=True))
+    adopted = {"orders": THEIRS}
+    path = tmp_path / "test.declared"
+    listed = path.read_text(encoding="utf-8")
+    environment = declare(streams=adopted, protected=True, handed_over=["orders"])
+    path.write_text(listed, encoding="utf-8")
+    with pytest.raises(LedgerError) as caught:
+        ledger.check(tmp_path, environment)
+    assert "aws_kinesis_stream.orders (shop-orders) is handed over: Terraform forgets it" in str(caught.value)
+    assert "would destroy it" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"handed_over": ["orders"]}, "handed_over: is still declared here; .* existing_arn there.*; got 'orders'"),
+        ({"handed_over": ["gone", "gone"]}, "handed_over: must name each stream once; got 'gone'"),
+        (
+            {"handed_over": ["shop"], "streams": {"orders": {"name": "o", "moved_from": "shop"}}},
+            "handed_over: must not be a key that an entry is moved from; got 'shop'",
+        ),
+    ],
+)
+def test_what_cannot_be_handed_over_is_a_fault(
+    changes: dict[str, Any], says: str, declare: Callable[..., Environment]
+) -> None:
+    with pytest.raises(SettingsError, match=says):
+        declare(**changes)

@@ -11,38 +11,60 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from infra import locked_checkov
+from infra import allowed, granted, locked_checkov, names
 from infra.errors import GateError, InfraError
+from infra.granted import Named
+from infra.load import DIRECTORY, load_environment
 from infra.sarif import Failure, as_sarif
+from infra.settings import Environment
 
 logger = logging.getLogger(__name__)
 
 CHECKS = Path(__file__).parent / "checks"
-EXCUSED: Mapping[tuple[str, str], str] = {
-    ("CKV_AWS_18", "artifacts"): "access logs need a bucket of the account's own; CloudTrail data events tell the same",
-    ("CKV_AWS_18", "state"): "access logs need a bucket of the account's own; CloudTrail data events tell the same",
-    ("CKV_AWS_144", "artifacts"): "archives and programs are built again from their commit, in whatever region",
-    ("CKV_AWS_144", "state"): "a second state in another region could be applied by mistake; old versions are kept",
-    ("CKV2_AWS_62", "artifacts"): "nothing has to be told of new files",
-    ("CKV2_AWS_62", "state"): "nothing has to be told of a new state",
-    ("CKV2_AWS_5", "workers"): "the application of EMR Serverless has it, which checkov does not look at",
+ENVIRONMENTS, BOOTSTRAP = "environment", "bootstrap"
+"""Kinds of stacks: those of environments, which pipelines apply, and those that only an administrator applies."""
+EXCUSED: Mapping[tuple[str, str, str], str] = {
+    (
+        ENVIRONMENTS,
+        "CKV_AWS_18",
+        "artifacts",
+    ): "access logs need a bucket of the account's own; CloudTrail data events tell the same",
+    (
+        BOOTSTRAP,
+        "CKV_AWS_18",
+        "state",
+    ): "access logs need a bucket of the account's own; CloudTrail data events tell the same",
+    (
+        ENVIRONMENTS,
+        "CKV_AWS_144",
+        "artifacts",
+    ): "archives and programs are built again from their commit, in whatever region",
+    (
+        BOOTSTRAP,
+        "CKV_AWS_144",
+        "state",
+    ): "a second state in another region could be applied by mistake; old versions are kept",
+    (ENVIRONMENTS, "CKV2_AWS_62", "artifacts"): "nothing has to be told of new files",
+    (BOOTSTRAP, "CKV2_AWS_62", "state"): "nothing has to be told of a new state",
+    (ENVIRONMENTS, "CKV2_AWS_5", "workers"): "the application of EMR Serverless has it, which checkov does not look at",
     **{
         # In stacks, and the same two in plans.
-        (check, "roles_boundary"): "a boundary grants nothing: it bounds what a role's policies grant"
+        (ENVIRONMENTS, check, "roles_boundary"): "a boundary grants nothing: it bounds what a role's policies grant"
         for check in ("CKV_AWS_109", "CKV_AWS_111", "CKV_AWS_289", "CKV_AWS_290")
     },
     (
+        BOOTSTRAP,
         "CKV_EFO_1",
         "pipeline_change_data",
     ): "the role that applies registers declared consumers; the jobs' roles are denied it",
 }
-"""Accepted failures by check and resource name, each with the reason."""
+"""Accepted failures by kind of stack, check and name, each with the reason. A check looks at one type, so that these are addresses."""
 FLOOR = 25
 """The least number of checks that must pass for each stack or plan."""
 CANARY = "canary"
@@ -131,27 +153,58 @@ _DOCUMENTS = ("CKV_EFO_1 ", "CKV_EFO_5 ")
 """Checks of Terraform's data sources, which a plan holds as the policies that they evaluate to."""
 
 
-def scan_stacks(*synthesized: Path) -> Result:
+def scan_stacks(
+    *synthesized: Path, bootstrap: Sequence[Path] = (), environments: Iterable[Environment] | None = None
+) -> Result:
     """Scan every stack that CDKTF's manifests list, all in one run of checkov.
 
     Args:
-        synthesized: The output directories of syntheses.
+        synthesized: The output directories of syntheses of environments.
+        bootstrap: Those of bootstrap stacks.
+        environments: The environments, of which every stack must be one, and declare what they name; None not to look.
 
     Raises:
         GateError: There is nothing to scan, or the scan cannot be trusted.
     """
     documents: dict[str, dict[str, Any]] = {}
-    for directory in synthesized:
+    kinds: dict[str, str] = {}
+    for kind, directory in [
+        *((ENVIRONMENTS, each) for each in synthesized),
+        *((BOOTSTRAP, each) for each in bootstrap),
+    ]:
         for name, document in _stacks(directory).items():
             if name in documents:
                 raise GateError(f"{directory} has a second stack {name}: synthesize each environment once")
-            documents[name] = document
+            documents[name], kinds[name] = document, kind
+    ours = [] if environments is None else list(_ours(documents, kinds, list(environments)))
     with TemporaryDirectory(prefix="kinesis-efo-gate-") as scratch:
         for name, document in {**documents, CANARY: canary()}.items():
             (Path(scratch) / name).mkdir()
             (Path(scratch) / name / "cdk.tf.json").write_text(json.dumps(document), encoding="utf-8")
         report = _checkov("terraform_json", scratch, ["--directory", scratch])
-        return _judge(report, list(documents), PLANTED)
+        result = _judge(report, list(documents), PLANTED, kinds)
+    return replace(result, failed=[*ours, *result.failed])
+
+
+def _ours(
+    documents: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str], environments: Sequence[Environment]
+) -> Iterator[Failure]:
+    """What stacks hold or grant that they may not; see `allowed` and `granted`."""
+    by = {
+        ENVIRONMENTS: {names.stack_name(each): Named.by(each) for each in environments},
+        BOOTSTRAP: {
+            names.bootstrap_stack_name(each): Named.by_bootstrap_of(each) for each in environments if each.pipeline
+        },
+    }
+    for name, document in documents.items():
+        named = by[kinds[name]].get(name)
+        if named is None:
+            yield Failure("EFO_ALLOWED", "Ensure that a stack is one of an environment file", name, name)
+            continue
+        found = allowed.in_stack(document, bootstrap=kinds[name] == BOOTSTRAP)
+        for each in found or granted.in_stack(document, named):
+            address, _, why = each.partition(": ")
+            yield Failure("EFO_ALLOWED" if found else "EFO_GRANTED", why, address, name)
 
 
 def _stacks(synthesized: Path) -> dict[str, dict[str, Any]]:
@@ -171,7 +224,7 @@ def scan_plans(plans: Sequence[Path]) -> Result:
         GateError: There is nothing to scan, or the scan cannot be trusted.
     """
     with TemporaryDirectory(prefix="kinesis-efo-gate-") as scratch:
-        names = []
+        scanned = []
         arguments = []
         for number, plan in enumerate(plans):
             try:
@@ -180,11 +233,11 @@ def scan_plans(plans: Sequence[Path]) -> Result:
                     raise ValueError("it has no resources")
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise GateError(f"{plan} is not the JSON of a plan: {type(error).__name__}: {error}") from None
-            names.append(f"plan-{number}")
+            scanned.append(f"plan-{number}")
             arguments += ["--file", _write(Path(scratch) / f"plan-{number}" / "plan.json", text)]
         arguments += ["--file", _write(Path(scratch) / CANARY / "plan.json", json.dumps(_canary_plan()))]
         report = _checkov("terraform_plan", scratch, arguments)
-        return _judge(report, names, {each for each in PLANTED if not each.startswith(_DOCUMENTS)})
+        return _judge(report, scanned, {each for each in PLANTED if not each.startswith(_DOCUMENTS)})
 
 
 def _write(path: Path, text: str) -> str:
@@ -244,8 +297,14 @@ def _checkov(framework: str, scratch: str, arguments: Sequence[str]) -> list[dic
     return reports
 
 
-def _judge(reports: Sequence[Mapping[str, Any]], names: Sequence[str], planted: set[str]) -> Result:
+def _judge(
+    reports: Sequence[Mapping[str, Any]],
+    scanned: Sequence[str],
+    planted: set[str],
+    kinds: Mapping[str, str] | None = None,
+) -> Result:
     """Separate planted faults from real ones, and refuse a scan that cannot be trusted."""
+    kinds = kinds or {}
     if errors := sum(report["summary"]["parsing_errors"] for report in reports):
         raise GateError(f"checkov could not parse {errors} of the files")
     failed: list[Failure] = []
@@ -259,19 +318,30 @@ def _judge(reports: Sequence[Mapping[str, Any]], names: Sequence[str], planted: 
                 found.add(named)
             else:
                 failure = Failure(check["check_id"], check["check_name"], resource, origin, check.get("guideline"))
-                (excused if named in EXCUSED else failed).append(failure)
+                (excused if (kinds.get(origin, ENVIRONMENTS), *named) in EXCUSED else failed).append(failure)
         passed.update(_origin(check) for check in report["results"]["passed_checks"])
     # Some checks report a resource without its type.
     missed = {each for each in planted if (each.split(" ")[0], each.rpartition(".")[2]) not in found}
     if missed:
         raise GateError(f"the gate is blind: planted faults were not found: {', '.join(sorted(missed))}")
-    if thin := {name: passed[name] for name in names if passed[name] < FLOOR}:
+    if thin := {name: passed[name] for name in scanned if passed[name] < FLOOR}:
         raise GateError(f"fewer than {FLOOR} checks passed, so that something was not scanned: {thin}")
-    return Result(failed, {name: passed[name] for name in names}, excused)
+    return Result(failed, {name: passed[name] for name in scanned}, excused)
 
 
 def _origin(check: Mapping[str, Any]) -> str:
     return Path(check["file_abs_path"]).parent.name
+
+
+def _reason(failure: Failure) -> str:
+    named = (failure.check, failure.resource.rpartition(".")[2])
+    return next(reason for (_, *excused), reason in EXCUSED.items() if tuple(excused) == named)
+
+
+def _scan(options: argparse.Namespace) -> Result:
+    # Not `load_environments`, which would say each warning once more.
+    environments = [load_environment(path) for path in sorted(options.directory.glob("*.yaml"))]
+    return scan_stacks(*options.synthesized, bootstrap=options.bootstrap, environments=environments)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -280,13 +350,15 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m infra.checkov_gate", description="Scan synthesized stacks, or plans."
     )
     parser.add_argument("synthesized", nargs="*", type=Path, default=[Path("cdktf.out")])
+    parser.add_argument("--bootstrap", nargs="+", type=Path, default=[], help="synthesized bootstrap stacks")
+    parser.add_argument("--directory", type=Path, default=DIRECTORY, help="environment files (default: %(default)s)")
     parser.add_argument("--plan", nargs="+", type=Path, help="plans as JSON, instead of stacks")
     parser.add_argument("--sarif", type=Path, help="also write what was found as SARIF, for code scanning")
     parser.add_argument("--excused", action="store_true", help="also list what is excused, with the reasons")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        result = scan_plans(options.plan) if options.plan else scan_stacks(*options.synthesized)
+        result = scan_plans(options.plan) if options.plan else _scan(options)
     except InfraError as error:
         logger.error("error: %s", error)
         return 1
@@ -296,7 +368,7 @@ def main(arguments: list[str] | None = None) -> int:
         logger.error("failed: %s", failure)
     if options.excused:
         for failure in result.excused:
-            logger.info("excused: %s: %s", failure, EXCUSED[failure.check, failure.resource.rpartition(".")[2]])
+            logger.info("excused: %s: %s", failure, _reason(failure))
     told = f"{len(result.excused)} excused (--excused lists them)" if result.excused else "none excused"
     logger.info("checkov: %d failed, %s, %d passed", len(result.failed), told, sum(result.passed.values()))
     return 1 if result.failed else 0

@@ -45,7 +45,10 @@ class RoleWithBoundary(BaseResourceCheck):  # type: ignore[misc]
         )
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Look for the boundary; the pipeline's own roles register what is declared, and need none."""
+        """Look for the boundary; the pipeline's own roles register what is declared, and need none.
+
+        Which boundary it is, and whether a stack may have such roles, `infra.granted` says, which knows the settings.
+        """
         of_pipeline = any(_PIPELINE.fullmatch(str(each)) for each in _values(conf, "path"))
         bounded = _values(conf, "permissions_boundary") or of_pipeline
         return CheckResult.PASSED if bounded else CheckResult.FAILED

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from infra import addresses, allowed, names
+from infra import addresses, allowed, granted, names
 from infra.checkov_gate import scan_plans
 from infra.errors import PipelineError, StalePlanError
 from infra.pipeline import comparison, cost
@@ -228,9 +228,11 @@ class Planner:
         stack = names.stack_name(environment)
         document = read_configuration(self._configuration(environment))
         # Before `init`, which installs what the stack names, and before `plan`, which runs data sources.
+        named = granted.Named.by(environment)
         _only_allowed(
             f"{stack}, as it is synthesized,", [*allowed.in_stack(document), *_elsewhere(environment, document)]
         )
+        _only_granted(stack, granted.in_stack(document, named))
         # What was looked at, and not the file, in which a key could be written twice.
         (scratch / CONFIGURATION).write_text(json.dumps(document), encoding="utf-8")
         if self.providers.exists():
@@ -242,6 +244,7 @@ class Planner:
         any_changes = terraform.plan(scratch / _PLAN)
         plan = terraform.show(scratch / _PLAN)
         _only_allowed(f"the plan of {stack}", allowed.in_plan(plan))
+        _only_granted(f"the plan of {stack}", granted.in_plan(plan, named))
         return Made(terraform, scratch / _PLAN, plan, state, any_changes)
 
     def _scan(self, plan: Path) -> None:
@@ -290,6 +293,12 @@ def _only_allowed(what: str, faults: Sequence[str]) -> None:
         raise PipelineError(
             f"{what} holds what the positive list (infra/allowed.py) does not have; nothing was run:\n{listing}"
         )
+
+
+def _only_granted(what: str, faults: Sequence[str]) -> None:
+    if faults:
+        listing = "\n".join(f"  {each}" for each in faults)
+        raise PipelineError(f"{what} grants what the settings do not name:\n{listing}")
 
 
 def _refuse(environment: Environment, plan: Plan) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from infra import ledger
+from infra import allowed, granted, ledger
 from infra.app import synthesize, synthesize_bootstrap
 from infra.checkov_gate import EXCUSED, Result, scan_plans, scan_stacks
+from infra.granted import Named
 from infra.load import load_environment, load_environments
 from tests.integration.infra.conftest import write_environment
 from tests.support.environments import DIRECTORY, EXAMPLE
@@ -47,14 +48,18 @@ def test_no_check_fails_on_any_complete_environment_and_some_does_on_a_planted_o
     # The bootstrap stacks are made of the same environments.
     bootstrap = synthesize_bootstrap(load_environments(DIRECTORY), tmp_path / "bootstrap")
     bootstraps = set(json.loads((bootstrap / "manifest.json").read_text(encoding="utf-8"))["stacks"])
-    result = scan_stacks(out, bootstrap)
+    result = scan_stacks(out, bootstrap=[bootstrap])
     assert set(result.passed) == {*names, "planted", *bootstraps}
     assert [failure.check for failure in result.failed] == ["CKV_AWS_43"]
     assert str(result.failed[0]).endswith("resource.flights in planted")
-    assert excused(result) == EXCUSED.keys() - IN_PLANS, "a needless excuse"
+    assert excused(result) == {tuple(each[1:]) for each in EXCUSED} - IN_PLANS, "a needless excuse"
+    # The stack that was planted is one of no environment.
+    looked_at = scan_stacks(out, bootstrap=[bootstrap], environments=environments)
+    assert [failure.check for failure in looked_at.failed] == ["EFO_ALLOWED", "CKV_AWS_43"]
+    assert str(looked_at.failed[0]).endswith("planted in planted")
 
 
-def excused(result: Result) -> set[tuple[str, str]]:
+def excused(result: Result) -> set[tuple[str, ...]]:
     return {(each.check, each.resource.rpartition(".")[2]) for each in result.excused}
 
 
@@ -145,6 +150,8 @@ def test_no_check_fails_on_what_terraform_plans(deploy: Deploy, tmp_path: Path) 
     environments = [load_environment(DIRECTORY / f"{name}.yaml") for name in ("dev", "prod")]
     for environment in [*environments, write_environment(tmp_path, **BY_HAND)]:
         plan = deploy(environment).plan()
+        assert allowed.in_plan(plan) == []
+        assert granted.in_plan(plan, Named.by(environment)) == []
         plans.append(tmp_path / f"{environment.environment}-plan.json")
         plans[-1].write_text(json.dumps(plan), encoding="utf-8")
     result = scan_plans(plans)

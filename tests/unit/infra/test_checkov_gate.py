@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra import checkov_gate
-from infra.checkov_gate import FLOOR, PLANTED, scan_plans, scan_stacks
+from infra.checkov_gate import BOOTSTRAP, ENVIRONMENTS, FLOOR, PLANTED, scan_plans, scan_stacks
 from infra.errors import GateError
 from infra.sarif import Failure
+from infra.settings import Environment
 
 
 def check(identifier: str, resource: str, origin: str) -> dict[str, str]:
@@ -96,7 +98,7 @@ def test_two_stacks_of_one_name_are_an_error(tmp_path: Path) -> None:
 def test_the_exit_code_says_whether_something_failed(
     failed: list[Failure], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(checkov_gate, "scan_stacks", lambda _: checkov_gate.Result(failed, {"dev": FLOOR}))
+    monkeypatch.setattr(checkov_gate, "scan_stacks", lambda _, **__: checkov_gate.Result(failed, {"dev": FLOOR}))
     assert checkov_gate.main([str(tmp_path)]) == code
 
 
@@ -112,7 +114,7 @@ def test_a_failure_is_excused_on_one_resource_only() -> None:
     faulty = report()
     meant = [check("CKV_AWS_144", f"aws_s3_bucket.{name}", "dev") for name in ("state", "other")]
     faulty["results"]["failed_checks"] += meant
-    result = checkov_gate._judge([faulty], ["dev"], PLANTED)
+    result = checkov_gate._judge([faulty], ["dev"], PLANTED, {"dev": BOOTSTRAP})
     assert [each.resource for each in result.excused] == ["aws_s3_bucket.state"]
     assert [each.resource for each in result.failed] == ["aws_s3_bucket.other"]
 
@@ -122,7 +124,7 @@ def test_what_is_excused_is_counted_and_listed_when_asked(
 ) -> None:
     excused = Failure("CKV_AWS_18", "name", "aws_s3_bucket.artifacts", "stack")
     monkeypatch.setattr(
-        checkov_gate, "scan_stacks", lambda *_: checkov_gate.Result([], {"stack": 30, "other": 12}, [excused])
+        checkov_gate, "scan_stacks", lambda *_, **__: checkov_gate.Result([], {"stack": 30, "other": 12}, [excused])
     )
     with caplog.at_level("INFO"):
         assert checkov_gate.main([]) == 0
@@ -131,3 +133,19 @@ def test_what_is_excused_is_counted_and_listed_when_asked(
     with caplog.at_level("INFO"):
         assert checkov_gate.main(["--excused"]) == 0
     assert "access logs need a bucket of the account's own" in caplog.messages[0]
+
+
+def test_what_is_excused_in_a_bootstrap_stack_is_not_in_an_environment_s() -> None:
+    faulty = report()
+    faulty["results"]["failed_checks"].append(check("CKV_EFO_1", "data.pipeline_change_data", "dev"))
+    for kinds, failures in (({"dev": BOOTSTRAP}, 0), ({"dev": ENVIRONMENTS}, 1), ({}, 1)):
+        assert len(checkov_gate._judge([faulty], ["dev"], PLANTED, kinds).failed) == failures
+
+
+def test_a_stack_of_no_environment_file_is_a_failure(load: Callable[..., Environment]) -> None:
+    ours = checkov_gate._ours({"kinesis-efo-other": {}}, {"kinesis-efo-other": ENVIRONMENTS}, [load()])
+    assert [str(each) for each in ours] == [
+        "EFO_ALLOWED Ensure that a stack is one of an environment file: kinesis-efo-other in kinesis-efo-other"
+    ]
+    # A bootstrap stack is none of an environment, whatever it is called.
+    assert list(checkov_gate._ours({"kinesis-efo-test": {}}, {"kinesis-efo-test": BOOTSTRAP}, [load()]))

@@ -67,6 +67,7 @@ def apply_bootstrap(
     with asking(environment.account_id):
         there = _exists(s3, environment.state_bucket)
         _provider_is_ours(iam, environment, environment.pipeline)
+        _name_is_ours(iam, environment)
     if there and not state.exists():
         runner.init(reconfigure=True)
         runner.apply_now(approve=approve)
@@ -108,6 +109,29 @@ def _provider_is_ours(iam: Any, environment: Environment, pipeline: Pipeline) ->
             f"account {environment.account_id} has an OIDC provider for GitHub already, that of {whose}, and can have no second "
             f"one; say `oidc_provider_arn: {arn}` under pipeline in {environment.environment}.yaml"
         )
+
+
+def _name_is_ours(iam: Any, environment: Environment) -> None:
+    """Names of roles and policies that begin like those of another environment are in reach of its role that applies.
+
+    Environments of one directory are compared when they are loaded; those of other repositories are only known to the account.
+    """
+    name, path = environment.environment, names.pipeline_path(environment)
+    prefix = names.pipeline_role_name(environment, "").removesuffix(f"{name}-")
+    pages = iam.get_paginator("list_roles").paginate(PathPrefix=path)
+    roles = [str(role["RoleName"]) for page in pages for role in page["Roles"]]
+    others = {role.removeprefix(prefix).rpartition("-")[0] for role in roles if role.startswith(prefix)} - {name}
+    alike = sorted(each for each in others if each.startswith(f"{name}-") or name.startswith(f"{each}-"))
+    if not alike:
+        return
+    told = (
+        f"names of {name} begin like those of {', '.join(alike)}, which has a pipeline in account {environment.account_id} as well: "
+        "the one's roles could change what belongs to the other and has no tags"
+    )
+    if names.pipeline_role_name(environment, "apply") not in roles:
+        raise PipelineError(f"{told}; use another name, or another account")
+    # Both are deployed: neither can be renamed in place, and these policies are better than those of before.
+    logger.warning("warning: %s; move one of them to another name or account (docs/gitops.md)", told)
 
 
 def _exists(s3: Any, bucket: str) -> bool:

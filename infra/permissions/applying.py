@@ -117,13 +117,16 @@ def _write_manifest_objects(environment: Environment, scope: Scope) -> list[Stat
 def change_access(environment: Environment) -> list[Statement]:
     """Besides `change_data`: change policies, roles within their boundary, and keys."""
     scope = Scope(environment)
-    mine = tagged("aws:ResourceTag", environment)
+    mine, new = tagged("aws:ResourceTag", environment), tagged("aws:RequestTag", environment)
     bounded = (Condition("StringEquals", "iam:PermissionsBoundary", scope.boundaries),)
     return [
+        # Another environment's name may begin like this one's, and names of IAM are the same in all regions: so a name is not
+        # enough, and what is changed must have the environment's tags. IAM tells those of roles and of policies (IAM user guide,
+        # "Controlling access to and for IAM users and roles using tags"; "Tagging customer managed policies").
+        Statement("CreatePolicies", ("iam:CreatePolicy",), scope.policies, conditions=new),
         Statement(
             "WritePolicies",
             (
-                "iam:CreatePolicy",
                 "iam:CreatePolicyVersion",
                 "iam:DeletePolicy",
                 "iam:DeletePolicyVersion",
@@ -131,22 +134,30 @@ def change_access(environment: Environment) -> list[Statement]:
                 "iam:UntagPolicy",
             ),
             scope.policies,
+            conditions=mine,
         ),
         # A role can do no more than its boundary, whatever policy is attached; without a boundary, it cannot be made.
-        Statement(
-            "CreateBoundedRoles", ("iam:CreateRole", "iam:PutRolePermissionsBoundary"), scope.roles, conditions=bounded
-        ),
+        Statement("CreateBoundedRoles", ("iam:CreateRole",), scope.roles, conditions=(*bounded, *new)),
+        Statement("BoundRoles", ("iam:PutRolePermissionsBoundary",), scope.roles, conditions=(*bounded, *mine)),
         Statement(
             "AttachOwnPolicies",
             ("iam:AttachRolePolicy", "iam:DetachRolePolicy"),
             scope.roles,
-            conditions=(Condition("ArnLike", "iam:PolicyARN", scope.attachable), *bounded),
+            conditions=(Condition("ArnLike", "iam:PolicyARN", scope.attachable), *bounded, *mine),
         ),
         Statement(
             "WriteRoles",
             ("iam:DeleteRole", "iam:TagRole", "iam:UntagRole", "iam:UpdateAssumeRolePolicy", "iam:UpdateRole"),
             scope.roles,
+            conditions=mine,
         ),
+        Statement(
+            "TagNewRolesAndPolicies",
+            ("iam:TagPolicy", "iam:TagRole"),
+            scope.roles + scope.policies,
+            conditions=tags_new(environment),
+        ),
+        # Not by tags: IAM's user guide calls that unreliable for PassRole.
         Statement(
             "PassRolesToJobs",
             ("iam:PassRole",),

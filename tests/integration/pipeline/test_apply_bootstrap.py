@@ -109,6 +109,48 @@ def test_an_environment_that_cannot_be_prepared_is_an_error(aws: LocalAws, check
         apply_bootstrap(adopting, synthesize_bootstrap([adopting], tmp_path), s3, iam)
 
 
+def test_a_name_that_begins_like_that_of_another_pipeline_in_the_account_is_refused(
+    aws: LocalAws, checkout: Checkout, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    iam = aws.client("iam")
+    made: list[str] = []
+
+    def bootstrapped(name: str, path: str = "/kinesis-efo-pipeline/") -> None:
+        made.append(f"kinesis-efo-pipeline-{name}-apply")
+        iam.create_role(RoleName=made[-1], Path=path, AssumeRolePolicyDocument="{}")
+
+    class Reached(Exception):
+        pass
+
+    class Stopped(Terraform):
+        def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
+            raise Reached
+
+    environment = environment_of(checkout("alike-2"))
+    out = synthesize_bootstrap([environment], tmp_path / "alike")
+
+    def apply() -> None:
+        apply_bootstrap(environment, out, aws.client("s3"), iam, terraform=Stopped)
+
+    try:
+        bootstrapped("alik")
+        with pytest.raises(Reached):
+            apply()
+        # From another repository, whose files nobody sees here.
+        bootstrapped("alike")
+        told = "names of alike-2 begin like those of alike, which has a pipeline in account 111122223333 as well"
+        with pytest.raises(PipelineError, match=f"{told}.*use another name, or another account"):
+            apply()
+        # Both are deployed: they get better policies, and are told.
+        bootstrapped("alike-2")
+        with pytest.raises(Reached):
+            apply()
+        assert f"warning: {told}" in caplog.text
+    finally:
+        for role in made:
+            iam.delete_role(RoleName=role)
+
+
 def test_the_one_provider_of_an_account_is_whose_tags_it_has(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     tags = [{"Key": "environment", "Value": "first"}, {"Key": "managed-by", "Value": "kinesis-efo-bootstrap"}]
     iam = aws.client("iam")

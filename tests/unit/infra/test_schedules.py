@@ -209,7 +209,8 @@ def test_the_role_that_applies_sets_the_schedules_of_its_own_group_only(environm
     to_scheduler = {"iam:PassedToService": "scheduler.amazonaws.com"}
     assert allowed(applies, "iam:PassRole", ROLE, to_scheduler)
     assert not allowed(applies, "iam:PassRole", RUNTIME, to_scheduler), "a job's role is not Scheduler's"
-    assert allowed(applies, "iam:CreateRole", ROLE, {"iam:PermissionsBoundary": boundary_of(environment)})
+    made = {"aws:RequestTag/environment": "test", "aws:RequestTag/managed-by": "kinesis-efo"}
+    assert allowed(applies, "iam:CreateRole", ROLE, {"iam:PermissionsBoundary": boundary_of(environment), **made})
     plans = statements(environment, *permissions.PLANNING)
     assert allowed(plans, "scheduler:GetScheduleGroup", GROUP, {})
     assert not allowed(plans, "scheduler:UpdateSchedule", mine, {})

@@ -166,6 +166,41 @@ def test_names_alone_keep_environments_apart_where_iam_is_told_no_tags(
     assert reached(applies(ours), changed_by_the_pipeline(theirs), {}) == set()
 
 
+ROLES_AND_POLICIES = (
+    "iam:AttachRolePolicy", "iam:CreatePolicy", "iam:CreatePolicyVersion", "iam:CreateRole", "iam:DeletePolicy", "iam:DeletePolicyVersion",
+    "iam:DeleteRole", "iam:DetachRolePolicy", "iam:PutRolePermissionsBoundary", "iam:TagPolicy", "iam:TagRole", "iam:UntagPolicy",
+    "iam:UntagRole", "iam:UpdateAssumeRolePolicy", "iam:UpdateRole",
+)  # fmt: skip
+
+
+def changed_in_iam(mine: list[Statement], theirs: Environment, context: dict[str, str]) -> set[str]:
+    """What may be changed of the roles and policies of an environment, given what IAM is told."""
+    told = {
+        "iam:PermissionsBoundary": names.boundary_arn(theirs),
+        "iam:PolicyARN": names.policy_arn(theirs, "lake"),
+        **context,
+    }
+    things = dict.fromkeys((names.role_arn(theirs, "lake"), names.policy_arn(theirs, "lake")), ROLES_AND_POLICIES)
+    return {each.split()[0] for each in reached(mine, things, told)}
+
+
+def test_roles_and_policies_are_changed_by_their_tags_as_a_sister_s_names_begin_alike(load: Load) -> None:
+    dev, sister = declared(load, "dev"), declared(load, "dev-2")
+    role = applies(dev)
+    # A boundary of the sister's is none of ours; here, only tags are to decide.
+    ours = {"iam:PermissionsBoundary": names.boundary_arn(dev)}
+    requested = {name.replace("Resource", "Request"): value for name, value in tags(dev).items()}
+    create = {"iam:CreatePolicy", "iam:CreateRole"}
+    assert changed_in_iam(role, dev, tags(dev)) == set(ROLES_AND_POLICIES) - create
+    assert changed_in_iam(role, dev, requested) == {*create, "iam:TagPolicy", "iam:TagRole"}
+    for told in (tags(sister), {}):
+        assert changed_in_iam(role, sister, {**told, **ours}) == set()
+        # Taking it over by tagging it.
+        assert "iam:TagRole" not in changed_in_iam(role, sister, {**tags(sister), **requested, **ours})
+    foreign = {name.replace("Resource", "Request"): value for name, value in tags(sister).items()}
+    assert changed_in_iam(role, sister, {**foreign, **ours}) == set(), "made as the sister's own"
+
+
 @pytest.mark.parametrize("region", REGIONS)
 @pytest.mark.parametrize("short_has_pipeline", [True, False])
 def test_names_that_begin_alike_are_refused_in_one_account_whatever_their_regions(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from infra.permissions.applying import change_access, change_data
+from infra.permissions.applying import change_access, change_data, change_keys
 from infra.permissions.bounding import boundary, boundary_without_pipeline, trust_to_apply, trust_to_plan
 from infra.permissions.planning import read, read_access, read_data
 from infra.permissions.running import run_jobs
@@ -25,6 +25,7 @@ __all__ = [
     "boundary_without_pipeline",
     "change_access",
     "change_data",
+    "change_keys",
     "policies",
     "read",
     "run_jobs",
@@ -40,6 +41,7 @@ def policies(environment: Environment) -> Mapping[str, list[Statement]]:
         "read-access": read_access(environment),
         "change-data": change_data(environment),
         "change-access": change_access(environment),
+        "change-keys": change_keys(environment),
         **({"run-jobs": run_jobs(environment)} if environment.emr else {}),
         "boundary": boundary(environment),
     }

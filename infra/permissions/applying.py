@@ -115,7 +115,7 @@ def _write_manifest_objects(environment: Environment, scope: Scope) -> list[Stat
 
 
 def change_access(environment: Environment) -> list[Statement]:
-    """Besides `change_data`: change policies, roles within their boundary, and keys."""
+    """Besides `change_data`: change policies, and roles within their boundary."""
     scope = Scope(environment)
     mine, new = tagged("aws:ResourceTag", environment), tagged("aws:RequestTag", environment)
     bounded = (Condition("StringEquals", "iam:PermissionsBoundary", scope.boundaries),)
@@ -177,6 +177,14 @@ def change_access(environment: Environment) -> list[Statement]:
             scope.profiles,
         ),
         *change_associations(environment, scope.roles),
+    ]
+
+
+def change_keys(environment: Environment) -> list[Statement]:
+    """Besides `change_access`: make keys, change those with the environment's tags, and use them through the services that do."""
+    scope = Scope(environment)
+    mine = tagged("aws:ResourceTag", environment)
+    return [
         # A key has no name before it exists, so its tags say whose it is.
         Statement("CreateKeys", ("kms:CreateKey",), ("*",), conditions=tagged("aws:RequestTag", environment)),
         # A new key has no alias yet, either; somebody else's mostly has one.

@@ -281,10 +281,13 @@ def _verify(environment: Environment, meta: Meta, bundle: Path, commits: Collect
 
 
 def _elsewhere(environment: Environment, document: Mapping[str, Any]) -> list[str]:
-    """Faults of a stack that would keep its state, or what it declares, in another place than the environment says."""
+    """Faults of a stack that would keep its state in another place than the environment says, or take over what it does not name."""
     s3 = document.get("terraform", {}).get("backend", {}).get("s3", {})
     there, ours = (s3.get("bucket"), s3.get("key")), (environment.state_bucket, names.state_key(environment))
-    return [] if there == ours else [f"terraform.backend: its state would be {there}, and must be {ours}"]
+    faults = [] if there == ours else [f"terraform.backend: its state would be {there}, and must be {ours}"]
+    imported = {str(each.get("to")) for each in document.get("import") or []}
+    taken = sorted(imported - set(addresses.imports(environment)))
+    return faults + [f"import {each}: the environment's file takes nothing over there" for each in taken]
 
 
 def _only_allowed(what: str, faults: Sequence[str]) -> None:

@@ -107,15 +107,21 @@ def test_nothing_is_run_of_a_stack_that_is_handed_over_with_a_command_in_it(
     assert planner.is_deployed(environment)
 
 
-def test_a_stack_keeps_its_state_where_its_environment_says(aws: LocalAws, checkout: Checkout) -> None:
+def test_a_stack_keeps_its_state_and_takes_over_what_its_environment_says(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("elsewhere")
     repository.commit()
     path = configuration(repository)
     document = json.loads(path.read_text(encoding="utf-8"))
-    document["terraform"]["backend"]["s3"]["key"] = "kinesis-efo/prod.tfstate"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    with pytest.raises(PipelineError, match=r"its state would be .*prod\.tfstate"):
-        repository.planner(aws).plan(repository.environment, "one", repository.plans)
+    backend = document["terraform"]["backend"]["s3"]
+    forged = {**document, "terraform": {**document["terraform"], "backend": {"s3": {**backend, "key": "prod.tfstate"}}}}
+    taken = {**document, "import": [{"to": "aws_kms_key.orders", "id": "somebody-elses"}]}
+    for each, said in (
+        (forged, r"its state would be .*prod\.tfstate"),
+        (taken, r"import aws_kms_key\.orders: the env"),
+    ):
+        path.write_text(json.dumps(each), encoding="utf-8")
+        with pytest.raises(PipelineError, match=said):
+            repository.planner(aws).plan(repository.environment, "one", repository.plans)
 
 
 def test_an_approval_is_of_one_digest(aws: LocalAws, checkout: Checkout) -> None:

@@ -87,7 +87,11 @@ def test_the_plan_role_reads_declared_resources_and_no_data(environment: Environ
 
 
 def test_the_roles_cover_the_names_of_the_environment_and_no_others(environment: Environment) -> None:
-    write = permissions.change_data(environment) + permissions.change_access(environment)
+    write = (
+        permissions.change_data(environment)
+        + permissions.change_access(environment)
+        + permissions.change_keys(environment)
+    )
     for key in ("orders", "named"):
         assert may(write, "kinesis:UpdateShardCount", names.stream_arn(environment, key))
     for arn in (ADOPTED, FOREIGN):
@@ -122,14 +126,18 @@ def test_the_state_is_decrypted_in_its_own_region(load: Load) -> None:
 def test_given_keys_may_be_used_without_tags(load: Load) -> None:
     key = "arn:aws:kms:eu-west-1:111122223333:key/0123abcd"
     given = load(pipeline=PIPELINE, key=key, streams={"orders": {"key": key}})
-    (use,) = may(permissions.change_access(given), "kms:CreateGrant", key)[1:]
+    (use,) = may(permissions.change_keys(given), "kms:CreateGrant", key)[1:]
     assert use.resources == (key,)
     assert {each.variable for each in use.conditions} == {"kms:ViaService"}
-    assert all(each.resources != (key,) for each in may(permissions.change_access(given), "kms:PutKeyPolicy", key))
+    assert all(each.resources != (key,) for each in may(permissions.change_keys(given), "kms:PutKeyPolicy", key))
 
 
 def test_the_apply_role_cannot_extend_its_own_permissions(environment: Environment) -> None:
-    write = permissions.change_data(environment) + permissions.change_access(environment)
+    write = (
+        permissions.change_data(environment)
+        + permissions.change_access(environment)
+        + permissions.change_keys(environment)
+    )
     for kind in ("plan", "apply"):
         role = names.pipeline_role_arn(environment, kind)
         assert not [
@@ -320,6 +328,7 @@ def test_only_the_apply_role_may_write(environment: Environment, tmp_path: Path)
         "apply_read_access": "${aws_iam_policy.read_access.arn}",
         "apply_change_data": "${aws_iam_policy.change_data.arn}",
         "apply_change_access": "${aws_iam_policy.change_access.arn}",
+        "apply_change_keys": "${aws_iam_policy.change_keys.arn}",
     }
 
 

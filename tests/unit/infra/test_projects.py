@@ -54,7 +54,9 @@ def names_in(stack: Path) -> Iterator[str]:
     yield f"state {document['terraform']['backend']['s3']['key']}"
     trust = document["data"]["aws_iam_policy_document"].get("apply_trust", {"statement": []})
     for statement in trust["statement"]:
-        yield from (each for condition in statement["condition"] for each in condition["values"] if "acme/" in each)
+        yield from (
+            each for condition in statement["condition"] for each in condition["values"] if each.startswith("repo:")
+        )
     for kind, resources in document["resource"].items():
         for resource in resources.values() if kind not in NOT_THE_ACCOUNTS else ():
             for attribute in NAMES:

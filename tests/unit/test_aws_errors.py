@@ -10,12 +10,15 @@ import botocore.exceptions as boto
 import pytest
 from botocore.retries.standard import ThrottledRetryableChecker, TransientRetryableChecker
 
-from kinesis_efo.aws_errors import Cause, cause_of, cause_of_code, code_of, describe, key_remedy, message_of
+from kinesis_efo.aws_errors import Cause, cause_of, cause_of_code, code_of, describe, key_remedy, message_of, skew_of
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.producer.faults import Retry, judge
 from tests.support.transports import refused
+
+SLOW = "Signature expired: 20261124T224315Z is now earlier than 20261124T225135Z (20261124T225635Z - 5 min.)"
+FAST = "Signature not  yet current: 20261124T225635Z is still later than 20261124T224815Z (20261124T224315Z + 5 min.)"
 
 POLICIES: list[tuple[Cause, Exception, Verdict, Retry, type[Exception]]] = [
     (Cause.PASSING, refused("ThrottlingException"), Verdict.RETRY, Retry.YES, TableUnavailableError),
@@ -23,6 +26,9 @@ POLICIES: list[tuple[Cause, Exception, Verdict, Retry, type[Exception]]] = [
     (Cause.PASSING, refused("SomethingNew", status=429), Verdict.RETRY, Retry.YES, TableUnavailableError),
     (Cause.PASSING, refused("SomethingThrottled", status=403), Verdict.RETRY, Retry.YES, TableUnavailableError),
     (Cause.PASSING, TimeoutError(), Verdict.RETRY, Retry.YES, TableUnavailableError),
+    (Cause.PASSING, refused("InvalidSignatureException", SLOW), Verdict.RETRY, Retry.YES, TableUnavailableError),
+    (Cause.PASSING, refused("SignatureDoesNotMatch", FAST, 403), Verdict.RETRY, Retry.YES, TableUnavailableError),
+    (Cause.UNRECOGNIZED, refused("InvalidSignatureException"), Verdict.REFUSED, Retry.NO, LeaseTableError),
     (Cause.DENIED, refused("AccessDeniedException"), Verdict.REFUSED, Retry.NO, LeaseTableError),
     (Cause.UNRECOGNIZED, refused("SignatureDoesNotMatch"), Verdict.REFUSED, Retry.NO, LeaseTableError),
     (Cause.UNRECOGNIZED, refused("SomethingNew", status=403), Verdict.REFUSED, Retry.NO, LeaseTableError),
@@ -90,3 +96,23 @@ def test_errors_of_the_service_are_told_apart_from_the_sdks() -> None:
 def test_the_remedy_for_a_key_names_what_it_is_needed_for() -> None:
     assert key_remedy("KMSAccessDeniedException", "Decrypt").startswith("allow the role kms:Decrypt on the key")
     assert key_remedy("KMSDisabledException", "Decrypt") == "enable the key"
+
+
+@pytest.mark.parametrize(
+    ("error", "skew", "words"),
+    [
+        (refused("InvalidSignatureException", SLOW), -800, "800 s behind AWS'"),
+        (refused("SignatureDoesNotMatch", FAST, 403), 800, "800 s ahead of AWS'"),
+        (
+            refused("InvalidSignatureException", "The request signature we calculated does not match"),
+            None,
+            "calculated",
+        ),
+        (refused("ThrottlingException", SLOW), None, "Throttling"),
+        (TimeoutError(SLOW), None, "TimeoutError"),
+    ],
+)
+def test_a_refused_signature_says_how_far_the_clock_is_off(error: Exception, skew: float | None, words: str) -> None:
+    assert skew_of(error) == skew
+    assert words in describe(error)
+    assert ("synchronize it" in describe(error)) == (skew is not None)

@@ -691,6 +691,18 @@ async def test_the_five_second_rule_counts_from_the_opening() -> None:
 
 
 @scenario
+async def test_after_a_subscription_that_only_asks_the_next_counts_from_its_opening_too() -> None:
+    stream = ModelStream(shards=1)
+    async with Query(stream) as query:
+        (first,) = horizon(stream)
+        asked = query._streams["orders"]
+        began = LoopClock().monotonic()
+        for _ in range(2):
+            await asked.tip(first.shard, TRIM_HORIZON)
+        assert LoopClock().monotonic() - began == 10.0, "each is open for 5 s, until its first event"
+
+
+@scenario
 async def test_tips_are_asked_for_where_more_is_unread_than_there_is_room_for() -> None:
     stream = ModelStream(shards=2, event_records=(10,))
     stream.put(0, *[1000] * 200)

@@ -13,7 +13,7 @@ from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
-from kinesis_efo.positions import TRIM_HORIZON, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 
 KEY = ShardKey("orders", "shardId-0")
 RECORDS = Event(b'{"Records":[{}]}', EventHead(10, 0, 1))
@@ -55,6 +55,17 @@ class Subscription:
             await self._sink.admit(event)
 
 
+def feed_of(events: list[Event], listener: Listener) -> ShardFeed:
+    return ShardFeed(
+        KEY,
+        lambda _, sink: Subscription(sink, events),  # type: ignore[arg-type,return-value]
+        Budget(1 << 20),
+        listener,
+        SystemClock(),
+        fail_on_data_loss=True,
+    )
+
+
 @pytest.mark.parametrize(
     ("events", "polls", "reads"),
     [
@@ -70,19 +81,46 @@ class Subscription:
 def test_polls_are_woken_by_news_and_reads_by_every_event(events: list[Event], polls: int, reads: int) -> None:
     async def run() -> None:
         listener, read = Listener(), []
-        feed = ShardFeed(
-            KEY,
-            lambda _, sink: Subscription(sink, events),  # type: ignore[arg-type,return-value]
-            Budget(1 << 20),
-            listener,
-            SystemClock(),
-            fail_on_data_loss=True,
-        )
+        feed = feed_of(events, listener)
         feed.news.notify = lambda: read.append(1)  # type: ignore[method-assign]
         feed.from_position(TRIM_HORIZON)
         assert feed._task is not None
         await feed._task
         assert (listener.woken, len(read)) == (polls, reads)
         assert listener.moves == reads - polls
+
+    asyncio.run(run())
+
+
+BEHIND = Event(b'{"Records":[{}]}', EventHead(5, 900, 1))
+STILL = Event(b"", EventHead(0, 0, 0, still=True))
+STILL_BEHIND = Event(b"", EventHead(0, 900, 0, still=True))
+LATE_END = Event(b"{}", EventHead(None, 900, 0, END.head.children))
+
+
+@pytest.mark.parametrize(
+    ("events", "tip"),
+    [
+        ([], None),
+        ([BEHIND, STILL_BEHIND], None),
+        ([BEHIND, RECORDS, NOTHING], Position.after(10)),
+        ([NOTHING, RECORDS], Position.after(20)),
+        ([BEHIND, END], SHARD_END),
+        ([BEHIND, LATE_END], SHARD_END),
+        ([STILL_BEHIND, STILL], TRIM_HORIZON),
+        ([BEHIND, STILL], Position.after(5)),
+    ],
+)
+def test_the_first_event_with_nothing_behind_it_tells_where_the_shard_ended(
+    events: list[Event], tip: Position | None
+) -> None:
+    async def run() -> None:
+        feed = feed_of(events, Listener())
+        feed.from_position(TRIM_HORIZON)
+        assert feed._task is not None
+        await feed._task
+        assert feed.tip == tip
+        feed.close()
+        assert feed.tip is None, "what is read next begins anew"
 
     asyncio.run(run())

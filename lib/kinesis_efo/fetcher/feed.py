@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
@@ -23,6 +24,10 @@ logger = logging.getLogger(__name__)
 
 _CLOCK_SECONDS: Final = 2.0
 """So long after a feed has begun, by Kinesis' clock as it is known here, a record has surely arrived after that."""
+
+_STUCK_EVENTS: Final = 3
+_STUCK_SECONDS: Final = 2.0
+"""So many events without records, over so long, whose lag does not shrink: the server says for ever that something is behind them."""
 
 _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 
@@ -41,6 +46,15 @@ class FeedListener(Protocol):
 
     def failed(self, error: KinesisEfoError) -> None:
         """The shard cannot be read any more."""
+
+
+@dataclass(slots=True)
+class _Empty:
+    """Events without records, one after the other, whose lag does not shrink."""
+
+    behind: int
+    since: float
+    events: int = 1
 
 
 class ShardFeed:
@@ -75,6 +89,7 @@ class ShardFeed:
         self.buffer: ShardBuffer | None = None
         self.millis_behind: int | None = None
         self.tip: Position | None = None
+        self._empty: _Empty | None = None
         self.news = Signal()
         self._subscribe = subscribe
         self._budget = budget
@@ -119,10 +134,18 @@ class ShardFeed:
         head = event.head
         arrived = last_arrival(event.payload) if head.records and head.millis_behind else None
         newer = arrived is not None and arrived / 1000 >= began + _CLOCK_SECONDS
-        if head.continuation is not None and head.millis_behind and not newer:
+        if head.continuation is not None and head.millis_behind and not newer and not self._is_stuck(head):
             return False
         self.tip = self.buffer.end
         return True
+
+    def _is_stuck(self, head: EventHead) -> bool:
+        now = self._clock.monotonic()
+        if head.records or self._empty is None or head.millis_behind < self._empty.behind:
+            self._empty = None if head.records else _Empty(head.millis_behind, now)
+            return False
+        self._empty.events += 1
+        return self._empty.events >= _STUCK_EVENTS and now - self._empty.since >= _STUCK_SECONDS
 
     def close(self) -> asyncio.Task[None] | None:
         """Stop fetching and drop the buffer.
@@ -134,7 +157,7 @@ class ShardFeed:
         buffer, self.buffer = self.buffer, None
         # It would keep the buffer, and the payloads in it, for as long as the feed lives.
         self._subscription = None
-        self.millis_behind = self.tip = None
+        self.millis_behind = self.tip = self._empty = None
         if task is not None:
             task.cancel()
         if buffer is not None:

@@ -639,6 +639,25 @@ async def test_a_shard_that_is_never_read_to_its_tip_ends_at_what_arrived_after_
 
 
 @scenario
+async def test_a_shard_that_is_said_to_be_behind_for_ever_ends_where_nothing_comes() -> None:
+    class Lying(ModelStream):
+        def behind(self, shard: ModelShard, position: int) -> int:
+            return 1000
+
+    stream = Lying(shards=1)
+    stream.put(0, 30, 30)
+    async with Query(stream) as query:
+        begin = horizon(stream)
+        offset, began = begin, LoopClock().monotonic()
+        while (found := await query.planner.ends(begin, 1.0)) is None or not found.complete:
+            offset = await query.poll(offset)
+        assert 10 <= LoopClock().monotonic() - began < 20
+        (end,) = found.ends.values()
+        assert end is not None
+        assert end.reaches(Position.after(stream[0].records[-1][0]))
+
+
+@scenario
 async def test_the_end_of_a_shard_that_closes_meanwhile_is_its_end() -> None:
     stream = ModelStream(shards=1)
     async with Query(stream) as query:

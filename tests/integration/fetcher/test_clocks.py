@@ -60,16 +60,13 @@ def put(w: World, numbers: range) -> None:
     w.put((f"key{number}", b"%d" % number) for number in numbers)
 
 
-def skew_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [
-        record.getMessage()
-        for record in caplog.records
-        if record.getMessage().startswith("this machine's clock is about")
-    ]
+def skew_warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """The figure and the direction of each warning."""
+    return re.findall(r"this machine's clock is about (\d+) s (ahead of|behind) Kinesis'", caplog.text)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=["efo", "polling"])
-@pytest.mark.parametrize(("ahead", "words"), [(40.0, "40 s ahead of"), (-40.0, "40 s behind"), (0.0, None)])
+@pytest.mark.parametrize(("ahead", "words"), [(40.0, "ahead of"), (-40.0, "behind"), (0.0, None)])
 def test_latest_is_kinesis_now_whatever_the_host_says(
     world: Callable[..., World],
     kinesis_time: KinesisTime,
@@ -80,15 +77,21 @@ def test_latest_is_kinesis_now_whatever_the_host_says(
 ) -> None:
     kinesis_time.ahead = ahead
     w = world()
+    w.aws.backdate(w.streams["orders"], 20)
     put(w, range(100, 110))
-    time.sleep(1.1)  # Kinesis tells whole seconds
+    w.aws.backdate(w.streams["orders"], 0)
+    began = kinesis_time.time()
     with reading(w, startingPosition="LATEST", **mode) as r:
         start = r.offset[FIRST].value / 1000
-        assert -1.5 < start - kinesis_time.time() <= 0.0, "never late"
+        # A second in which nobody knows, and what an answer takes on a busy machine; but never late.
+        assert began - 5.0 < start <= kinesis_time.time()
         put(w, range(20))
         assert sorted(int(row.data) for row in r.until(20, 20)) == list(range(20))
     said = skew_warnings(caplog)
-    assert (len(said), words is None or words in said[0]) == (words is not None, True)
+    assert len(said) == (words is not None)
+    for seconds, way in said:
+        assert way == words
+        assert 35 <= int(seconds) <= 45
 
 
 def test_a_fast_host_takes_nothing_for_gone_that_is_there(
@@ -116,7 +119,7 @@ def test_how_far_a_shard_has_come_in_time_is_told_by_kinesis_clock(
         known = wait_until(
             lambda: (feed := fetcher._feeds.get(FIRST)) and feed.buffer and feed.read_until(feed.buffer.end), 20
         )
-        assert -2.0 < known - kinesis_time.time() <= 0.0
+        assert -30.0 < known - kinesis_time.time() <= 0.0
 
 
 def test_how_far_a_run_is_is_told_by_kinesis_clock(world: Callable[..., World], kinesis_time: KinesisTime) -> None:
@@ -127,7 +130,7 @@ def test_how_far_a_run_is_is_told_by_kinesis_clock(world: Callable[..., World], 
         r.until(10, 20)
         r.commit()
         at = wait_until(lambda: w.leases()["#run:orders"].get("lag", {}).get("M", {}).get("at"), 20)
-        assert -3.0 < int(at["N"]) / 1000 - kinesis_time.time() <= 0.0
+        assert -30.0 < int(at["N"]) / 1000 - kinesis_time.time() <= 0.0
 
 
 @pytest.mark.parametrize("mode", MODES, ids=["efo", "polling"])

@@ -38,6 +38,7 @@ CONSTRUCTS: Final = {
     "Streams": ("Stream", "StreamConsumer"),
     "Applications": ("StreamingApplication", "LeaseTable", "Manifest"),
     "Access": ("ReaderAccess", "BatchAccess", "EmrOnEc2", "EmrServerless", "PodIdentity", "ServiceAccount"),
+    "Watching": ("ConsumerAlarms", "Dashboard"),
     "Permissions": ("policy_for", "Policy", "Statement"),
     "Keys, names and accounts": ("CustomerKey", "Place", "pin_account"),
     "Exceptions": ("InfraError", "ArgumentError", "MissingError"),

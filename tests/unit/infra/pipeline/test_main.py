@@ -146,8 +146,13 @@ def handed_over(directory: Path) -> Path:
 
 
 def test_stacks_are_used_if_they_are_what_was_handed_over(
-    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    write: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # the account is the template's
     write(pipeline=PIPELINE)
     stack = handed_over(tmp_path)
     out = ["--synthesized", str(tmp_path / "cdktf.out")]

@@ -83,7 +83,7 @@ def _tail(world: World, *, stuck: bool) -> float:
 
 async def _read(fetcher: Fetcher, shard: str, ages: list[float] | None) -> None:
     """Append the ages of records on arrival to `ages`; without a list, take the first chunk and get stuck."""
-    async for payloads in fetcher.read(ShardRange(ShardKey("orders", shard), TRIM_HORIZON, EVER)):
+    async for payloads in fetcher.read(ShardRange(ShardKey("orders", shard), TRIM_HORIZON, EVER, EVER.value)):
         if ages is None:
             await asyncio.Event().wait()
             return

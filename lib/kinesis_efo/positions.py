@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Container, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from enum import Enum
 from operator import itemgetter
-from typing import NamedTuple, TypeVar, overload
+from typing import Final, NamedTuple, TypeVar, overload
 
 import msgspec
 
@@ -127,6 +127,19 @@ class Position(NamedTuple):
             return other.kind in _STARTS or (other.kind is PositionKind.AFTER and self.value >= other.value)
         return False
 
+    def precedes(self, number: int) -> bool:
+        """Whether the record with a number lies behind here, or may.
+
+        >>> Position.after(12).precedes(12), Position.after(12).precedes(13), Position.inside(12, 3).precedes(12)
+        (False, True, True)
+        """
+        match self.kind:
+            case PositionKind.AFTER:
+                return number > self.value
+            case PositionKind.INSIDE:
+                return number >= self.value
+        return not self.is_end
+
 
 TRIM_HORIZON = Position(PositionKind.TRIM_HORIZON)
 SHARD_END = Position(PositionKind.SHARD_END)
@@ -169,27 +182,46 @@ class ShardRange(NamedTuple):
         key: The shard.
         after: Where the range starts; exclusive.
         through: Where it ends; inclusive. `SHARD_END` for everything up to the shard's end.
+        last: The number of the last record that was in it when it was planned: it is over once that was read. None where none had come,
+            or it is not known: it is over at `through`.
     """
 
     key: ShardKey
     after: Position
     through: Position
+    last: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it is left."""
+        return self.after.reaches(self.through) if self.last is None else not self.after.precedes(self.last)
 
 
 class Offset(Mapping[ShardKey, Position]):
     """How far a query has read all its shards, in the form that Spark keeps in its offset log.
 
-    >>> offset = Offset({ShardKey("orders", "shardId-000000000000"): TRIM_HORIZON})
-    >>> offset.to_json()
+    A position need not be the number of a record. So an offset also names the last record of each shard that its micro-batch read.
+    Offsets that earlier versions wrote have no such numbers, and those versions do not look at them.
+
+    Args:
+        positions: How far each shard has been read.
+        lasts: The number of the last record up to there, for shards of which the micro-batch that ends here has records.
+
+    >>> key = ShardKey("orders", "shardId-000000000000")
+    >>> Offset({key: TRIM_HORIZON}).to_json()
     '{"streams":{"orders":{"shardId-000000000000":"TRIM_HORIZON"}},"version":1}'
+    >>> offset = Offset({key: Position.after(50)}, {key: 42})
+    >>> offset.to_json()
+    '{"lasts":{"orders":{"shardId-000000000000":"8"}},"streams":{"orders":{"shardId-000000000000":"AFTER:50"}},"version":1}'
     >>> Offset.from_json(offset.to_json()) == offset
     True
     """
 
-    __slots__ = ("_has_ends", "_positions")
+    __slots__ = ("_has_ends", "_positions", "lasts")
 
-    def __init__(self, positions: Mapping[ShardKey, Position]) -> None:
+    def __init__(self, positions: Mapping[ShardKey, Position], lasts: Mapping[ShardKey, int] | None = None) -> None:
         self._positions = dict(positions)
+        self.lasts: Final[Mapping[ShardKey, int]] = dict(lasts or {})
         self._has_ends: bool | None = None
 
     def __getitem__(self, key: ShardKey) -> Position:
@@ -207,7 +239,9 @@ class Offset(Mapping[ShardKey, Position]):
     # Those of Mapping call back into Python for every shard, which takes longer than all planning where there are thousands.
 
     def __eq__(self, other: object) -> bool:
-        return self is other or self._positions == (other._positions if isinstance(other, Offset) else other)
+        if isinstance(other, Offset):
+            return self is other or (self._positions == other._positions and self.lasts == other.lasts)
+        return self._positions == other
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -246,6 +280,19 @@ class Offset(Mapping[ShardKey, Position]):
         known = {} if before is None else before._positions
         return {key: position for key, position in self._positions.items() if known.get(key) != position}
 
+    def moved_to(self, positions: Mapping[ShardKey, Position], lasts: Mapping[ShardKey, int]) -> Offset:
+        """The offset after a micro-batch that begins at this one; this one itself where no position has changed.
+
+        Spark takes an offset with another text for a micro-batch, so last records alone must never change it.
+
+        Args:
+            positions: How far each shard is read then.
+            lasts: The number of the last record that is read of some shards.
+        """
+        if self._positions == positions:
+            return self
+        return Offset(positions, {key: last for key, last in lasts.items() if positions.get(key) != self.get(key)})
+
     def to_dict(self, sources: Mapping[str, str] | None = None) -> dict[str, object]:
         """The offset as plain data; equal offsets give equal, equally ordered data.
 
@@ -253,11 +300,20 @@ class Offset(Mapping[ShardKey, Position]):
             sources: What each stream is read from, by logical name, as an ARN; None: not said.
         """
         streams: dict[str, dict[str, str]] = {}
+        lasts: dict[str, dict[str, str]] = {}
         # Spark compares offsets as strings: the order of keys is part of the value.
         for key in sorted(self._positions):
-            streams.setdefault(key.stream, {})[key.shard] = str(self._positions[key])
+            position = self._positions[key]
+            streams.setdefault(key.stream, {})[key.shard] = str(position)
+            if (last := self.lasts.get(key)) is not None:
+                lasts.setdefault(key.stream, {})[key.shard] = _beside(position, last)
         told = {name: sources[name] for name in streams if name in sources} if sources else {}
-        return {**({"sources": told} if told else {}), "streams": streams, "version": 1}
+        return {
+            **({"lasts": lasts} if lasts else {}),
+            **({"sources": told} if told else {}),
+            "streams": streams,
+            "version": 1,
+        }
 
     def to_json(self) -> str:
         """The canonical compact JSON text."""
@@ -279,13 +335,17 @@ class Offset(Mapping[ShardKey, Position]):
                 f"the offset has version {document.version}, this library reads version 1: "
                 "the checkpoint was written by a newer kinesis-efo"
             )
-        return cls(
-            {
-                ShardKey(stream, shard): Position.parse(position)
-                for stream, shards in document.streams.items()
-                for shard, position in shards.items()
-            }
-        )
+        positions = {
+            ShardKey(stream, shard): Position.parse(position)
+            for stream, shards in document.streams.items()
+            for shard, position in shards.items()
+        }
+        lasts = {
+            ShardKey(stream, shard): _number_beside(positions, ShardKey(stream, shard), text)
+            for stream, shards in document.lasts.items()
+            for shard, text in shards.items()
+        }
+        return cls(positions, lasts)
 
     @classmethod
     def from_json(cls, text: str) -> Offset:
@@ -310,8 +370,18 @@ class Offset(Mapping[ShardKey, Position]):
         for key, through in sorted(end.items(), key=itemgetter(0)):
             after = self._positions.get(key, TRIM_HORIZON)
             if after != through and not after.is_end and key.stream in streams:
-                ranges.append(ShardRange(key, after, through))
+                last = end.lasts.get(key)
+                ranges.append(
+                    ShardRange(key, after, through, last if last is not None and after.precedes(last) else None)
+                )
         return ranges
+
+    def without(self, streams: Container[str]) -> Offset:
+        """The offset without the shards of some streams."""
+        return Offset(
+            {key: at for key, at in self._positions.items() if key.stream not in streams},
+            {key: last for key, last in self.lasts.items() if key.stream not in streams},
+        )
 
 
 def sources_of(data: Mapping[str, object]) -> dict[str, str]:
@@ -327,3 +397,21 @@ class _OffsetDocument(msgspec.Struct):
     version: int
     streams: dict[str, dict[str, str]]
     sources: dict[str, str] = {}
+    lasts: dict[str, dict[str, str]] = {}
+
+
+def _beside(position: Position, last: int) -> str:
+    """The number of a last record as offsets have it: by how much the position lies behind it, which is mostly 0 or short.
+
+    Thousands of shards have thousands of numbers of 56 digits.
+    """
+    return str(position.value - last if position.kind is PositionKind.AFTER else last)
+
+
+def _number_beside(positions: Mapping[ShardKey, Position], key: ShardKey, text: str) -> int:
+    position = positions.get(key)
+    if position is None or not _is_number(text):
+        raise ValueError(
+            f"not a kinesis-efo offset: its last record of shard {key} is {text[:80]!r}, at position {position}"
+        )
+    return position.value - int(text) if position.kind is PositionKind.AFTER else int(text)

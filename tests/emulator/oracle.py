@@ -289,4 +289,4 @@ def _is_valid(payload: bytes) -> bool:
         event: Any = json.loads(payload)
     except ValueError:
         return False
-    return (event.get("ContinuationSequenceNumber") is None) == bool(event.get("ChildShards"))
+    return (not event.get("ContinuationSequenceNumber")) == bool(event.get("ChildShards"))

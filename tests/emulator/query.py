@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
-from itertools import starmap
 from random import Random
 from typing import NamedTuple
 
@@ -32,10 +31,11 @@ from kinesis_efo.options import RetrySettings, Start
 from kinesis_efo.planner.local import LocalFetching
 from kinesis_efo.planner.planner import Planner
 from kinesis_efo.planner.start import start_offset
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, Offset, ShardRange
 from tests.emulator.memory import MemoryClient, MemoryKinesis
 from tests.emulator.oracle import Oracle, WatchedTransport
 from tests.support.lease_store import MemoryLeaseStore, Network
+from tests.support.planned import planned
 from tests.support.virtual_time import LoopClock
 
 NO_LIMIT = 1 << 60
@@ -210,17 +210,7 @@ class Query:
         """Plan the next micro-batch; returns its end."""
         application = self.application
         reply = await self.planner.poll(offset, application.max_bytes, application.max_records, 1.0)
-        moved = dict(offset)
-        for shard in reply.shards:
-            key, through = ShardKey(shard.stream, shard.shard), Position.parse(shard.through)
-            assert through.reaches(moved[key]), f"{key}: the offset stepped back from {moved[key]} to {through}"
-            moved[key] = through
-        for key in starmap(ShardKey, reply.starting):
-            assert key not in moved, f"{key} was started twice"
-            moved[key] = TRIM_HORIZON
-        for key in starmap(ShardKey, reply.finished):
-            assert moved.pop(key).is_end
-        return Offset(moved)
+        return planned(offset, reply)
 
     async def run_batch(self, start: Offset, end: Offset, *, again: bool) -> None:
         """Read a batch's ranges as tasks do, and store its rows."""
@@ -264,7 +254,7 @@ class Query:
             Row(
                 wanted.key.shard, int(row["sequenceNumber"]), row["subSequenceNumber"], row["partitionKey"], row["data"]
             )
-            for batch in decode(payloads, *wanted, deaggregate=True, hash_range=hash_range)
+            for batch in decode(payloads, *wanted[:3], deaggregate=True, hash_range=hash_range)
             for row in batch.select(["sequenceNumber", "subSequenceNumber", "partitionKey", "data"]).to_pylist()
         ]
 

@@ -67,6 +67,8 @@ class Scenario:
             "subscription_seconds": random.choice((7.0, 20.0, 300.0)),
             "reshard_seconds": random.choice((0.0, 3.0)),
             "max_event_records": random.choice((1, 3, 500)),
+            "wrong_answers": random.choice(("", "quiet", "behind", "last-number", "empty", "all")),
+            "wrong_answers_in_a_row": random.choice((1, 2, 5)),
         }
         self.began = asyncio.get_running_loop().time()
         script = generate(random, SECONDS, shards, fatal=random.random() < 0.15)

@@ -33,7 +33,7 @@ async def neighbours_latencies(*, blocked: bool, rounds: int = 300) -> tuple[lis
         await query.planner.poll(offset, NO_LIMIT, NO_LIMIT, 1.0)
 
         async def read(shard: str) -> None:
-            wanted = ShardRange(ShardKey("orders", shard), offset[ShardKey("orders", shard)], EVER)
+            wanted = ShardRange(ShardKey("orders", shard), offset[ShardKey("orders", shard)], EVER, EVER.value)
             async for chunk in query.fetcher.read(wanted):
                 if shard == stuck:
                     await asyncio.Event().wait()
@@ -85,7 +85,7 @@ async def test_beside_one_hot_shard_of_a_thousand_every_other_record_comes_withi
         sent = 0.0
 
         async def read(shard: str) -> None:
-            wanted = ShardRange(ShardKey("orders", shard), offset[ShardKey("orders", shard)], EVER)
+            wanted = ShardRange(ShardKey("orders", shard), offset[ShardKey("orders", shard)], EVER, EVER.value)
             async for chunk in query.fetcher.read(wanted):
                 if shard == hot:
                     # A sink that takes less than comes.

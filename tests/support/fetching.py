@@ -18,7 +18,8 @@ from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.manifest import resolve_manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.runtime import PlannerRuntime, RemoteFetchers
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import Offset, ShardRange
+from tests.support.planned import planned
 from tests.support.world import World
 
 QUICK = Limits(between_calls=0.02, after_success=0.02, full=1.0)
@@ -54,12 +55,7 @@ class Reading:
     def poll(self, max_bytes: int = NO_LIMIT, max_records: int = NO_LIMIT, timeout: float = 0.2) -> Offset:
         """Plan the next micro-batch; returns its end."""
         reply = self.runtime.planner.poll(self.offset, max_bytes=max_bytes, max_records=max_records, timeout=timeout)
-        moved = dict(self.offset)
-        moved.update({ShardKey(s.stream, s.shard): Position.parse(s.through) for s in reply.shards})
-        moved.update({ShardKey(*key): TRIM_HORIZON for key in reply.starting})
-        for key in reply.finished:
-            del moved[ShardKey(*key)]
-        return Offset(moved)
+        return planned(self.offset, reply)
 
     def commit(self) -> None:
         """Note that everything up to the offset is processed."""
@@ -73,7 +69,7 @@ class Reading:
         """Read the rows of a range."""
         rows = []
         for batch in chain.from_iterable(
-            decode(payloads, *asked, deaggregate=True, hash_range=hash_range)
+            decode(payloads, *asked[:3], deaggregate=True, hash_range=hash_range)
             for asked, hash_range, payloads in (client or self.client).get([wanted])
         ):
             rows += [

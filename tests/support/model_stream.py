@@ -16,6 +16,9 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position, PositionKind
 
 IDLE_SECONDS = 5.0
+BEGAN_MS = 1_700_001_000_000
+"""The epoch milliseconds at which virtual time begins. So many more, and a number stands for the millisecond in which it was given out."""
+
 MAX_HASH = 2**128 - 1
 
 
@@ -46,6 +49,9 @@ class ModelStream:
         subscribed: (shard id, position) of every subscription.
         open: Number of open subscriptions, by shard.
         collisions: Shards that somebody subscribed to while another subscription was open.
+        lag: Milliseconds behind that events without records tell.
+        hidden: So many events more say that nothing is there although there is.
+        gives_last_number: Whether events go on at the number of the last record, also where an earlier one went on higher.
     """
 
     def __init__(self, shards: int = 1, event_records: Iterable[int] = (2,)) -> None:
@@ -59,6 +65,8 @@ class ModelStream:
         self.collisions: list[str] = []
         self.distributes: Distribution | Exception = Distribution.KEYED
         self.distributions_asked = 0
+        self.lag = self.hidden = 0
+        self.gives_last_number = False
         self._events: dict[str, ModelEvents] = {}
         width = (MAX_HASH + 1) // shards
         for number in range(shards):
@@ -166,10 +174,12 @@ class ModelEvents:
     """The events of one subscription; implements `EventStream`."""
 
     def __init__(self, stream: ModelStream, shard: ModelShard, position: Position) -> None:
-        assert position.kind in (PositionKind.TRIM_HORIZON, PositionKind.AFTER)
+        assert position.kind in (PositionKind.TRIM_HORIZON, PositionKind.AFTER, PositionKind.AT_TIMESTAMP)
         self._stream = stream
         self._shard = shard
         self._at = position.value
+        if position.kind is PositionKind.AT_TIMESTAMP:
+            self._at = position.value - BEGAN_MS - 1
         self._closing = asyncio.Event()
         self._sizes = count(len(stream.subscribed))
         self._ended = False
@@ -190,6 +200,10 @@ class ModelEvents:
             if self._ended:
                 raise StopAsyncIteration
             if ready := [record for record in self._shard.records if record[0] > self._at]:
+                if self._stream.hidden:
+                    self._stream.hidden -= 1
+                    await asyncio.sleep(IDLE_SECONDS)
+                    return self._event(max(self._at, self._shard.first), hides=True)
                 sizes = self._stream._event_records
                 ready = ready[: sizes[next(self._sizes) % len(sizes)]]
                 self._at = ready[-1][0]
@@ -201,6 +215,8 @@ class ModelEvents:
             came = await self._something_came() or any(number > self._at for number, _ in self._shard.records)
             if not came:
                 self._at = max(self._at, next(self._stream._numbers))
+                if self._stream.gives_last_number:
+                    return self._event(max((number for number, _ in self._shard.records), default=self._shard.first))
                 return self._event(self._at)
 
     async def _something_came(self) -> bool:
@@ -210,12 +226,16 @@ class ModelEvents:
             wait.cancel()
         return bool(done)
 
-    def _event(self, continuation: int | None, records: Iterable[tuple[int, int]] = ()) -> Event:
+    def _event(
+        self, continuation: int | None, records: Iterable[tuple[int, int]] = (), *, hides: bool = False
+    ) -> Event:
         self.received += 1
         payload = json.dumps(
             {
                 "ContinuationSequenceNumber": None if continuation is None else str(continuation),
-                "MillisBehindLatest": self._stream.behind(self._shard, self._at),
+                "MillisBehindLatest": 0
+                if hides
+                else self._stream.behind(self._shard, self._at) or (0 if records else self._stream.lag),
                 "Records": [self._stream.record(*record) for record in records],
                 "ChildShards": [
                     {

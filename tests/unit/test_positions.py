@@ -113,7 +113,7 @@ def test_ranges_of_consecutive_offsets_have_no_gap_and_no_overlap(steps: list[di
         following = Offset(
             {key: Position.after(position.value + step.get(key.shard, 0)) for key, position in at.items()}
         )
-        for key, after, through in at.ranges_to(following):
+        for key, after, through, _ in at.ranges_to(following):
             assert after.value == reached[key.shard]
             reached[key.shard] = through.value
         at = following

@@ -1,4 +1,4 @@
-"""Decides which rows belong to a stretch, and when all of them were read. Pure."""
+"""Decides which rows belong to a stretch, and when all of them were read: never because a single answer brings none. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kinesis_efo.batch.stretches import Stretch
-from kinesis_efo.errors import FrameError
+from kinesis_efo.errors import FrameError, RetriesExhaustedError
 from kinesis_efo.kinesis.arrivals import last_arrival
 from kinesis_efo.kinesis.events import Event
+from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.positions import Position, PositionKind
 
 DISORDER_MS: Final = 2_000
@@ -26,28 +27,62 @@ def first_position(stretch: Stretch) -> Position:
     return stretch.start if stretch.since is None else Position.at_timestamp(max(0, stretch.since - DISORDER_MS))
 
 
-def is_complete(stretch: Stretch, event: Event, server_time: float) -> bool:
-    """Whether all rows of a stretch were read once an event was.
+class Completion:
+    """Tells when all rows of a stretch were read.
 
     Args:
         stretch: The stretch.
-        event: The last event.
-        server_time: When Kinesis answered with it at the earliest, by its own clock; epoch seconds.
+        timeout: Seconds without progress after which it is given up, `subscribe.retryTimeout`.
     """
-    head = event.head
-    if head.continuation is None:
-        return True
-    # Not with records: others of the same millisecond may follow them.
-    at_tip = head.millis_behind == 0 and not head.records
-    if stretch.until is None:
+
+    def __init__(self, stretch: Stretch, timeout: float) -> None:
+        self._stretch = stretch
+        self._timeout = timeout
+        self._quiet = Quiet()
+
+    def after(self, event: Event, server_time: float, now: float) -> bool:
+        """Whether all rows were read once an event was.
+
+        Args:
+            event: The next event.
+            server_time: When Kinesis answered with it at the earliest, by its own clock; epoch seconds.
+            now: Monotonic time, seconds.
+
+        Raises:
+            RetriesExhaustedError: For too long, nothing has come, and the end of the stretch is not reached.
+        """
+        if not event.head.brings_nothing or self._is_settled(server_time):
+            self._quiet.heard(event.head, now)
+        if self._is_reached(event) or self._has_nothing_more:
+            return True
+        if self._quiet.lasts(0.0) >= self._timeout:
+            stretch = self._stretch
+            raise RetriesExhaustedError(
+                f"shard {stretch.key} does not get to {f'its end at AFTER:{stretch.last}' if stretch.last else stretch.end}, where the read "
+                f"of it ends, for {self._quiet.lasts(0.0):.0f} s: {self._quiet}. Not a record is known to be missing; read it again, and see "
+                "whether Kinesis has a problem"
+            )
+        return False
+
+    def _is_settled(self, server_time: float) -> bool:
+        """Whether what an answer does not bring does not come later either."""
+        until = self._stretch.until
         # No record that comes now has a number as low as one that was known when the read was planned.
-        return stretch.end.kind is PositionKind.AFTER and (
-            at_tip or (not head.still and head.continuation >= stretch.end.value)
-        )
-    if at_tip and server_time >= stretch.until / 1000 + SETTLED_SECONDS:
-        return True
-    arrived = last_arrival(event.payload) if head.records else None
-    return arrived is not None and arrived >= stretch.until + DISORDER_MS
+        return until is None or server_time >= until / 1000 + SETTLED_SECONDS
+
+    def _is_reached(self, event: Event) -> bool:
+        head, stretch = event.head, self._stretch
+        if head.continuation is None:
+            return True
+        if stretch.until is None:
+            return stretch.end.kind is PositionKind.AFTER and not head.still and head.continuation >= stretch.end.value
+        arrived = last_arrival(event.payload) if head.records else None
+        return arrived is not None and arrived >= stretch.until + DISORDER_MS
+
+    @property
+    def _has_nothing_more(self) -> bool:
+        # A shard that is closed is over where Kinesis says so, and not because nothing comes.
+        return self._stretch.last is None and not self._stretch.end.is_end and self._quiet.believed()
 
 
 def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:

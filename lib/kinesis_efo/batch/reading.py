@@ -19,7 +19,7 @@ import pyarrow as pa
 from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
-from kinesis_efo.batch.ending import SETTLED_SECONDS, first_position, is_complete, rows_of
+from kinesis_efo.batch.ending import SETTLED_SECONDS, Completion, first_position, rows_of
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import DataLossError, first_of
@@ -120,10 +120,17 @@ class _Sink(Unlimited):
     """Takes the events of one shard until its stretch is complete; implements `EventSink`."""
 
     def __init__(
-        self, progress: Progress, server_time: Callable[[], float], take: Callable[[Portion], Awaitable[None]]
+        self,
+        progress: Progress,
+        server_time: Callable[[], float],
+        take: Callable[[Portion], Awaitable[None]],
+        clock: Clock,
+        patience: float,
     ) -> None:
         self._progress = progress
         self._stretch = progress.stretch
+        self._completion = Completion(progress.stretch, patience)
+        self._clock = clock
         self._server_time = server_time
         self._take = take
         self._after = progress.stretch.start
@@ -134,7 +141,7 @@ class _Sink(Unlimited):
     async def admit(self, event: Event) -> None:
         """See `EventSink`."""
         # Before anything is awaited: the time is that of this event.
-        complete = is_complete(self._stretch, event, self._server_time())
+        complete = self._completion.after(event, self._server_time(), self._clock.monotonic())
         self._progress.add(event)
         if event.head.records:
             await self._take(Portion(self._stretch, self._after, event))
@@ -149,7 +156,9 @@ async def read_stretch(
     progress: Progress,
     server_time: Callable[[], float],
     take: Callable[[Portion], Awaitable[None]],
+    clock: Clock,
     *,
+    patience: float,
     fail_on_data_loss: bool,
 ) -> None:
     """Read one stretch to its end.
@@ -159,17 +168,22 @@ async def read_stretch(
         progress: Its progress, which is updated.
         server_time: When Kinesis gave its last answer, epoch seconds.
         take: Takes the records; may wait.
+        clock: Time.
+        patience: Seconds without progress after which it is given up, although Kinesis answers.
         fail_on_data_loss: Whether a shard that is gone is an error.
 
     Raises:
-        StreamError: The shard cannot be read.
+        StreamError: The shard cannot be read, or does not come to the end of the stretch.
         DataLossError: Records are gone that lie in the stretch.
     """
     stretch = progress.stretch
-    sink = _Sink(progress, server_time, take)
+    sink = _Sink(progress, server_time, take, clock, patience)
     since = None if stretch.since is None else stretch.since / 1000
     try:
-        await stream.subscribe(stretch.key.shard, first_position(stretch), sink, read_until=since).run()
+        subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, read_until=since)
+        if stretch.last is not None:
+            subscription.close_at(stretch.last, ())
+        await subscription.run()
     except _Complete:
         pass
     except DataLossError as error:
@@ -271,6 +285,8 @@ class Reading:
                 progress,
                 lambda: clock.answered,
                 take,
+                self._clock,
+                patience=self._options.retry.timeout,
                 fail_on_data_loss=self._options.fail_on_data_loss,
             )
 

@@ -22,12 +22,14 @@ class Stretch:
         hash_range: First and last hash key of the shard; None where aggregates are not compared with it.
         start: Behind the start lies what is read: `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`.
         end: Up to here: `AT_TIMESTAMP`, which is exclusive, or `AFTER` or `SHARD_END`, which are inclusive.
+        last: The shard's last sequence number, where it was closed when the read was planned.
     """
 
     key: ShardKey
     hash_range: tuple[int, int] | None
     start: Position
     end: Position
+    last: int | None = None
 
     def __str__(self) -> str:
         return f"{self.key} from {self.start} to {self.end}"
@@ -88,7 +90,7 @@ def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> l
     for shard in ordered:
         begin, finish = begins.get(shard.shard_id), finishes.get(shard.shard_id)
         if begin is not None and finish is not None and begin != finish:
-            found.append(Stretch(ShardKey(stream, shard.shard_id), shard.hash_range, begin, finish))
+            found.append(Stretch(ShardKey(stream, shard.shard_id), shard.hash_range, begin, finish, shard.last))
     return found
 
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from typing import Final, NamedTuple
 
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.event_index import EventIndex, Portion
 from kinesis_efo.kinesis.arrivals import Mark, read_marks
-from kinesis_efo.kinesis.events import Event, last_record
+from kinesis_efo.kinesis.events import Event, first_number, has_record, last_record
+from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey
 
 logger = logging.getLogger(__name__)
 
 EVENT_OVERHEAD: Final = 512
 """Bytes charged for an event besides its payload: the objects that hold it."""
-
-QUIET_ANSWERS: Final = 2
-"""So many answers of GetRecords in a row must say that there is no more before that is believed."""
 
 STARVING_SECONDS: Final = 2.0
 """A reader that has waited this long for an event which finds no room gets it, although another reader is still behind."""
@@ -63,6 +62,7 @@ class ShardBuffer:
 
     Attributes:
         last_record: The last record before `start` that this buffer has held; None where there was none.
+        quiet: The newest answers, as far as they brought no record.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ShardBuffer:
         self._index = EventIndex(start)
         self._payloads: list[bytes | None] = []
         self._cursors: set[Cursor] = set()
-        self._quiet = 0
+        self.quiet = Quiet()
         self._closed = False
 
     def __len__(self) -> int:
@@ -120,11 +120,6 @@ class ShardBuffer:
     def idle(self) -> bool:
         """Whether the newest event only moved the position: it brought no records."""
         return self._index.idle
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether GetRecords says that nothing lies behind the newest event right now; it gives no position for that."""
-        return self._quiet >= QUIET_ANSWERS
 
     # -- filling
 
@@ -176,8 +171,8 @@ class ShardBuffer:
             event: The next event.
             now: When it arrived, seconds on the monotonic clock.
         """
+        self.quiet.heard(event.head, now)
         if event.head.still:
-            self._quiet = 0 if event.head.millis_behind else self._quiet + 1
             self.release()
             return
         # An event without records needs no room, and must not wait for any: it keeps the offsets of idle shards moving.
@@ -194,9 +189,9 @@ class ShardBuffer:
         head = event.head
         step = self._arrival_step
         marks = read_marks(event.payload, step) if step is not None and head.records else ()
-        if self._index.append(head.continuation, size, head.records, now, marks):
+        first = first_number(event.payload) if self._index.is_open_below and head.records else None
+        if self._index.append(head.continuation, size, head.records, now, marks, first=first, last=head.last):
             self._payloads.append(event.payload if head.records else None)
-        self._quiet = 0
         self._drop_what_exceeds(self.end)
         self._arrived()
 
@@ -212,6 +207,22 @@ class ShardBuffer:
     def covers(self, position: Position) -> bool:
         """Whether everything behind `position` is here or still to come, without a gap."""
         return not self._closed and self._index.covers(position)
+
+    def may_cover(self, position: Position) -> bool:
+        """Whether the buffer covers a position, or it shows only with the first event whether it does."""
+        return self.covers(position) or self._is_open_below(position)
+
+    def _is_open_below(self, position: Position) -> bool:
+        return not self._closed and self._index.is_open_below and position.kind is PositionKind.AFTER
+
+    def vouch(self, number: int) -> None:
+        """Take note that a number lies behind the start; see `EventIndex.vouch`."""
+        self._index.vouch(number)
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest number that it is known to cover."""
+        return self._index.lowest
 
     def news_since(self, after: Position) -> float | None:
         """When the first event behind a position arrived that has records or ends the shard; None where there is no such event."""
@@ -257,9 +268,18 @@ class ShardBuffer:
     # -- reading
 
     @contextmanager
-    def reading(self, after: Position, through: Position) -> Iterator[Cursor]:
-        """Open a cursor for the range `(after, through]`; what lies behind the cursor is kept while it is open."""
-        cursor = Cursor(self, after, through)
+    def reading(
+        self, after: Position, through: Position, last: int | None = None, asked_at: float = -inf
+    ) -> Iterator[Cursor]:
+        """Open a cursor for a range; what lies behind the cursor is kept while it is open.
+
+        Args:
+            after: Its start; exclusive.
+            through: Its end; inclusive.
+            last: The number of its last record, where it is known.
+            asked_at: When it was asked for, monotonic seconds.
+        """
+        cursor = Cursor(self, after, through, last, asked_at)
         self._cursors.add(cursor)
         try:
             yield cursor
@@ -272,6 +292,15 @@ class ShardBuffer:
         """Drop what lies before a position: Spark will not ask for it again."""
         if self.covers(position):
             self._evict(self._index.index_after(position))
+
+    def last_up_to(self, through: Position, after: Position) -> int | None:
+        """The number of the last record of a range; None where it has none, or it is not known."""
+        index = self._index.index_after(through)
+        payload = self._payloads[index] if index < len(self._payloads) and not through.is_end else None
+        inside = None if payload is None else last_record(payload, through.value)
+        if inside is not None and after.precedes(inside.number):
+            return inside.number
+        return self._index.last_up_to(through, after)
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:
         """The last record up to a position that was committed; None where none came, or it is not known.
@@ -343,17 +372,37 @@ class Cursor:
 
     Attributes:
         position: Behind the last event that the reader took.
+        settled: Behind the last event with records that it took.
+        astray: Whether the next event lies behind the last record of the range without having it: the record was passed over.
         given_up: Whether nothing is kept for the reader any more, because it did not move while others waited.
     """
 
-    __slots__ = ("_buffer", "_holds_up_since", "_through", "_waits_since", "given_up", "position")
+    __slots__ = (
+        "_asked_at",
+        "_buffer",
+        "_found",
+        "_holds_up_since",
+        "_last",
+        "_through",
+        "_waits_since",
+        "astray",
+        "given_up",
+        "position",
+        "settled",
+    )
 
-    def __init__(self, buffer: ShardBuffer, position: Position, through: Position) -> None:
+    def __init__(
+        self, buffer: ShardBuffer, position: Position, through: Position, last: int | None, asked_at: float
+    ) -> None:
         self._buffer = buffer
         self._through = through
+        self._last = last
+        self._asked_at = asked_at
+        self._found = last is not None and not position.precedes(last)
         self._waits_since: float | None = None
         self._holds_up_since: float | None = None
-        self.position = position
+        self.position = self.settled = position
+        self.astray = False
         self.given_up = False
 
     def waited(self, now: float) -> float:
@@ -379,12 +428,21 @@ class Cursor:
     def done(self) -> bool:
         """Whether the reader has all of its range.
 
-        A range that was planned from SubscribeToShard may end behind the last record, at a position that GetRecords never
-        reports. But the end of the range is in the past, so the range is complete once there is nothing more right now.
+        A range that was planned up to a record is complete once that was read, whatever else is answered. One without ends at its position.
+        No answer need ever name that: GetRecords tells no positions without records, and those of SubscribeToShard are of the server's
+        choice. But the end of the range is in the past, so it is complete, too, once it is believed that nothing more is there right now.
         """
+        if self._last is not None:
+            return self._found
         if self.position.reaches(self._through):
             return True
-        return self._buffer.caught_up and self._buffer._is_at_end(self.position)
+        # A shard is over where Kinesis says so, and not because nothing comes.
+        return not self._through.is_end and self.nothing_more
+
+    @property
+    def nothing_more(self) -> bool:
+        """Whether it is believed that nothing lies behind the reader for now."""
+        return self._buffer.quiet.believed(self._asked_at) and self._buffer._is_at_end(self.position)
 
     def take(self, max_bytes: int) -> list[bytes]:
         """The next payloads, up to and including the event that ends the range; none where nothing has arrived yet.
@@ -396,16 +454,25 @@ class Cursor:
             FetcherError: The buffer does not hold what lies behind the cursor (any more).
         """
         buffer = self._buffer
+        if buffer._is_open_below(self.position):
+            return []
         if not buffer.covers(self.position):
             raise FetcherError(f"shard {buffer.key}: the buffer does not cover {self.position} any more")
         payloads: list[bytes] = []
         size = 0
         index = buffer._index.index_after(self.position)
         while index < len(buffer._index) and size < max_bytes and not self.done:
-            if (payload := buffer._payloads[index]) is not None:
+            payload, end = buffer._payloads[index], buffer._index.end_of(index)
+            if self._last is not None and not end.precedes(self._last):
+                self._found = payload is not None and has_record(payload, self._last)
+                self.astray = not self._found
+                if self.astray:
+                    break
+            if payload is not None:
                 payloads.append(payload)
                 size += len(payload)
-            self.position = buffer._index.end_of(index)
+                self.settled = end
+            self.position = end
             self._waits_since = self._holds_up_since = None
             self.given_up = False
             index += 1

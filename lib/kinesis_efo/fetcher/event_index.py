@@ -25,11 +25,13 @@ class Portion(NamedTuple):
         through: Position behind the last of them.
         bytes: What they occupy.
         records: Kinesis records in them.
+        last: The number of the last of these records; None where there are none, or it is not known.
     """
 
     through: Position
     bytes: int
     records: int
+    last: int | None = None
 
 
 class EventIndex:
@@ -42,6 +44,8 @@ class EventIndex:
         start: Position before the first event that was not dropped.
         end: Position behind the last event.
         waiting_since: When the oldest records in the index came here, seconds on the monotonic clock; None where it has none.
+        lowest: The lowest number that it is known to cover; None where none is known yet.
+        is_open_below: Whether it begins at a time, and only its first event will tell which numbers it covers.
         newest: When the newest record arrived in the stream, of all that were ever in the index; epoch milliseconds, `-inf` where that is
             not known.
         gone: The number of dropped events that still have a slot.
@@ -61,6 +65,9 @@ class EventIndex:
         self._records_through = [0]
         self._marks: list[Sequence[Mark]] = []
         self._newest_through: list[float] = []
+        self._last_through: list[int] = []
+        self.lowest = _lowest_of(start)
+        self.is_open_below = self.lowest is None
         self.gone = 0
         self.compacted = 0
 
@@ -88,7 +95,17 @@ class EventIndex:
         """Kinesis records in the events that were not dropped."""
         return self._records_through[-1] - self._records_through[self.gone]
 
-    def append(self, continuation: int | None, size: int, records: int, now: float, marks: Sequence[Mark] = ()) -> bool:
+    def append(
+        self,
+        continuation: int | None,
+        size: int,
+        records: int,
+        now: float,
+        marks: Sequence[Mark] = (),
+        *,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> bool:
         """Add the next event.
 
         Args:
@@ -97,11 +114,16 @@ class EventIndex:
             records: Kinesis records in it.
             now: When it came, seconds on the monotonic clock.
             marks: When its records arrived in the stream, where that matters.
+            first: The number of its first record, where that is known. Only asked for while `is_open_below`.
+            last: The number of its last record, where it has one.
 
         Returns:
             Whether it has a slot of its own: an event without records moves the one before where that has none either.
         """
         end = _BEHIND_ALL if continuation is None else continuation
+        if self.is_open_below:
+            self.is_open_below = False
+            self.vouch(end if first is None else first)
         if self.end.kind is PositionKind.AFTER:
             # Positions only grow, whatever an idle event says: an offset must never step back.
             end = max(end, self.end.value)
@@ -117,6 +139,8 @@ class EventIndex:
         self.newest = max(self.newest, _newest(marks))
         self._marks.append(marks)
         self._newest_through.append(self.newest)
+        before = self._last_through[-1] if self._last_through else 0
+        self._last_through.append(before if not records else 0 if last is None else max(last, before))
         if records and self.waiting_since is None:
             self.waiting_since = now
         return True
@@ -125,12 +149,16 @@ class EventIndex:
         """Whether everything behind a position is here or still to come, without a gap."""
         if position == self.start or position.is_end:
             return True
-        if position.kind is not PositionKind.AFTER:
-            return False
-        # A query reads a shard from its start, so that events from the start on cover every number that the query knows.
-        # Two readers far apart therefore share the buffer of the one behind. If each started its own, they would take the
-        # subscription from each other for ever.
-        return self.start.kind is not PositionKind.AFTER or position.value >= self.start.value
+        return position.kind is PositionKind.AFTER and self.lowest is not None and position.value >= self.lowest
+
+    def vouch(self, number: int) -> None:
+        """Take note that a number lies behind the start, because somebody reads from the start up to there.
+
+        So two readers of one query that are far apart share the buffer of the one behind, however little has come yet. If each started
+        its own, they would take the subscription from each other for ever. But a number of which nobody says so may lie before the start.
+        """
+        if self.lowest is None or number < self.lowest:
+            self.lowest = number
 
     def end_of(self, index: int) -> Position:
         """The position behind an event."""
@@ -170,7 +198,27 @@ class EventIndex:
             _position(self._ends[last - 1]),
             self._bytes_through[last] - self._bytes_through[first],
             self._records_through[last] - self._records_through[first],
+            self._last_before(last, after),
         )
+
+    def last_up_to(self, through: Position, after: Position) -> int | None:
+        """The number of the last record of a range; None where it has none, or it is not known, as where it ends within an event.
+
+        Args:
+            through: The end of the range.
+            after: Its start.
+        """
+        if not self.end.reaches(through):
+            return None
+        stop = self.index_after(through)
+        begins_there = stop > self.gone and through == self.end_of(stop - 1)
+        cut = stop < len(self._ends) and self.sizes(stop)[1] > 0 and not begins_there
+        return None if cut else self._last_before(stop, after)
+
+    def _last_before(self, stop: int, after: Position) -> int | None:
+        """The number of the last record before an event, if it lies behind a position; None where there is none, or it is not known."""
+        last = self._last_through[stop - 1] if stop > self.gone else 0
+        return last if last and after.precedes(last) else None
 
     def marks(self, index: int) -> Sequence[Mark]:
         """When the records of an event arrived in the stream."""
@@ -219,12 +267,16 @@ class EventIndex:
                 taken, through = more, mark.through
             if taken:
                 return Portion(
-                    Position.after(through), size + max(1, event_size * taken // event_records), records + taken
+                    Position.after(through),
+                    size + max(1, event_size * taken // event_records),
+                    records + taken,
+                    through,
                 )
         elif some and not records:
             # It does not say when it arrived, or it is the end.
             return self.portion(after, max_bytes, max_records, some=True)
-        return Portion(self.end_of(stop - 1) if stop > first else after, size, records)
+        end = self.end_of(stop - 1) if stop > first else after
+        return Portion(end, size, records, self._last_before(stop, after) if records else None)
 
     def _stop_before(self, horizon: float, first: int, last: int) -> int:
         """The first of some events with a record that arrived behind a time; the index behind them where none has."""
@@ -249,6 +301,7 @@ class EventIndex:
         """
         freed = self._bytes_through[stop] - self._bytes_through[self.gone]
         self.start = _position(self._ends[stop - 1])
+        self.lowest, self.is_open_below = self._ends[stop - 1], False
         self.gone = stop
         if self.waiting_since is not None:
             self.waiting_since = self.news_since(self.start)
@@ -271,6 +324,7 @@ class EventIndex:
             self._records_through,
             self._marks,
             self._newest_through,
+            self._last_through,
         )
         for column in columns:
             del column[:moved]
@@ -285,6 +339,18 @@ class EventIndex:
 
 def _newest(marks: Sequence[Mark]) -> float:
     return max((mark.latest for mark in marks), default=-inf)
+
+
+def _lowest_of(start: Position) -> int | None:
+    """The lowest number behind which everything comes in a subscription from some position on; None where that is not known."""
+    match start.kind:
+        case PositionKind.TRIM_HORIZON:
+            return 0
+        case PositionKind.AT_TIMESTAMP:
+            return None
+        case PositionKind.SHARD_END:
+            return _BEHIND_ALL
+    return start.value
 
 
 def _position(end: int) -> Position:

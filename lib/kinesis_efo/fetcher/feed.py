@@ -17,6 +17,7 @@ from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.kinesis.arrivals import last_arrival
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
+from kinesis_efo.kinesis.quiet import QUIET_ANSWERS
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
 from kinesis_efo.positions import Position, ShardKey
 
@@ -102,12 +103,27 @@ class ShardFeed:
         self._closing: tuple[int, tuple[ChildShard, ...]] | None = None
 
     def from_position(self, position: Position) -> ShardBuffer:
-        """The buffer that holds or will receive everything behind `position`; fetching starts anew there if it has to."""
-        if self.buffer is None or not self.buffer.covers(position):
-            before = self.close()
-            self.buffer = ShardBuffer(self.key, position, self._budget, self._announce, self._arrival_step)
-            self._task = asyncio.create_task(self._fill(self.buffer, before), name=f"feed {self.key}")
+        """The buffer that holds or will receive everything behind `position`; fetching starts anew there if it has to.
+
+        While it shows only with the first event whether the buffer does, it is taken for one that does: reading waits for that event.
+        """
+        if self.buffer is None or not self.buffer.may_cover(position):
+            return self.begin(position)
         return self.buffer
+
+    def begin(self, position: Position) -> ShardBuffer:
+        """Start fetching anew from a position, into a new buffer."""
+        before = self.close()
+        self.buffer = ShardBuffer(self.key, position, self._budget, self._announce, self._arrival_step)
+        self._task = asyncio.create_task(self._fill(self.buffer, before), name=f"feed {self.key}")
+        return self.buffer
+
+    @property
+    def quiet(self) -> float:
+        """For how long it is believed that nothing lies behind the buffer, seconds; 0 where that is not believed."""
+        if self.buffer is None or not self.buffer.quiet.believed():
+            return 0.0
+        return self._clock.monotonic() - self.buffer.quiet.since
 
     def read_until(self, position: Position) -> float | None:
         """The time up to which every record that arrived lies at or before a position, in epoch seconds, where it is known."""
@@ -231,5 +247,6 @@ class _Filling:
             return
         feed.millis_behind = event.head.millis_behind
         tells_tip = feed.note_tip(event, self._began)
-        if event.head.still and (tells_tip or feed._arrival_step is not None):
+        turns_quiet = self._buffer.quiet.answers == QUIET_ANSWERS
+        if event.head.still and (tells_tip or turns_quiet or feed._arrival_step is not None):
             feed._listener.moved(feed.key)  # not in position, but in time

@@ -14,19 +14,20 @@ from functools import partial
 from typing import Final
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.errors import DataLossError, FetcherUnreachableError, KinesisEfoError, RetriesExhaustedError
 from kinesis_efo.fetcher.background import in_background
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import CLAIM_SECONDS, ShardBuffer
 from kinesis_efo.fetcher.coordinator import Attention, Coordinator
 from kinesis_efo.fetcher.feed import ShardFeed
+from kinesis_efo.fetcher.shortfall import Shortfall
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.vigil import Vigil
 from kinesis_efo.fetcher.watch import ShardWatch
 from kinesis_efo.kinesis.events import ChildShard
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
-from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import LastRecord, Offset, Position, PositionKind, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ READ_CHUNK_BYTES: Final = 1 << 20
 """About how much a `get` sends at a time. Each chunk is copied a few times on its way out, on top of the budget."""
 
 _LOOK_SECONDS: Final = 5.0
+_AGAIN_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,13 @@ class FetcherSettings:
         fail_on_data_loss: Whether records that are gone fail the query.
         patience: Seconds for which a read waits until its shard may be read.
         arrival_step: How exactly it is noted when records arrived in the stream, milliseconds; None: not at all.
+        timeout: Seconds without progress after which a range is given up, although Kinesis answers.
     """
 
     fail_on_data_loss: bool
     patience: float
     arrival_step: int | None = None
+    timeout: float = 600.0
 
 
 class Fetcher:
@@ -196,6 +200,11 @@ class Fetcher:
         feed = self._feeds.get(key)
         return feed.tip if feed is not None else None
 
+    def quiet(self, key: ShardKey) -> float:
+        """For how long it is believed that nothing more is there in a shard, seconds; 0 where that is not believed."""
+        feed = self._feeds.get(key)
+        return feed.quiet if feed is not None else 0.0
+
     def read_until(self, key: ShardKey, position: Position) -> float | None:
         """The time up to which every record that arrived lies at or before a position, in epoch seconds, where it is known."""
         feed = self._feeds.get(key)
@@ -227,29 +236,68 @@ class Fetcher:
 
     # -- what tasks ask
 
-    async def read(self, wanted: ShardRange) -> AsyncGenerator[list[bytes], None]:
-        """The payloads that cover a range, some at a time. What is not in the buffer is read from Kinesis again."""
-        key, position, through = wanted
-        vigil = Vigil(wanted, self._clock.monotonic(), partial(self._waits_for, key))
+    def expect(self, ranges: Iterable[ShardRange]) -> float:
+        """Begin to read what ranges without records wait for: one after the other, they would wait for some seconds each.
+
+        Returns:
+            When they were asked for, monotonic seconds.
+        """
+        for wanted in ranges:
+            if wanted.last is None and not wanted.through.is_end and (feed := self._feed(wanted.key)) is not None:
+                _buffer_for(feed, wanted)
+        return self._clock.monotonic()
+
+    async def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
+        """The payloads that cover a range, some at a time. What is not in the buffer is read from Kinesis again.
+
+        Args:
+            wanted: The range.
+            asked_at: When it was asked for, monotonic seconds; None: now.
+
+        Raises:
+            DataLossError: The last record of the range is gone, and losses fail the query.
+            RetriesExhaustedError: The range does not come to its end.
+        """
+        now = self._clock.monotonic()
+        asked_at = now if asked_at is None else asked_at
+        key, through, last = wanted.key, wanted.through, wanted.last
+        shortfall = Shortfall(wanted, self._settings.timeout, now, fail=self._settings.fail_on_data_loss)
+        vigil = Vigil(wanted, now, partial(self._waits_for, key))
         self._reading[key] += 1
         try:
-            while not position.reaches(through):
-                feed = await self._allowed_feed(key, partial(vigil.look, position))
-                buffer = feed.from_position(position)
-                with buffer.reading(position, through) as cursor:
-                    while buffer.covers(cursor.position) and self._feed(key) is feed:
+            while not wanted.is_over:
+                feed = await self._allowed_feed(key, partial(vigil.look, wanted.after))
+                buffer, anew = _buffer_for(feed, wanted), False
+                with buffer.reading(wanted.after, through, last, asked_at) as cursor:
+                    while buffer.may_cover(cursor.position) and self._feed(key) is feed:
                         payloads = cursor.take(READ_CHUNK_BYTES)
-                        position = cursor.position
+                        wanted = wanted._replace(after=cursor.position)
                         if payloads:
+                            shortfall.progressed(self._clock.monotonic())
                             self._handed[vigil] = self._clock.monotonic()
                             yield payloads
                             del self._handed[vigil]
                         if cursor.done:
                             return
+                        if anew := cursor.astray or (cursor.nothing_more and not buffer.covers(cursor.position)):
+                            break
                         if not payloads:
                             await self._wait(feed.news, self._clock.monotonic() + 1)
                             self.check()
-                            vigil.look(position, self._clock.monotonic())
+                            vigil.look(cursor.position, self._clock.monotonic())
+                            if shortfall.heard(cursor.position, buffer.quiet):
+                                return
+                    wanted = wanted._replace(after=cursor.settled)
+                if cursor.astray and shortfall.went_astray(wanted.after, self._clock.monotonic()):
+                    return
+                if anew:
+                    await self._clock.sleep(_AGAIN_SECONDS)
+                    if feed.buffer is buffer:
+                        feed.begin(wanted.after)
+        except (DataLossError, RetriesExhaustedError) as error:
+            # Another attempt would wait as long again.
+            self.failed(error)
+            raise
         finally:
             self._handed.pop(vigil, None)
             self._reading[key] -= 1
@@ -357,6 +405,14 @@ class Fetcher:
         except TimeoutError:
             return False
         return True
+
+
+def _buffer_for(feed: ShardFeed, wanted: ShardRange) -> ShardBuffer:
+    """The buffer of a feed that holds or will receive a range. Its end lies behind its start, which may be a time."""
+    buffer = feed.from_position(wanted.after)
+    if buffer.start == wanted.after and wanted.through.kind is PositionKind.AFTER:
+        buffer.vouch(wanted.through.value)
+    return buffer
 
 
 def _last_record(feed: ShardFeed | None, position: Position) -> LastRecord | None:

@@ -40,6 +40,8 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
         records: Kinesis records up to there.
         bytes: What they occupy in the buffer.
         millis_behind: How far reading lags, by the last event, in milliseconds; None before the first.
+        last: The number of the last of these records; None where there are none, or it is not known.
+        quiet: For how long it is believed that nothing more is there, seconds; 0 where that is not believed, or not known.
     """
 
     stream: str
@@ -48,6 +50,8 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
     records: int
     bytes: int
     millis_behind: int | None
+    last: int | None = None
+    quiet: float = 0.0
 
 
 class PollReply(msgspec.Struct, frozen=True):
@@ -68,21 +72,29 @@ class GetTicket(msgspec.Struct, frozen=True):
     """Asks for the events that cover some ranges, one after the other. A task makes one call for all of them: each has its price.
 
     Attributes:
-        ranges: Stream, shard, and the two positions of each range.
+        ranges: Stream, shard, the two positions and the last record of each range; it is empty where none is known.
     """
 
-    ranges: list[tuple[str, str, str, str]]
+    # Sequence numbers have more digits than JSON numbers are trusted with.
+    ranges: list[tuple[str, str, str, str, str]]
 
     @classmethod
     def of(cls, wanted: Iterable[ShardRange]) -> GetTicket:
         """The ticket for some ranges."""
-        return cls([(*key, str(after), str(through)) for key, after, through in wanted])
+        return cls(
+            [
+                (*key, str(after), str(through), "" if last is None else str(last))
+                for key, after, through, last in wanted
+            ]
+        )
 
     def parsed(self) -> list[ShardRange]:
         """The ranges that a ticket asks for."""
         return [
-            ShardRange(ShardKey(stream, shard), Position.parse(after), Position.parse(through))
-            for stream, shard, after, through in self.ranges
+            ShardRange(
+                ShardKey(stream, shard), Position.parse(after), Position.parse(through), int(last) if last else None
+            )
+            for stream, shard, after, through, last in self.ranges
         ]
 
 

@@ -29,6 +29,9 @@ class Buffers(Protocol):
     def millis_behind(self, key: ShardKey) -> int | None:
         """How far reading lags, by the last event, in milliseconds."""
 
+    def quiet(self, key: ShardKey) -> float:
+        """For how long it is believed that nothing lies behind what is buffered, seconds; 0 where that is not believed."""
+
     def read_until(self, key: ShardKey, position: Position) -> float | None:
         """The time up to which every record that arrived lies at or before a position, epoch seconds, where it is known."""
 
@@ -143,7 +146,15 @@ class Outlook:
         else:
             portions = self._alignment.planned(buffers, offset, planning, self._clock.monotonic())
         return [
-            ShardProgress(*key, str(portion.through), portion.records, portion.bytes, self._buffers.millis_behind(key))
+            ShardProgress(
+                *key,
+                str(portion.through),
+                portion.records,
+                portion.bytes,
+                self._buffers.millis_behind(key),
+                portion.last,
+                self._buffers.quiet(key) if key in idle else 0.0,
+            )
             for key, portion in {**idle, **portions}.items()
         ]
 

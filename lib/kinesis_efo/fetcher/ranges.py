@@ -14,8 +14,8 @@ from kinesis_efo.fetcher.address import FetcherAddress
 from kinesis_efo.fetcher.client import CallEndedError, FetcherClient, RangePayloads
 from kinesis_efo.fetcher.planner_client import PlannerClient
 from kinesis_efo.fetcher.work import WhereReply
-from kinesis_efo.kinesis.events import read_head
-from kinesis_efo.positions import SHARD_END, Position, ShardKey, ShardRange
+from kinesis_efo.kinesis.events import reached
+from kinesis_efo.positions import ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -155,10 +155,8 @@ class RangeReader:
         except (FetcherUnreachableError, FetcherRefusedError) as error:
             self._note(error)
             if last is not None:
-                number = read_head(bytes(last)).continuation
-                reached = SHARD_END if number is None else Position.after(number)
-                self._left[0] = ShardRange(wanted.key, reached, wanted.through)
-                if reached.reaches(wanted.through):
+                self._left[0] = wanted._replace(after=reached(bytes(last)))
+                if self._left[0].is_over:
                     del self._left[0]
 
     def _note(self, error: FetcherUnreachableError | FetcherRefusedError) -> None:

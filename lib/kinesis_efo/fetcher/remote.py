@@ -78,7 +78,9 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
         clients = AsyncClients(options.aws, plan.manifest.region)
         opened = await open_streams(stack, clients, plan.manifest, options, budget, clock, limits)
         streams = Streams(opened)
-        settings = FetcherSettings(options.fail_on_data_loss, _TASK_PATIENCE, options.arrival_step)
+        settings = FetcherSettings(
+            options.fail_on_data_loss, _TASK_PATIENCE, options.arrival_step, options.retry.timeout
+        )
         fetcher = Fetcher(streams, budget, settings, clock)
         certificate = certificate_for(options, listening, clock)
         service = FetcherService(fetcher, asyncio.get_running_loop(), plan.secret, listening, certificate)

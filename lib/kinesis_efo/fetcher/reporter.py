@@ -12,7 +12,7 @@ from kinesis_efo.fetcher.feed import ShardFeed
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Child, Entry, ShardNews
-from kinesis_efo.positions import ShardKey
+from kinesis_efo.positions import PositionKind, ShardKey
 
 MOST_ENTRIES: Final = 5_000
 """Events in one report, about: it is half a megabyte."""
@@ -96,4 +96,8 @@ class Reporter:
             else [],
             subscription=self._fetcher.subscription(key),
             tip=None if feed.tip is None else str(feed.tip),
+            quiet=feed.quiet,
+            lowest=None
+            if buffer.lowest is None or buffer.start.kind is not PositionKind.AT_TIMESTAMP
+            else str(buffer.lowest),
         )

@@ -38,8 +38,11 @@ class Served(Protocol):
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         """First and last hash key of a shard; None where they are not known."""
 
-    def read(self, wanted: ShardRange) -> AsyncGenerator[list[bytes], None]:
-        """The payloads that cover a range, some at a time."""
+    def expect(self, ranges: Iterable[ShardRange]) -> float:
+        """Begin to read what some ranges wait for that are read soon; returns when that was, monotonic seconds."""
+
+    def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
+        """The payloads that cover a range, some at a time, which was asked for at a monotonic time."""
 
 
 class FetcherService(Service):
@@ -137,11 +140,14 @@ class _Getting:
         await self._chunks.aclose()
 
     async def _read(
-        self, fetcher: Served, ranges: Iterable[ShardRange]
+        self, fetcher: Served, ranges: Sequence[ShardRange]
     ) -> AsyncGenerator[tuple[RangeLabel, list[bytes]], None]:
+        asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
+            if index == 1:
+                fetcher.expect(ranges)  # after a restart, nothing may be read before the first one is
             self._label = RangeLabel.of(index, await fetcher.hash_range(wanted.key))
-            reader = fetcher.read(wanted)
+            reader = fetcher.read(wanted, asked_at)
             try:
                 async for payloads in reader:
                     yield self._label, payloads

@@ -149,6 +149,8 @@ class ShardNews(msgspec.Struct, frozen=True):
         children: Its children, where it has ended.
         subscription: What happened to its subscriptions.
         tip: Where it ended when fetching began there, where that is known.
+        quiet: For how long it is believed that nothing more is there, seconds; 0 where that is not believed.
+        lowest: The lowest number that its buffer is known to cover, where it begins at a time.
     """
 
     stream: str
@@ -160,6 +162,8 @@ class ShardNews(msgspec.Struct, frozen=True):
     children: list[Child] = []
     subscription: Subscription | None = None
     tip: str | None = None
+    quiet: float = 0.0
+    lowest: str | None = None
 
     @property
     def key(self) -> ShardKey:

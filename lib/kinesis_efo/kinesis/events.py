@@ -46,6 +46,8 @@ class EventHead(NamedTuple):
         records: Number of Kinesis records in it; aggregated ones count once.
         children: The children of the shard; only where it ends.
         still: Whether the position stays: an answer of GetRecords without records does not say up to where there are none.
+        last: The number of its last record; None where it has none, or that cannot be read.
+        stuck: Whether GetRecords gave back the iterator that it was asked with.
     """
 
     continuation: int | None
@@ -53,6 +55,13 @@ class EventHead(NamedTuple):
     records: int
     children: tuple[ChildShard, ...] = ()
     still: bool = False
+    last: int | None = None
+    stuck: bool = False
+
+    @property
+    def brings_nothing(self) -> bool:
+        """Whether it has neither records nor the end of the shard."""
+        return not self.records and (self.still or self.continuation is not None)
 
 
 class Event(NamedTuple):
@@ -142,6 +151,7 @@ _DATA_NAME: Final = b'"Data"'
 _DATA: Final = re.compile(rb'"Data"\s*:\s*"')
 _AGGREGATED: Final = b64encode(MAGIC)[:5]
 _NUMBER_NAME: Final = b'"SequenceNumber"'
+_CONTINUATION_NAME: Final = b'"ContinuationSequenceNumber"'
 _NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d{1,%d})"' % _MOST_DIGITS)
 
 
@@ -224,15 +234,16 @@ def read_head(payload: bytes) -> EventHead:
             or never.
         SequenceNumberError: A sequence number has leading zeros.
 
-    >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"Data":""}]}')
-    EventHead(continuation=42, millis_behind=7, records=1, children=(), still=False)
+    >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"SequenceNumber":"41"}]}')
+    EventHead(continuation=42, millis_behind=7, records=1, children=(), still=False, last=41, stuck=False)
     """
     event = _decode(_DECODER, payload, "an event")
-    continuation = event.continuation_sequence_number
+    continuation = _given(event.continuation_sequence_number)
     if (continuation is None) != bool(event.child_shards):
         found = "neither a continuation nor child shards" if continuation is None else "a continuation and child shards"
         raise FrameError(f"an event of {len(payload)} bytes has {found}; {_sketch(payload)}")
     number = None if continuation is None else sequence_number("ContinuationSequenceNumber", continuation)
+    last: int | None = None
     if event.records and (digits := _last_number(payload)) is not None:
         last = sequence_number("SequenceNumber", digits.decode())
         if number is not None and last > number:
@@ -240,7 +251,8 @@ def read_head(payload: bytes) -> EventHead:
                 f"an event of {len(payload)} bytes with {len(event.records)} records goes on at {number}, before its last record, "
                 f"{last}; {_sketch(payload)}"
             )
-    return EventHead(number, event.millis_behind_latest, len(event.records), _children(event.child_shards))
+    children = _children(event.child_shards)
+    return EventHead(number, event.millis_behind_latest, len(event.records), children, last=last)
 
 
 def read_answer(body: bytes) -> Answer:
@@ -259,20 +271,50 @@ def read_answer(body: bytes) -> Answer:
     'AFTER:42'
     """
     answer = _decode(_ANSWER, body, "an answer")
-    behind, records = answer.millis_behind_latest, answer.records
-    if (answer.next_shard_iterator is None) != bool(answer.child_shards):
+    behind, records, iterator = answer.millis_behind_latest, answer.records, _given(answer.next_shard_iterator)
+    if (iterator is None) != bool(answer.child_shards):
         found = "neither an iterator nor child shards" if not answer.child_shards else "an iterator and child shards"
         raise FrameError(f"an answer of {len(body)} bytes has {found}; {_sketch(body)}")
     events = []
     if records:
-        last = bytes(records[-1].sequence_number).strip(b'"').decode(errors="replace")
-        events.append(Event(body, EventHead(sequence_number("SequenceNumber", last), behind, len(records))))
-    if answer.next_shard_iterator is None:
+        last = sequence_number(
+            "SequenceNumber", bytes(records[-1].sequence_number).strip(b'"').decode(errors="replace")
+        )
+        events.append(Event(body, EventHead(last, behind, len(records), last=last)))
+    if iterator is None:
         events.append(Event(b"", EventHead(None, behind, 0, _children(answer.child_shards))))
     elif not records:
         events.append(Event(b"", EventHead(_STILL, behind, 0, still=True)))
     size = sum(len(bytes(record.data)) * 3 // 4 + len(bytes(record.partition_key)) - 2 for record in records)
-    return Answer(tuple(events), answer.next_shard_iterator, behind, size, len(records))
+    return Answer(tuple(events), iterator, behind, size, len(records))
+
+
+def first_number(payload: bytes) -> int | None:
+    """The number of an event's first record; None where it has none."""
+    found = _NUMBER.search(payload)
+    return int(found[1]) if found else None
+
+
+def has_record(payload: bytes, number: int) -> bool:
+    """Whether an event has the record with a number. Quotes within keys and data are escaped, so that it is found in the text."""
+    return re.search(rb'"SequenceNumber"\s*:\s*"%d"' % number, payload) is not None
+
+
+def reached(payload: bytes) -> Position:
+    """How far a shard has been read once an event, or an answer of GetRecords with records, has.
+
+    Raises:
+        FrameError, SequenceNumberError: As `read_head` and `read_answer`.
+    """
+    if _CONTINUATION_NAME in payload:
+        number = read_head(payload).continuation
+        return SHARD_END if number is None else Position.after(number)
+    return read_answer(payload).events[0].through
+
+
+def _given(text: str | None) -> str | None:
+    """A position that a server gives, or None: at the end of a shard, some write an empty string in its place."""
+    return text or None
 
 
 def _last_number(payload: bytes) -> bytes | None:

@@ -82,6 +82,11 @@ class Stream:
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
         self._histories: dict[str, ShardHistory] = {}
 
+    @property
+    def polled(self) -> bool:
+        """Whether it is read with GetRecords."""
+        return self._ref.polled
+
     async def refresh(self, *, patient: bool = False) -> None:
         """List the stream's shards anew.
 

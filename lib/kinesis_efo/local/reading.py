@@ -84,17 +84,22 @@ def get_records(kinesis: Kinesis, params: dict[str, Any]) -> bytes:
     cursor = max(iterator["cursor"], shard.oldest)
     page = shard.page(cursor, min(params.get("Limit") or MAX_GET_RECORDS, MAX_GET_RECORDS), MAX_GET_BYTES)
     records, size = b"", 0
-    if page is not None:
+    wrong = kinesis.wrong
+    hidden = page is not None and wrong.hides((stream.arn, shard.id, None))
+    if page is not None and not hidden:
         records, size, cursor = b",".join(page.records), page.size, page.after
     if limited:
         shard.read_calls.take(1)
         shard.read_bytes.take(size)
-    rest: dict[str, Any] = {"MillisBehindLatest": shard.behind_millis(cursor, now.wall)}
+    behind = 0 if hidden else wrong.lag(shard.behind_millis(cursor, now.wall))
+    rest: dict[str, Any] = {"MillisBehindLatest": behind}
     if shard.closed and cursor >= shard.tip:
-        rest["NextShardIterator"] = None
+        rest["NextShardIterator"] = "" if wrong.writes_empty else None
         rest["ChildShards"] = shard.describe_children()
     else:
         rest["NextShardIterator"] = _iterator(kinesis, stream, shard, cursor)
+        if wrong.writes_empty:
+            rest["ChildShards"] = []
     return b'{"Records":[%b],%b' % (records, msgspec.json.encode(rest)[1:])
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from .wrong_answers import parse_kinds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -32,6 +34,10 @@ class Settings:
         max_concurrent_streams: Most open requests of an HTTP/2 connection, as the real service has it; one more is refused.
         max_request_bytes: Most bytes of a request, such as an archive that is put to S3; a larger one is refused.
         trace_length: Number of calls that `kinesis.trace` keeps.
+        wrong_answers: Kinds of wrong answers that GetRecords and SubscribeToShard give, comma-separated: quiet, behind, last-number, empty;
+            or all. See `kinesis_efo.local.wrong_answers`.
+        wrong_answers_rate: The part of the answers that are wrong where they can be, from 0 to 1.
+        wrong_answers_in_a_row: So many answers without the records that are there follow each other at most, for one reader of a shard.
     """
 
     region: str = "us-east-1"
@@ -55,6 +61,9 @@ class Settings:
     max_concurrent_streams: int = 5
     max_request_bytes: int = 1024 * 1024 * 1024
     trace_length: int = 100_000
+    wrong_answers: str = ""
+    wrong_answers_rate: float = 0.5
+    wrong_answers_in_a_row: int = 2
 
     def __post_init__(self) -> None:
         zero_is_fine = {
@@ -73,3 +82,9 @@ class Settings:
             if value < 0 or (value == 0 and field.name not in zero_is_fine):
                 least = "0 or more" if field.name in zero_is_fine else "more than 0"
                 raise ValueError(f"local AWS setting {field.name} must be {least}; got {value!r}")
+        if self.wrong_answers_rate > 1:
+            raise ValueError(f"local AWS setting wrong_answers_rate must be at most 1; got {self.wrong_answers_rate!r}")
+        try:
+            parse_kinds(self.wrong_answers)
+        except ValueError as error:
+            raise ValueError(f"local AWS setting wrong_answers: {error}") from None

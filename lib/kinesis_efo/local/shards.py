@@ -215,6 +215,15 @@ class Shard:
             self.numbering.continuation(last.tick),
         )
 
+    def number_before(self, cursor: int) -> str | None:
+        """The number of the record before a cursor; None where there is none, or it has expired."""
+        at = cursor - self._trimmed - 1
+        return self.numbering.record(self._records[at].tick) if 0 <= at < len(self._records) else None
+
+    def standing(self, cursor: int) -> str:
+        """A number to go on from at a cursor that has a record, right before that one."""
+        return self.numbering.continuation(self._records[max(0, cursor - self._trimmed)].tick - 1)
+
     def behind_millis(self, cursor: int, now: float) -> int:
         """Milliseconds that a reader at `cursor` is behind: 0 at the tip, else the age of the next record, at least 1."""
         at = max(0, cursor - self._trimmed)

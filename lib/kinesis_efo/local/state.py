@@ -10,6 +10,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Protocol
 
 import msgspec
@@ -19,6 +20,7 @@ from .errors import in_use, invalid, limit_exceeded, not_found
 from .sequence import Ticks
 from .settings import Settings
 from .streams import KeptStream, Moment, Stream, Traits
+from .wrong_answers import WrongAnswers, parse_kinds
 
 HOUR = 3600.0
 MAX_CONSUMERS = 20
@@ -69,12 +71,18 @@ class Kinesis:
         region: The region, used in ARNs.
         clock: Source of all times.
         ticks: Source of sequence numbers.
+
+    Attributes:
+        wrong: Decides which answers are wrong.
     """
 
     def __init__(self, settings: Settings, region: str, clock: Clock, ticks: Ticks) -> None:
         self.settings = settings
         self.region = region
         self.account_id = settings.account_id
+        self.wrong = WrongAnswers(
+            parse_kinds(settings.wrong_answers), settings.wrong_answers_rate, settings.wrong_answers_in_a_row, Random(1)
+        )
         self._clock = clock
         self._ticks = ticks
         self._streams: dict[str, Stream] = {}

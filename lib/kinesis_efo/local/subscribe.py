@@ -136,7 +136,8 @@ class Push:
             page = shard.page(subscription.cursor, settings.max_event_records, settings.max_event_bytes)
             if page is None:
                 if shard.closed:
-                    await send(wire.event_frame(wire.event_payload((), None, 0, shard.describe_children())))
+                    nowhere = "" if kinesis.wrong.writes_empty else None
+                    await send(wire.event_frame(wire.event_payload((), nowhere, 0, shard.describe_children())))
                     subscription.continuation = None
                     subscription.events += 1
                     return
@@ -144,14 +145,17 @@ class Push:
                     await self._wait(min(idle, ends) - time)
                     continue
                 number = shard.numbering.continuation(stream.next_tick(now.wall))
-                await self._event(send, (), number, 0, subscription.cursor, 0)
+                await self._event(send, (), number, kinesis.wrong.lag(0), subscription.cursor, 0)
+            elif kinesis.wrong.hides((subscription.consumer.arn, shard.id)):
+                await self._event(send, (), shard.standing(subscription.cursor), 0, subscription.cursor, 0)
+                await asyncio.sleep(min(settings.idle_event_seconds, ends - time))
             else:
                 delay = rate.delay(page.size, now.monotonic) if settings.read_limit else 0.0
                 if delay > 0:
                     await self._wait(min(delay, ends - time))
                     continue
                 rate.take(page.size)
-                behind = shard.behind_millis(page.after, now.wall)
+                behind = kinesis.wrong.lag(shard.behind_millis(page.after, now.wall))
                 await self._event(send, page.records, page.continuation, behind, page.after, page.size)
             idle = loop.time() + settings.idle_event_seconds
 
@@ -164,8 +168,11 @@ class Push:
         cursor: int,
         size: int,
     ) -> None:
-        subscription = self._subscription
-        await send(wire.event_frame(wire.event_payload(records, continuation, behind)))
+        subscription, wrong = self._subscription, self._kinesis.wrong
+        if wrong.gives_last_number:
+            continuation = subscription.shard.number_before(cursor) or continuation
+        children: list[Any] | None = [] if wrong.writes_empty else None
+        await send(wire.event_frame(wire.event_payload(records, continuation, behind, children)))
         subscription.cursor = cursor
         subscription.continuation = continuation
         subscription.events += 1

@@ -50,7 +50,7 @@ def event_payload(
 
     Args:
         records: Records as JSON.
-        continuation: Sequence number to continue from; None at the end of the shard.
+        continuation: Sequence number to continue from; None at the end of the shard, where some servers write an empty one.
         behind_millis: Milliseconds behind the tip.
         children: Child shards as JSON-able objects; only at the end of the shard.
     """

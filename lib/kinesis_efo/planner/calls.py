@@ -11,7 +11,7 @@ from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfo
 from kinesis_efo.fetcher.messages import PollReply
 from kinesis_efo.planner.ending import Found
 from kinesis_efo.planner.planner import Planner
-from kinesis_efo.positions import Offset, ShardRange
+from kinesis_efo.positions import Offset, ShardKey, ShardRange
 
 T = TypeVar("T")
 _LOOK_SECONDS: Final = 1.0
@@ -58,6 +58,10 @@ class PlannerCalls:
     def commit(self, offset: Offset) -> None:
         """Note that Spark will not ask for anything up to an offset again."""
         self._run(self._planner.commit(offset))
+
+    def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
+        """The last records of ranges that are buffered; see `Planner.last_records`."""
+        return self._run(self._planner.last_records(ranges))
 
     def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
         """Look for what is gone of ranges that Spark reads first after a start; see `Planner.check_replay`.

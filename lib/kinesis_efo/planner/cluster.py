@@ -28,7 +28,7 @@ from kinesis_efo.planner.contact import Contact
 from kinesis_efo.planner.members import Member, Members, Standing
 from kinesis_efo.planner.mirror import Mirror
 from kinesis_efo.planner.rates import Rates
-from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey
+from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,7 @@ class Cluster:
         self._contacts: dict[str, Contact] = {}
         self._mirrors: dict[ShardKey, Mirror] = {}
         self._open: dict[ShardKey, Position] = {}
+        self._begun: dict[ShardKey, Position] = {}
         self._held: set[str] = set()
         self._withheld: frozenset[ShardKey] = frozenset()
         self._rates = Rates(clock.monotonic())
@@ -132,6 +133,7 @@ class Cluster:
             moved = True
             if position.is_end:
                 del self._open[key]
+                self._begun.pop(key, None)
                 self._mirrors.pop(key, None)
                 continue
             self._open[key] = position
@@ -143,10 +145,16 @@ class Cluster:
             moved = True
             for key in left:
                 del self._open[key]
+                self._begun.pop(key, None)
                 self._mirrors.pop(key, None)
         if moved:
             self._change_all()
         return records
+
+    def last_record(self, wanted: ShardRange) -> int | None:
+        """See `Fetching`."""
+        index = self.buffered(wanted.key, wanted.after)
+        return None if index is None else index.last_up_to(wanted.through, wanted.after)
 
     def begin(self, stream: str) -> None:
         """See `Fetching`."""
@@ -299,6 +307,9 @@ class Cluster:
         key, mirror = news.key, self._mirrors.get(news.key)
         if news.start is not None:
             mirror = self._mirrors[key] = Mirror(name, Position.parse(news.start))
+            if mirror.index.start == self._begun.get(key):
+                # The query began there itself, so that no number which it knows lies before.
+                mirror.index.vouch(0)
         elif mirror is None or mirror.owner != name:
             return False
         self._rates.add(key, mirror.append(news.entries, self._clock.monotonic()))
@@ -341,6 +352,11 @@ class Cluster:
         mirror = self._mirrors.get(key)
         return mirror.behind if mirror is not None else None
 
+    def quiet(self, key: ShardKey) -> float:
+        """See `Buffers`."""
+        mirror = self._mirrors.get(key)
+        return mirror.quiet(self._clock.monotonic()) if mirror is not None else 0.0
+
     def budgets(self, keys: Collection[ShardKey]) -> Iterable[tuple[Collection[ShardKey], int]]:
         """See `Buffers`."""
         groups: dict[str, list[ShardKey]] = {}
@@ -357,6 +373,7 @@ class Cluster:
         if not (new or self._withheld):
             return
         self._open |= new
+        self._begun |= new
         self._withheld = frozenset()
         self._share()
 

@@ -107,6 +107,16 @@ class Ends:
                 self._note(key, at)
         return Found(self._reachable(), not self.open)
 
+    def numbers_of_records(self, ends: Mapping[ShardKey, Position]) -> dict[ShardKey, int]:
+        """Those ends that are numbers of records, as all are that GetRecords gives."""
+        return {
+            key: end.value
+            for key, end in ends.items()
+            if end.kind is PositionKind.AFTER
+            and self._streams.stream(key.stream).polled
+            and end not in (self._bound(key), self._offset.get(key))
+        }
+
     def fetched(self, key: ShardKey, position: Position) -> None:
         """Take note of how far a shard was read: one with an end of its own need not be read on to its tip."""
         bound = self._ends[key]
@@ -117,6 +127,13 @@ class Ends:
         del self.open[key]
         bound = self._ends[key]
         self._ends[key] = tip if bound is None or (not tip.is_end and bound.reaches(tip)) else bound
+
+    def _is_record(self, key: ShardKey, end: Position) -> bool:
+        """Whether an end is the number of a record: GetRecords gives no other positions."""
+        given = (bound := self._bound(key)) is not None and bound.kind is not PositionKind.AT_TIMESTAMP
+        return (
+            self._streams.stream(key.stream).polled and end.kind is PositionKind.AFTER and not (given and end == bound)
+        )
 
     def _bound(self, key: ShardKey) -> Position | None:
         return self._bounds.shards[key] if key in self._bounds.shards else self._bounds.of(key.stream)

@@ -12,7 +12,7 @@ from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.messages import ShardProgress
 from kinesis_efo.fetcher.outlook import Outlook
 from kinesis_efo.fetcher.status import ShardStatus
-from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey
+from kinesis_efo.positions import LastRecord, Offset, Position, ShardKey, ShardRange
 
 
 class LocalFetching:
@@ -92,6 +92,11 @@ class LocalFetching:
         """See `Fetching`."""
         return self._fetcher.tip(key)
 
+    def last_record(self, wanted: ShardRange) -> int | None:
+        """See `Fetching`."""
+        buffer = self._fetcher.buffered(wanted.key, wanted.after)
+        return None if buffer is None else buffer.last_up_to(wanted.through, wanted.after)
+
     # -- what the outlook asks
 
     def buffered(self, key: ShardKey, position: Position) -> ShardBuffer | None:
@@ -101,6 +106,10 @@ class LocalFetching:
     def millis_behind(self, key: ShardKey) -> int | None:
         """See `Buffers`."""
         return self._fetcher.millis_behind(key)
+
+    def quiet(self, key: ShardKey) -> float:
+        """See `Buffers`."""
+        return self._fetcher.quiet(key)
 
     def budgets(self, keys: Collection[ShardKey]) -> list[tuple[Collection[ShardKey], int]]:
         """See `Buffers`."""

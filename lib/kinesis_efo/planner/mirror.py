@@ -37,6 +37,7 @@ class Mirror:
         self._last: LastRecord | None = None
         self._subscription: Subscription | None = None
         self._heard_at: float | None = None
+        self._quiet_since: float | None = None
 
     def note(self, news: ShardNews, now: float) -> None:
         """Take note of what was told beside the events.
@@ -48,6 +49,17 @@ class Mirror:
         self.behind, self.read_until, self._subscription = news.behind, news.read_until, news.subscription
         self.tip = None if news.tip is None else Position.parse(news.tip)
         self._heard_at = now
+        self._quiet_since = now - news.quiet if news.quiet else None
+        if news.lowest is not None:
+            self.index.vouch(int(news.lowest))
+
+    def quiet(self, now: float) -> float:
+        """For how long it is believed that nothing more is there, by what was told last, seconds.
+
+        Args:
+            now: Monotonic time, seconds.
+        """
+        return 0.0 if self._quiet_since is None else now - self._quiet_since
 
     def status(self, key: ShardKey, fetcher: str | None, now: float) -> ShardStatus:
         """How its shard is read, by what was told last.
@@ -85,8 +97,10 @@ class Mirror:
         for entry in entries:
             through = Position.parse(entry.through)
             end = through.value if through.kind is PositionKind.AFTER else None
-            if self.index.append(end, entry.size, entry.records, now, entry.parsed_marks()):
-                self._lasts.append(_last(entry, end))
+            last = _last(entry, end)
+            number = None if last is None else last.number
+            if self.index.append(end, entry.size, entry.records, now, entry.parsed_marks(), last=number):
+                self._lasts.append(last)
             size += entry.size
         return size
 

@@ -30,7 +30,7 @@ from kinesis_efo.options import Bounds
 from kinesis_efo.planner.ending import Ends, Found
 from kinesis_efo.planner.lag import summed_up
 from kinesis_efo.planner.strictness import Strictness
-from kinesis_efo.positions import SHARD_END, LastRecord, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Offset, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,9 @@ class Fetching(Protocol):
 
     async def commit(self, offset: Offset) -> Mapping[ShardKey, LastRecord]:
         """Drop what Spark will not ask for again; returns the last records."""
+
+    def last_record(self, wanted: ShardRange) -> int | None:
+        """The number of the last record of a range that is buffered; None where it has none, or it is not known."""
 
     def begin(self, stream: str) -> None:
         """Start to fetch a stream that may be read now."""
@@ -222,6 +225,16 @@ class Planner:
                 self._checkpoints.note(key, position, records.get(key))
         self._committed = offset
 
+    async def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
+        """The last record of each of some ranges that are buffered, and end where no event does.
+
+        Args:
+            ranges: The ranges.
+        """
+        self._check()
+        found = {wanted.key: self._fetching.last_record(wanted) for wanted in ranges}
+        return {key: last for key, last in found.items() if last is not None}
+
     async def check_replay(self, begin: Offset, ranges: Sequence[ShardRange]) -> None:
         """Look for what is gone of ranges that Spark reads first after a start: a former run may have planned them long ago.
 
@@ -286,8 +299,12 @@ class Planner:
         while (found := await self.ends(offset, max(0.0, give_up_at - self._clock.monotonic()))) is not None:
             assert self._ending is not None
             if found.complete:
-                self._ending = None
-                return Offset({key: end for key, end in found.ends.items() if end is not None})
+                ending, self._ending = self._ending.result(), None
+                ends = {key: end for key, end in found.ends.items() if end is not None}
+                read = ((key, ShardRange(key, offset.get(key, TRIM_HORIZON), end)) for key, end in ends.items())
+                lasts = {key: self._fetching.last_record(wanted) for key, wanted in read if not wanted.is_over}
+                records = {key: last for key, last in lasts.items() if last is not None}
+                return Offset(ends, ending.numbers_of_records(ends) | records)
             if (left := give_up_at - self._clock.monotonic()) <= 0:
                 break
             if self._probing is None:

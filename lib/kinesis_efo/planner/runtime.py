@@ -317,7 +317,7 @@ class PlannerRuntime:
                 self._cluster, self._loop, self.secret, self._listening, certificate, self._desk
             )
             return self._cluster
-        settings = FetcherSettings(options.fail_on_data_loss, patience, options.arrival_step)
+        settings = FetcherSettings(options.fail_on_data_loss, patience, options.arrival_step, options.retry.timeout)
         self._fetcher = Fetcher(streams, self._budget, settings, clock)
         self._service = FetcherService(self._fetcher, self._loop, self.secret, self._listening, certificate, self._desk)
         return LocalFetching(self._fetcher, clock, options.max_shard_skew)

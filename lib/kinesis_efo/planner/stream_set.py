@@ -56,7 +56,7 @@ class StreamSet:
                 name,
                 _shown(positions),
             )
-        return Offset({key: at for key, at in offset.items() if key.stream not in gone})
+        return offset.without(gone)
 
     def faults(self, offset: Offset, sources: Mapping[str, str]) -> list[ConfigurationError | StreamReplacedError]:
         """Why the query cannot go on from an offset; empty where it can.

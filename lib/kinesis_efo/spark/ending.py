@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from math import inf
+from typing import Final
 
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+
+logger = logging.getLogger(__name__)
+
+_HEARD_AGAIN_SECONDS: Final = 12.0
+"""Two events of SubscribeToShard come in this time. So what is quiet still was so after the ends were found, too."""
 
 
 class Ending:
@@ -15,6 +23,7 @@ class Ending:
     Args:
         catch_up: Whether the first micro-batch reads everything: Spark before 4.2 has no limits and ends by itself.
         ends: The option `endingPosition`.
+        patience: Seconds for which the end of a closed shard is waited for.
 
     Attributes:
         wanted: Whether the positions at which the query ends have to be found out next.
@@ -24,12 +33,15 @@ class Ending:
         complete: Whether they are all known.
     """
 
-    def __init__(self, *, catch_up: bool, ends: Bounds) -> None:
+    def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:
         self.wanted = self.in_one_batch = catch_up
         self.over = False
         self.targets: Mapping[ShardKey, Position | None] | None = None
         self.complete = False
+        self._settled: set[ShardKey] = set()
+        self._found_at: dict[ShardKey, float] = {}
         self._ends = ends
+        self._patience = patience
         self._available_now = False
 
     def available_now(self) -> None:
@@ -49,9 +61,45 @@ class Ending:
                 "option 'catchUp' with that trigger; or spark.read. Leave it out for a query that goes on"
             )
 
-    def found(self, targets: Mapping[ShardKey, Position | None], *, complete: bool) -> None:
-        """Take note of the positions at which the query ends, as far as they are known."""
-        self.wanted, self.targets, self.complete = False, targets, complete
+    def found(self, targets: Mapping[ShardKey, Position | None], now: float, *, complete: bool) -> None:
+        """Take note of the positions at which the query ends, as far as they are known now, in monotonic seconds."""
+        self.wanted, self.complete = False, complete
+        self.targets = {key: target for key, target in targets.items() if key not in self._settled}
+        for key, target in targets.items():
+            if target is not None:
+                self._found_at.setdefault(key, now)
+
+    def settle(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> None:
+        """End shards in front of their targets where nothing more is there: the positions that servers give need not grow up to there.
+
+        An end that is too early loses nothing: the next run goes on there. A closed shard is over where Kinesis says so; that is waited
+        for, but not for ever.
+
+        Args:
+            position: How far the query has come.
+            quiet: Since when it is believed that nothing more is there, by shard, monotonic seconds.
+            now: The time.
+        """
+        targets = dict(self.targets or {})
+        for key, since in quiet.items():
+            target = targets.get(key)
+            if target is None or key not in position or position[key].reaches(target):
+                continue
+            found_at = self._found_at[key]
+            if target.is_end:
+                if now - max(since, found_at) < self._patience:
+                    continue
+                logger.warning(
+                    "shard %s: the query ends at %s, and the next run goes on there: for %.0f s, Kinesis has not said that the shard is over",
+                    key,
+                    position[key],
+                    now - since,
+                )
+            elif since < found_at and now - found_at < _HEARD_AGAIN_SECONDS:
+                continue
+            self._settled.add(key)
+            del targets[key]
+            self.targets = targets
 
     def begins(self, shard: ShardKey) -> bool:
         """Whether a shard is read at all. One that began after the query is read by the next run, and so is the rest of its parents."""

@@ -73,7 +73,10 @@ class KinesisStreamReader(StreamReaderBase):
         self._planned: Offset | None = None
         self._running: Offset | None = None
         self._committed: Offset | None = None
-        self._ending = Ending(catch_up=self._options.catch_up, ends=self._options.ends)
+        self._ending = Ending(
+            catch_up=self._options.catch_up, ends=self._options.ends, patience=self._options.retry.timeout
+        )
+        self._quiet: dict[ShardKey, float] = {}
         self._had_nothing = False
         self._others_run = False
         self._stored_idle_at = time.monotonic()
@@ -123,9 +126,10 @@ class KinesisStreamReader(StreamReaderBase):
             return self._data(Offset({**position, **added}))
         if ending.wanted:
             if ending.in_one_batch:
-                ending.found(self._tips(position), complete=True)
+                tips = self._tips(position)
+                ending.found(tips, time.monotonic(), complete=True)
                 # It cannot do both. The next run reads the new streams.
-                return self._data(Offset({**ending.whole(position), **added}))
+                return self._data(position.moved_to({**ending.whole(position), **added}, tips.lasts))
             self._look_for_ends(position)
         # Another source of the query has rows: waiting for ours would hold them up in every trigger.
         at_most = 0.0 if self._others_run and ending.targets is None else self._options.poll_timeout
@@ -140,6 +144,7 @@ class KinesisStreamReader(StreamReaderBase):
             end = self._advance(position, reply)
             if end is not None:
                 return self._data(end)
+            ending.settle(position, self._quiet, time.monotonic())
             if ending.targets is None or ending.reached(position):
                 break
         self._had_nothing = True
@@ -226,7 +231,7 @@ class KinesisStreamReader(StreamReaderBase):
         left_out = partial(LEFT_OUT.note, settings=self._options.metrics)
         reader = RangeReader(partition.secret, partition.planner, self._options.patience)
         decoder = Decoder(deaggregate=partition.deaggregate, left_out=left_out)
-        for (key, after, through), hash_range, payloads in reader.read(partition.ranges, partition.address):
+        for (key, after, through, _), hash_range, payloads in reader.read(partition.ranges, partition.address):
             yield from decoder.add(
                 payloads, key, after, through, hash_range if key.stream in partition.strict else None
             )
@@ -348,17 +353,28 @@ class KinesisStreamReader(StreamReaderBase):
         justified = bool(starting)
         moved: dict[ShardKey, Position] = {}
         empty: dict[ShardKey, Position] = {}
+        lasts: dict[ShardKey, int] = {}
+        cut: list[ShardRange] = []
         sizes = {}
         for progress in reply.shards:
             key = ShardKey(progress.stream, progress.shard)
             self._millis_behind[key] = progress.millis_behind
-            through = self._ending.capped(key, position[key], Position.parse(progress.through))
+            if progress.quiet:
+                self._quiet[key] = time.monotonic() - progress.quiet
+            else:
+                self._quiet.pop(key, None)
+            whole = Position.parse(progress.through)
+            through = self._ending.capped(key, position[key], whole)
             if through == position[key]:
                 continue
             if progress.records or through.is_end:
                 moved[key], sizes[key] = through, progress.bytes
                 if not progress.records:
                     empty[key] = through
+                elif through != whole:
+                    cut.append(ShardRange(key, position[key], through))
+                elif progress.last is not None:
+                    lasts[key] = progress.last
                 self._idle.pop(key, None)
                 justified = True
             else:
@@ -379,7 +395,9 @@ class KinesisStreamReader(StreamReaderBase):
         for finished in starmap(ShardKey, reply.finished):
             del after[finished]
             self._millis_behind.pop(finished, None)
-        return Offset(after)
+        if cut:
+            lasts |= self._planner().last_records(cut)
+        return position.moved_to(after, lasts)
 
     def _idle_offsets_due(self, position: Offset) -> bool:
         # Without this, the stored position of an idle shard would in time fall out of the stream's retention.
@@ -391,7 +409,7 @@ class KinesisStreamReader(StreamReaderBase):
         while (found := self._planner().ends(position, timeout=self._options.poll_timeout)) is None:
             if self._asked_to_end.is_set():
                 return
-        self._ending.found(found.ends, complete=found.complete)
+        self._ending.found(found.ends, time.monotonic(), complete=found.complete)
 
     def _tips(self, position: Offset) -> Offset:
         # Short calls: between them it is seen that this process was asked to end.

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.batch.ending import DISORDER_MS, first_position, is_complete, last_arrival, rows_of
+from kinesis_efo.batch.ending import DISORDER_MS, Completion, first_position, last_arrival, rows_of
 from kinesis_efo.batch.stretches import Stretch
-from kinesis_efo.errors import FrameError
+from kinesis_efo.errors import FrameError, RetriesExhaustedError
 from kinesis_efo.kinesis.events import Event, read_answer
 from kinesis_efo.kinesis.records import decode
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
@@ -38,32 +38,74 @@ END = Event(b"", read_answer(b'{"Records":[],"ChildShards":[{"ShardId":"c","Pare
                              b'{"StartingHashKey":"0","EndingHashKey":"9"}}]}').events[0].head)  # fmt: skip
 
 
+def is_complete(of: Stretch, *events: Event, server_time: float = 0.0, every: float = 1.0) -> bool:
+    """Whether a stretch is complete after events that come so many seconds apart; it is not before the last of them."""
+    completion = Completion(of, timeout=60.0)
+    *before, last = [completion.after(each, server_time, number * every) for number, each in enumerate(events)]
+    assert not any(before)
+    return last
+
+
 def test_a_time_is_reached_by_a_record_that_arrived_well_after_it() -> None:
-    assert not is_complete(stretch(), event(NINE - 1, behind=5), 0)
-    assert not is_complete(stretch(), event(NINE + DISORDER_MS - 1, behind=5), 0)
-    assert is_complete(stretch(), event(NINE + DISORDER_MS, behind=5), 0)
+    assert not is_complete(stretch(), event(NINE - 1, behind=5))
+    assert not is_complete(stretch(), event(NINE + DISORDER_MS - 1, behind=5))
+    assert is_complete(stretch(), event(NINE + DISORDER_MS, behind=5))
+
+
+NOTHING = event(behind=0)
+"""An answer that says that nothing is left."""
+
+UPTO = stretch(end=Position.after(12))
 
 
 def test_a_time_is_reached_at_the_tip_once_it_has_passed_for_kinesis() -> None:
-    assert not is_complete(stretch(), event(behind=0), NINE / 1000)
-    assert is_complete(stretch(), event(behind=0), NINE / 1000 + 1)
-    assert not is_complete(stretch(), event(NINE - 5, behind=0), NINE / 1000 + 1), "more may have arrived with these"
-    assert not is_complete(stretch(), event(behind=1), NINE / 1000 + 99)
+    assert not is_complete(stretch(), *[NOTHING] * 9, server_time=NINE / 1000)
+    assert is_complete(stretch(), *[NOTHING] * 3, server_time=NINE / 1000 + 1)
+    more = event(NINE - 5, behind=0)
+    assert not is_complete(stretch(), NOTHING, NOTHING, more, server_time=NINE / 1000 + 1), (
+        "more may have arrived with it"
+    )
+    assert is_complete(stretch(), NOTHING, NOTHING, more, *[NOTHING] * 3, server_time=NINE / 1000 + 1)
+
+
+def test_answers_from_before_the_end_of_the_time_do_not_count() -> None:
+    completion = Completion(stretch(), timeout=60.0)
+    assert not any(completion.after(NOTHING, NINE / 1000, now) for now in range(9))
+    assert [completion.after(NOTHING, NINE / 1000 + 1, now) for now in (9, 10, 11)] == [False, False, True]
 
 
 def test_a_number_is_reached_with_it_and_at_the_tip() -> None:
-    upto = stretch(end=Position.after(12))
-    assert not is_complete(upto, event(EIGHT, EIGHT, behind=5), 0)
-    assert is_complete(upto, event(EIGHT, EIGHT, EIGHT, behind=5), 0)
-    assert is_complete(upto, event(behind=0), 0)
-    assert not is_complete(upto, event(EIGHT, behind=0), 0)
-    assert not is_complete(upto, event(behind=5), 0), "an answer without records has no position"
+    assert not is_complete(UPTO, event(EIGHT, EIGHT, behind=5))
+    assert is_complete(UPTO, event(EIGHT, EIGHT, EIGHT, behind=5))
+    assert is_complete(UPTO, *[NOTHING] * 3)
+    assert not is_complete(UPTO, event(EIGHT, behind=0))
+    assert not is_complete(UPTO, NOTHING), "a single answer is not believed"
+    assert not is_complete(UPTO, *[NOTHING] * 9, every=0.2), "nor are many at once"
+
+
+def test_a_server_that_goes_on_saying_that_it_is_behind_is_not_waited_for() -> None:
+    behind = [event(behind=5_000 + 1_000 * number) for number in range(3)]
+    assert is_complete(UPTO, *behind)
+    shrinking = [event(behind=5_000 - number) for number in range(40)]
+    assert not is_complete(UPTO, *shrinking), "it goes through a time without records"
+    assert is_complete(UPTO, event(behind=0), event(behind=9_000), event(behind=0)), "whatever it says in between"
 
 
 def test_the_end_of_a_shard_ends_every_stretch() -> None:
     for end in (Position.at_timestamp(NINE), Position.after(99), SHARD_END):
-        assert is_complete(stretch(end=end), END, 0)
-    assert not is_complete(stretch(end=SHARD_END), event(EIGHT, behind=0), NINE)
+        assert is_complete(stretch(end=end), END)
+    assert not is_complete(stretch(end=SHARD_END), event(EIGHT, behind=0))
+
+
+@pytest.mark.parametrize("end", [UNTIL_NINE, Position.after(12), SHARD_END], ids=str)
+def test_a_closed_shard_does_not_end_because_nothing_comes(end: Position) -> None:
+    closed = Stretch(KEY, (0, 9), TRIM_HORIZON, end, last=99)
+    assert not is_complete(closed, *[NOTHING] * 50, server_time=NINE)
+    assert is_complete(closed, *[NOTHING] * 50, END, server_time=NINE)
+    with pytest.raises(
+        RetriesExhaustedError, match=r"orders:shardId-0+ does not get to its end at AFTER:99.* 61 answers in 60 s"
+    ):
+        is_complete(closed, *[NOTHING] * 62, server_time=NINE)
 
 
 def test_reading_begins_before_a_time_and_at_a_position() -> None:

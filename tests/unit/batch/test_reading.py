@@ -56,7 +56,8 @@ def read(
 
         progress = Progress(Stretch(KEY, (0, 9), start, end))
         began = clock.monotonic()
-        await read_stretch(stream, progress, lambda: clock.time() + server_ahead, take, fail_on_data_loss=fail)
+        server_time = lambda: clock.time() + server_ahead  # noqa: E731
+        await read_stretch(stream, progress, server_time, take, clock, patience=60.0, fail_on_data_loss=fail)
         assert progress.records == sum(portion.event.head.records for portion in taken)
         return [portion.event.head.continuation for portion in taken], transport, clock.monotonic() - began
 
@@ -71,13 +72,17 @@ def test_it_waits_at_the_tip_until_kinesis_clock_has_passed_the_end() -> None:
         payload(21),
         Wait(0.6),
         payload(22),
+        Wait(2.0),
+        payload(23),
         Wait(0.4),
         payload(30, 1),
         payload(31),
+        Wait(2.0),
+        payload(32),
     ]
     assert read(script)[0] == [10, 20]
-    assert read(script)[2] == pytest.approx(1.2)
-    assert read(script, server_ahead=1.0)[2] == pytest.approx(0.6)
+    assert read(script)[2] == pytest.approx(3.2)
+    assert read(script, server_ahead=1.0)[2] == pytest.approx(3.2)
     assert read(script, server_ahead=-0.3)[0] == [10, 20, 30]
 
 
@@ -144,7 +149,8 @@ def test_cancelling_closes_the_connection() -> None:
         async def take(portion: Portion) -> None:
             pass
 
-        reading = asyncio.create_task(read_stretch(stream, stretch, clock.time, take, fail_on_data_loss=True))
+        read_all = read_stretch(stream, stretch, clock.time, take, clock, patience=60.0, fail_on_data_loss=True)
+        reading = asyncio.create_task(read_all)
         await clock.sleep(1)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)

@@ -42,6 +42,7 @@ from kinesis_efo.planner.planner import Planner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.model_stream import ModelShard, ModelStream
+from tests.support.planned import planned
 from tests.support.polled_stream import PolledClient
 from tests.support.virtual_time import LoopClock, run
 
@@ -58,6 +59,8 @@ class Query:
         store: MemoryLeaseStore | None = None,
         buffer_bytes: int = 1 << 20,
         polled: PolledClient | None = None,
+        *,
+        fail_on_data_loss: bool = True,
     ) -> None:
         self.stream = stream
         self.store = store or MemoryLeaseStore()
@@ -76,7 +79,7 @@ class Query:
         self.leases = RunLease(self.store, f"w{id(self)}", keys, Timing(10.0), clock, Random(1), application="lake")
         budget = Budget(buffer_bytes, now=clock.monotonic)
         streams = Streams(self._streams)
-        self.fetcher = Fetcher(streams, budget, FetcherSettings(True, patience=660.0), clock)
+        self.fetcher = Fetcher(streams, budget, FetcherSettings(fail_on_data_loss, patience=660.0), clock)
         self.planner = Planner(
             streams, LocalFetching(self.fetcher, clock), self.leases, self.store, keys, Pace(), 660.0, clock
         )
@@ -93,16 +96,7 @@ class Query:
         if offset == self._planned:
             await self.commit(offset)
         reply = await self.planner.poll(offset, max_bytes, max_records, 0.2)
-        moved = dict(offset)
-        for shard in reply.shards:
-            key = ShardKey(shard.stream, shard.shard)
-            through = Position.parse(shard.through)
-            assert through.reaches(moved[key]), "an offset stepped back"
-            moved[key] = through
-        moved |= {ShardKey(*key): TRIM_HORIZON for key in reply.starting}
-        for key in reply.finished:
-            assert moved.pop(ShardKey(*key)).is_end
-        self._planned = Offset(moved)
+        self._planned = planned(offset, reply)
         return self._planned
 
     async def read(
@@ -296,7 +290,7 @@ def test_a_range_whose_end_never_comes_is_waited_for_with_a_word(caplog: pytest.
         key = ShardKey("orders", "shardId-000000000000")
         async with Query(stream) as query:
             await query.poll(horizon(stream))
-            task = asyncio.create_task(query.read(ShardRange(key, TRIM_HORIZON, Position.after(10**60))))
+            task = asyncio.create_task(query.read(ShardRange(key, TRIM_HORIZON, Position.after(10**60), last=10**60)))
             await asyncio.sleep(25)
             assert warnings() == []
             stream[0].records.clear()

@@ -108,7 +108,7 @@ def test_one_that_goes_on_after_all_gets_exactly_its_range(pause: float, caplog:
             async for chunk in reader:
                 payloads += chunk
             assert await second == expected(stream, whole(stream))
-            batches = decode(payloads, *whole(stream), deaggregate=True)
+            batches = decode(payloads, *whole(stream)[:3], deaggregate=True)
             numbers = [int(number.as_py()) for batch in batches for number in batch.column(2)]
             assert numbers == [number for number, _ in stream[0].records]
             assert read_again(stream) == (pause > CLAIM_SECONDS)

@@ -78,7 +78,7 @@ class Network:
     ) -> list[tuple[str, int]]:
         rows = []
         for wanted, hash_range, payloads in self.reader(planner).read(RANGES, first):
-            for batch in decode(payloads, *wanted, deaggregate=True, hash_range=hash_range):
+            for batch in decode(payloads, *wanted[:3], deaggregate=True, hash_range=hash_range):
                 rows += [(wanted.key.shard, int(number.as_py())) for number in batch.column(2)]
         return rows
 

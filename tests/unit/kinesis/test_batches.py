@@ -37,7 +37,7 @@ class Range(NamedTuple):
 def together(ranges: list[Range], **options: Any) -> list[pa.RecordBatch]:
     decoder = Decoder(deaggregate=True, **options)
     batches = []
-    for (key, after, through), events, hash_range in ranges:
+    for (key, after, through, _), events, hash_range in ranges:
         batches += decoder.add(events, key, after, through, hash_range)
     batches += decoder.finish()
     for batch in batches:
@@ -49,7 +49,7 @@ def together(ranges: list[Range], **options: Any) -> list[pa.RecordBatch]:
 def one_by_one(ranges: list[Range], **options: Any) -> list[pa.RecordBatch]:
     return [
         batch
-        for (key, after, through), events, hash_range in ranges
+        for (key, after, through, _), events, hash_range in ranges
         for batch in decode(events, key, after, through, deaggregate=True, hash_range=hash_range, **options)
     ]
 

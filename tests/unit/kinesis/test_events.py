@@ -65,7 +65,7 @@ def test_continuations_of_any_length(number: int) -> None:
         (event(ContinuationSequenceNumber="1" * 100_000), "at most 200 digits"),
         (event(ContinuationSequenceNumber="-1"), "got '-1'"),
         (event(ContinuationSequenceNumber="12²"), "got '12²'"),
-        (event(ContinuationSequenceNumber=""), "got ''"),
+        (event(ContinuationSequenceNumber=""), "neither a continuation nor child shards"),
         (event(ContinuationSequenceNumber=42), "Expected `str"),
         (event(MillisBehindLatest="0"), "Expected `int"),
         (b'{"ContinuationSequenceNumber":"1","MillisBehindLatest":' + b"9" * 5000 + b"}", "out of range"),

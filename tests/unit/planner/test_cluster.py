@@ -33,6 +33,7 @@ from kinesis_efo.planner.planner import Planner
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.model_stream import ModelStream
+from tests.support.planned import planned
 from tests.support.virtual_time import LoopClock, run
 
 REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
@@ -173,15 +174,7 @@ class Run:
         offset = self.offset
         await self.planner.commit(offset)
         reply = await self.planner.poll(offset, NO_LIMIT, max_records, 0.2)
-        moved = dict(offset)
-        for shard in reply.shards:
-            key, through = ShardKey(shard.stream, shard.shard), Position.parse(shard.through)
-            assert through.reaches(moved[key]), "an offset stepped back"
-            moved[key] = through
-        moved |= {ShardKey(*key): TRIM_HORIZON for key in reply.starting}
-        for key in reply.finished:
-            assert moved.pop(ShardKey(*key)).is_end
-        self.offset = Offset(moved)
+        self.offset = planned(offset, reply)
         for wanted in offset.ranges_to(self.offset):
             got = await self.read(wanted)
             assert got == expected(self.stream, wanted)

@@ -49,6 +49,7 @@ class Fetcher:
         self.finished: list[tuple[str, str]] = []
         self.found: list[Offset | None] = []
         self.ending: list[Found | None] = []
+        self.cut: dict[ShardRange, int] = {}
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
         self.polls.append((offset, max_bytes, max_records))
@@ -69,6 +70,9 @@ class Fetcher:
 
     def ends(self, offset: Offset, *, timeout: float) -> Found | None:
         return self.ending.pop(0) if len(self.ending) > 1 else self.ending[0]
+
+    def last_records(self, ranges: list[ShardRange]) -> dict[ShardKey, int]:
+        return {wanted.key: self.cut[wanted] for wanted in ranges if wanted in self.cut}
 
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
         return self.found.pop(0)

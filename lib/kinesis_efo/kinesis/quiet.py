@@ -1,0 +1,95 @@
+"""Decides when it is believed that a shard has no more records for now: not when one answer says so. Pure.
+
+Servers answer without records although there are some (AWS allows it: a GetRecords may return none while the shard has more), and
+go on saying that a reader is behind although nothing is left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import Final
+
+from kinesis_efo.kinesis.events import EventHead
+
+QUIET_ANSWERS: Final = 3
+"""So many answers of GetRecords in a row must bring no record."""
+
+QUIET_EVENTS: Final = 2
+"""So many events of SubscribeToShard: they come every five seconds."""
+
+QUIET_SECONDS: Final = 2.0
+"""So much time must lie between the first of them and the last."""
+
+_REMEMBERED: Final = 64
+
+
+class Quiet:
+    """The answers in a row that brought no record.
+
+    They are believed where they say that nothing is left, and where the lag that they tell does not shrink although the iterator moves.
+    One that shrinks is progress, and begins the row anew: the reader goes through a time without records.
+
+    Attributes:
+        answers: How many they are.
+        since: When the first of them came, monotonic seconds.
+        heard_at: When the last of them came, monotonic seconds.
+
+    >>> quiet = Quiet()
+    >>> for second in range(3):
+    ...     quiet.heard(EventHead(0, millis_behind=0, records=0, still=True), second)
+    >>> quiet.believed(), quiet.believed(asked_at=1), str(quiet)
+    (True, False, '3 answers in 2 s brought no record; the last said that reading is 0 ms behind')
+    """
+
+    __slots__ = ("_behind", "_counted", "_least", "_needed", "answers", "heard_at", "since")
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self.since = self.heard_at = 0.0
+        self._behind = self._least = 0
+        self._counted: deque[float] = deque(maxlen=_REMEMBERED)
+        self._needed = QUIET_ANSWERS
+
+    def heard(self, head: EventHead, now: float) -> None:
+        """Take note of an answer, or an event.
+
+        Args:
+            head: Its head.
+            now: Monotonic time, seconds.
+        """
+        behind = head.millis_behind
+        if not head.brings_nothing or not self.answers or behind < self._least:
+            self.answers = 0
+            self._counted.clear()
+            self.since, self._least = now, behind
+        if not head.brings_nothing:
+            return
+        self.answers += 1
+        if not (behind and head.stuck):
+            self._counted.append(now)
+        self.heard_at, self._behind = now, behind
+        self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS
+
+    def believed(self, asked_at: float = -inf) -> bool:
+        """Whether there is nothing more for now.
+
+        Args:
+            asked_at: Answers before this do not count: they do not tell of what came since. Monotonic seconds.
+        """
+        counted = [at for at in self._counted if at >= asked_at]
+        return len(counted) >= self._needed and counted[-1] - counted[0] >= QUIET_SECONDS
+
+    def lasts(self, since: float) -> float:
+        """For how long there were such answers alone, seconds.
+
+        Args:
+            since: Those before do not count, monotonic seconds.
+        """
+        return self.heard_at - max(self.since, since) if self.answers else 0.0
+
+    def __str__(self) -> str:
+        if not self.answers:
+            return "no answer came without records"
+        seconds = self.heard_at - self.since
+        return f"{self.answers} answers in {seconds:.0f} s brought no record; the last said that reading is {self._behind} ms behind"

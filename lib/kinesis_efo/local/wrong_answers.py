@@ -1,0 +1,76 @@
+"""Answers as servers have been seen to, although they should not: readers must lose nothing by them, and must not wait for ever.
+
+The setting `wrong_answers` of the local AWS turns them on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable
+from random import Random
+from typing import Final
+
+KINDS: Final = {
+    "quiet": "no records, and 0 ms behind, although records are there",
+    "behind": "milliseconds behind although no record is left",
+    "last-number": "as the position to go on from, the number of the last record, also where an earlier answer gave a higher one",
+    "empty": "empty strings and empty lists in place of what is not there",
+}
+"""The kinds of wrong answers, and what they say."""
+
+MOST_BEHIND_MS: Final = 120_000
+
+
+def parse_kinds(text: str) -> frozenset[str]:
+    """The kinds that a comma-separated list names; `all` stands for all of them.
+
+    Raises:
+        ValueError: A name is not known.
+    """
+    names = frozenset(part.strip() for part in text.split(",") if part.strip())
+    if unknown := names - KINDS.keys() - {"all"}:
+        raise ValueError(f"{min(unknown)!r} is not a kind of wrong answers: {', '.join(sorted(KINDS))}, all")
+    return frozenset(KINDS) if "all" in names else names
+
+
+class WrongAnswers:
+    """Decides which answers are wrong.
+
+    Args:
+        kinds: Which there are, of `KINDS`.
+        rate: The part of the answers that are wrong where they can be, from 0 to 1.
+        in_a_row: So many answers without the records that are there follow each other at most, for one reader of a shard.
+        random: Decides.
+    """
+
+    def __init__(self, kinds: Collection[str], rate: float, in_a_row: int, random: Random) -> None:
+        self._kinds = kinds
+        self._rate = rate
+        self._in_a_row = in_a_row
+        self._random = random
+        self._hidden: Counter[Hashable] = Counter()
+
+    def hides(self, reader: Hashable) -> bool:
+        """Whether a reader is to be told that nothing is there."""
+        if self._hidden[reader] < self._in_a_row and self._strikes("quiet"):
+            self._hidden[reader] += 1
+            return True
+        del self._hidden[reader]
+        return False
+
+    def lag(self, millis: int) -> int:
+        """The lag that is told, where it is `millis`."""
+        return self._random.randint(1, MOST_BEHIND_MS) if not millis and self._strikes("behind") else millis
+
+    @property
+    def gives_last_number(self) -> bool:
+        """Whether the number of the last record is given as the position to go on from."""
+        return self._strikes("last-number")
+
+    @property
+    def writes_empty(self) -> bool:
+        """Whether something empty is written in place of what is not there."""
+        return self._strikes("empty")
+
+    def _strikes(self, kind: str) -> bool:
+        return kind in self._kinds and self._random.random() < self._rate

@@ -1,0 +1,30 @@
+"""The offset after a poll, as the stream reader makes it, for tests that drive a planner without Spark."""
+
+from __future__ import annotations
+
+from itertools import starmap
+
+from kinesis_efo.fetcher.messages import PollReply
+from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+
+
+def planned(offset: Offset, reply: PollReply) -> Offset:
+    """The end of the micro-batch that a reply allows.
+
+    Raises:
+        AssertionError: The reply steps back, begins a shard twice, or leaves one that has not ended.
+    """
+    moved, lasts = dict(offset), {}
+    for shard in reply.shards:
+        key, through = ShardKey(shard.stream, shard.shard), Position.parse(shard.through)
+        assert through.reaches(moved[key]), f"{key}: the offset stepped back from {moved[key]} to {through}"
+        assert shard.last is None or moved[key].precedes(shard.last), f"{key}: its last record lies before {moved[key]}"
+        moved[key] = through
+        if shard.last is not None:
+            lasts[key] = shard.last
+    for key in starmap(ShardKey, reply.starting):
+        assert key not in moved, f"{key} was started twice"
+        moved[key] = TRIM_HORIZON
+    for key in starmap(ShardKey, reply.finished):
+        assert moved.pop(key).is_end
+    return offset.moved_to(moved, lasts)

@@ -271,7 +271,6 @@ class Fetcher:
                 with buffer.reading(wanted.after, through, last, asked_at) as cursor:
                     while buffer.may_cover(cursor.position) and self._feed(key) is feed:
                         payloads = cursor.take(READ_CHUNK_BYTES)
-                        wanted = wanted._replace(after=cursor.position)
                         if payloads:
                             shortfall.progressed(self._clock.monotonic())
                             self._handed[vigil] = self._clock.monotonic()
@@ -287,7 +286,7 @@ class Fetcher:
                             vigil.look(cursor.position, self._clock.monotonic())
                             if shortfall.heard(cursor.position, buffer.quiet):
                                 return
-                    wanted = wanted._replace(after=cursor.settled)
+                    wanted = ShardRange(key, cursor.settled, through, last)
                 if cursor.astray and shortfall.went_astray(wanted.after, self._clock.monotonic()):
                     return
                 if anew:

@@ -155,7 +155,7 @@ class RangeReader:
         except (FetcherUnreachableError, FetcherRefusedError) as error:
             self._note(error)
             if last is not None:
-                self._left[0] = wanted._replace(after=reached(bytes(last)))
+                self._left[0] = ShardRange(wanted.key, reached(bytes(last)), wanted.through, wanted.last)
                 if self._left[0].is_over:
                     del self._left[0]
 

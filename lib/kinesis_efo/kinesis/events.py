@@ -255,11 +255,12 @@ def read_head(payload: bytes) -> EventHead:
     return EventHead(number, event.millis_behind_latest, len(event.records), children, last=last)
 
 
-def read_answer(body: bytes) -> Answer:
+def read_answer(body: bytes, asked: str | None = None) -> Answer:
     """Read an answer of GetRecords.
 
     Args:
         body: JSON as it came.
+        asked: The iterator that was asked with, where that matters.
 
     Raises:
         FrameError: It is not JSON or not an answer, or one that can neither go on nor end: with neither an iterator nor
@@ -284,7 +285,7 @@ def read_answer(body: bytes) -> Answer:
     if iterator is None:
         events.append(Event(b"", EventHead(None, behind, 0, _children(answer.child_shards))))
     elif not records:
-        events.append(Event(b"", EventHead(_STILL, behind, 0, still=True)))
+        events.append(Event(b"", EventHead(_STILL, behind, 0, still=True, stuck=iterator == asked)))
     size = sum(len(bytes(record.data)) * 3 // 4 + len(bytes(record.partition_key)) - 2 for record in records)
     return Answer(tuple(events), iterator, behind, size, len(records))
 

@@ -254,13 +254,10 @@ class PolledEvents:
                 raise
             return
         self.received += len(response[RAW_BODY])
-        answer = read_answer(response[RAW_BODY])
+        answer = read_answer(response[RAW_BODY], asked=self._iterator)
         self._pace.answered(answer, self._clock.monotonic(), self._interval())
-        stuck = answer.iterator == self._iterator
         self._iterator = answer.iterator
-        self._events.extend(
-            event._replace(head=event.head._replace(stuck=True)) if stuck else event for event in answer.events
-        )
+        self._events.extend(answer.events)
 
 
 async def _last(events: PolledEvents) -> Position | None:

@@ -160,7 +160,8 @@ def test_a_task_that_hangs_does_not_keep_a_query_from_ending() -> None:
             assert not query.fetcher.reading
             assert await anext(reader)
             assert query.fetcher.reading
-            waiting = asyncio.create_task(query.read(ShardRange(KEY, TRIM_HORIZON, Position.after(10**60))))
+            never = ShardRange(KEY, TRIM_HORIZON, Position.after(10**60), last=10**60)
+            waiting = asyncio.create_task(query.read(never))
             await asyncio.sleep(10 * CLAIM_SECONDS)
             assert query.fetcher.reading, "one that waits for records is not one that hangs"
             waiting.cancel()

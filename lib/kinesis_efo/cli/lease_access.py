@@ -35,6 +35,10 @@ class Leases:
     shards: frozenset[str]
     access: Access
 
+    async def kinesis_time(self) -> float:
+        """Kinesis' time; see `Access`."""
+        return await self.access.kinesis_time(next(iter(self.manifest.streams.values())).stream_arn)
+
     def selects(self, lease: Lease) -> bool:
         """Whether a shard's row is selected."""
         shard = self.keys.decode(lease.key)

@@ -69,7 +69,7 @@ def import_kcl(
     async def import_leases() -> None:
         async with opened(aws, manifest) as application:
             keys = source_keys(application.manifest, stream)
-            now_ms = floor(await application.access.kinesis_time() * 1000)
+            now_ms = floor(await application.kinesis_time() * 1000)
             file_scan = Scan() if from_file is None else Scan(read_file(from_file))
             source = None if from_table is None else await _source_table(application, from_table)
 

@@ -123,7 +123,7 @@ def reset(
 
     async def move() -> None:
         async with opened(aws, manifest, stream, shard) as application:
-            position = target or Position.at_timestamp(floor(await application.access.kinesis_time() * 1000))
+            position = target or Position.at_timestamp(floor(await application.kinesis_time() * 1000))
             wanted = {} if shard else await _initial_leases(application, position)
 
             def plan(scan: Scan, _: Scan) -> Plan:

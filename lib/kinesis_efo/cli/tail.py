@@ -60,9 +60,9 @@ def tail(
     seconds = None if stop_after is None else arguments.seconds("--for", stop_after)
     wanted = Wanted(key, _pattern(grep))
     chosen = choose(aws, stream, manifest, consumer_arn)
-    now = asyncio.run(_kinesis_time(aws, chosen.region))
-    position = _start(start or "LATEST", now)
-    end = None if until is None else _until(until, now)
+    earliest, latest = asyncio.run(_kinesis_time(aws, chosen))
+    position = _start(start or "LATEST", earliest)
+    end = None if until is None else _until(until, latest)
     printer = _Printer(Format.JSON if as_json else how, wanted, limit)
     try:
         asyncio.run(_run(aws, chosen, _Stretch(position, last, end, shard or ()), printer, seconds, take_over))
@@ -150,9 +150,10 @@ def _descriptor(out: BinaryIO) -> int | None:
         return None
 
 
-async def _kinesis_time(aws: AwsSettings, region: str) -> float:
-    async with Access(aws, region) as access:
-        return await access.kinesis_time()
+async def _kinesis_time(aws: AwsSettings, chosen: Choice) -> tuple[float, float]:
+    """What time it is for Kinesis, at the earliest and at the latest: what was put before now lies before that."""
+    async with Access(aws, chosen.region) as access:
+        return await access.kinesis_time(chosen.ref.stream_arn), access.clock.latest
 
 
 async def _run(
@@ -172,7 +173,7 @@ async def _run(
         Access(aws, chosen.region) as clients,
         stream_access(aws, chosen.region, chosen.ref, chosen.source, SystemClock()) as access,
     ):
-        await clients.kinesis_time()
+        await clients.kinesis_time(chosen.ref.stream_arn)
         until = None if stretch.until is None else Until(stretch.until, clients.clock, printer.enough.set)
         tailing = Tail(access, chosen.ref.name, printer.take, stretch.shards, until)
         begin = None if stretch.last is None else _before_last(clients, chosen, stretch.last)

@@ -58,12 +58,16 @@ class Access:
                     self.clock.watch(self._opened[service])
         return self._opened[service]
 
-    async def kinesis_time(self) -> float:
-        """Kinesis' time, epoch seconds, as `KinesisClock` tells it; this machine's where Kinesis cannot be asked."""
+    async def kinesis_time(self, stream_arn: str) -> float:
+        """Kinesis' time, epoch seconds, as `KinesisClock` tells it; this machine's where Kinesis cannot be asked.
+
+        Args:
+            stream_arn: Whose shards are asked for, if nothing was asked yet.
+        """
         if not self.clock.knows:
             # A refusal tells the time, too. Whatever else is wrong shows with the call that the time is for.
             with suppress(*CALL_ERRORS):
-                await (await self.client("kinesis")).list_streams(Limit=1)
+                await (await self.client("kinesis")).list_shards(StreamARN=stream_arn, MaxResults=1)
         return self.clock.time()
 
     async def credentials(self) -> Any:

@@ -607,6 +607,20 @@ async def test_where_a_query_ends_is_told_by_the_subscriptions_that_it_reads_wit
 
 
 @scenario
+async def test_where_all_shards_have_records_nothing_is_waited_for() -> None:
+    stream = ModelStream(shards=2)
+    for shard in range(2):
+        stream.put(shard, 30, 30, 30)
+    async with Query(stream) as query:
+        begin = horizon(stream)
+        offset, began = begin, LoopClock().monotonic()
+        while (found := await query.planner.ends(begin, 1.0)) is None or not found.complete:
+            offset = await query.poll(offset)
+        assert LoopClock().monotonic() - began < 0.5
+        assert set(found.ends.values()) == {Position.after(shard.records[-1][0]) for shard in (stream[0], stream[1])}
+
+
+@scenario
 async def test_a_shard_that_is_never_read_to_its_tip_ends_at_what_arrived_after_the_start() -> None:
     class Busy(ModelStream):
         def behind(self, shard: ModelShard, position: int) -> int:

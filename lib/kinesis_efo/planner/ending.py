@@ -94,7 +94,8 @@ class Ends:
         asked = list(keys)
         tips = await all_of(*(self._streams.stream(key.stream).tip(key.shard, self.open[key]) for key in asked))
         for key, tip in zip(asked, tips, strict=True):
-            self._note(key, tip)
+            if key in self.open:
+                self._note(key, tip)
 
     def found(self, tip: Callable[[ShardKey], Position | None]) -> Found:
         """What is known by now.
@@ -105,7 +106,8 @@ class Ends:
         for key in list(self.open):
             if (at := tip(key)) is not None:
                 self._note(key, at)
-        return Found(self._reachable(), not self.open)
+        ends = self._reachable()
+        return Found(ends, self.open.keys().isdisjoint(ends))
 
     def numbers_of_records(self, ends: Mapping[ShardKey, Position]) -> dict[ShardKey, int]:
         """Those ends that are numbers of records, as all are that GetRecords gives."""

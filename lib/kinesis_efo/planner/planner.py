@@ -308,7 +308,8 @@ class Planner:
             if (left := give_up_at - self._clock.monotonic()) <= 0:
                 break
             if self._probing is None:
-                self._seek(self._ending.result())
+                ends = self._ending.result()
+                self._seek(ends, {key: begin for key, begin in ends.open.items() if key in found.ends})
                 await self._clock.sleep(min(left, _LOOK_SECONDS))
             elif (await asyncio.wait({self._probing}, timeout=left))[0]:
                 probing, self._probing = self._probing, None
@@ -325,22 +326,22 @@ class Planner:
         await ends.ask()
         return ends
 
-    def _seek(self, ends: Ends) -> None:
-        """Read on to the tips; ask for those that are not reached because nothing more can be read."""
-        self._fetching.expect(Offset(ends.open))
-        held = {each.key: (each.fetched, each.buffered) for each in self._fetching.statuses() if each.key in ends.open}
+    def _seek(self, ends: Ends, begins: Mapping[ShardKey, Position]) -> None:
+        """Read shards on to their tips; ask for those that are not reached because nothing more can be read."""
+        self._fetching.expect(Offset(begins))
+        held = {each.key: (each.fetched, each.buffered) for each in self._fetching.statuses() if each.key in begins}
         for key, (fetched, _) in held.items():
             ends.fetched(key, Position.parse(fetched))
         now = self._clock.monotonic()
         if self._sought is None or self._sought[1] != held:
             self._sought = now, held
         elif now - self._sought[0] >= _FULL_SECONDS and any(size for _, size in held.values()):
-            self._probing = asyncio.create_task(self._probe(ends), name="tips")
+            self._probing = asyncio.create_task(self._probe(ends, list(begins)), name="tips")
 
-    async def _probe(self, ends: Ends) -> None:
-        logger.info("more is unread than there is room for: asking for the tips of %d shards", len(ends.open))
-        await self._fetching.let_go(list(ends.open))
-        await ends.probe(ends.open)
+    async def _probe(self, ends: Ends, shards: Collection[ShardKey]) -> None:
+        logger.info("more is unread than there is room for: asking for the tips of %d shards", len(shards))
+        await self._fetching.let_go(shards)
+        await ends.probe(shards)
 
     # -- what the run's lease tells it
 

@@ -35,7 +35,7 @@ from kinesis_efo.metrics import Kind
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.labels import OTHER
 from kinesis_efo.metrics.registry import Values, merge
-from kinesis_efo.options import RetrySettings
+from kinesis_efo.options import Bounds, RetrySettings
 from kinesis_efo.planner.ending import Found
 from kinesis_efo.planner.local import LocalFetching
 from kinesis_efo.planner.planner import Planner
@@ -59,6 +59,7 @@ class Query:
         store: MemoryLeaseStore | None = None,
         buffer_bytes: int = 1 << 20,
         polled: PolledClient | None = None,
+        ends: Bounds | None = None,
         *,
         fail_on_data_loss: bool = True,
     ) -> None:
@@ -81,7 +82,7 @@ class Query:
         streams = Streams(self._streams)
         self.fetcher = Fetcher(streams, budget, FetcherSettings(fail_on_data_loss, patience=660.0), clock)
         self.planner = Planner(
-            streams, LocalFetching(self.fetcher, clock), self.leases, self.store, keys, Pace(), 660.0, clock
+            streams, LocalFetching(self.fetcher, clock), self.leases, self.store, keys, Pace(), 660.0, clock, ends
         )
 
     async def __aenter__(self) -> Query:
@@ -715,6 +716,22 @@ async def test_the_five_second_rule_counts_from_the_opening() -> None:
         assert len(stream.subscribed) == 2
         # 3 s until it may be opened, but for the 0.2 s of the first poll, and 5 s to its first event.
         assert 7.7 < LoopClock().monotonic() - began < 8.3
+
+
+@scenario
+async def test_shards_that_the_query_does_not_come_to_are_not_read_for_their_tips() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30, 30)
+    stream.split(0)
+    stream.put(1, 30)
+    (first,) = horizon(stream)
+    ends = Bounds(shards={first: Position.after(stream[0].records[0][0])})
+    async with Query(stream, ends=ends) as query:
+        begin = Offset({first: TRIM_HORIZON})
+        while (tips := await query.planner.tips(begin, 0.2)) is None:
+            pass
+        assert dict(tips) == dict(ends.shards)
+        assert stream.subscribed == []
 
 
 @scenario

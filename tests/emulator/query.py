@@ -75,6 +75,8 @@ class Application:
         offsets: Start and end of every micro-batch planned.
         runs: Number of queries started.
         hung: Number of attempts that hung.
+        committed: Whether all rows of the last micro-batch are stored.
+        repeated: Number of micro-batches that were repeated although that was so.
     """
 
     kinesis: MemoryKinesis
@@ -94,6 +96,8 @@ class Application:
     offsets: list[tuple[Offset, Offset]] = field(default_factory=list)
     runs: int = 0
     hung: int = 0
+    committed: bool = False
+    repeated: int = 0
 
 
 TEN = RetrySettings(max_retries=10)
@@ -185,7 +189,10 @@ class Query:
         self.network.cut = True
 
     async def begin(self) -> Offset:
-        """Start or resume the query; returns the offset to go on from. Repeats the last batch planned, as Spark does."""
+        """Start or resume the query; returns the offset to go on from.
+
+        Repeats the last batch planned, as Spark does if its commit is not there: it was not written, or somebody deleted it.
+        """
         application = self.application
         if not application.offsets:
             offset = await start_offset(application.start, self.streams, self.network, self.keys, self._clock)
@@ -193,6 +200,9 @@ class Query:
             application.offsets.append((offset, offset))
             return offset
         start, end = application.offsets[-1]
+        if application.committed and application.random.random() < 0.3:
+            return end
+        application.repeated += application.committed
         await self.run_batch(start, end, again=True)
         return end
 
@@ -203,6 +213,7 @@ class Query:
         end = await self.poll(offset)
         if end != offset:
             self.application.offsets.append((offset, end))
+            self.application.committed = False
             await self.run_batch(offset, end, again=False)
         return end
 
@@ -232,7 +243,8 @@ class Query:
             read = {row for row in self.application.rows if self._in(row, ranges)}
             assert not read or read == set(rows), "the batch read again has other rows"
             rows = [] if read else rows
-        self.application.rows += rows
+        application.rows += rows
+        application.committed = True
 
     async def read(self, wanted: ShardRange, stop_after: int | None = None) -> list[Row]:
         """Read the rows of one range; with `stop_after`, break off after that many payloads and return none."""

@@ -120,6 +120,7 @@ class Scenario:
         outcome = self.outcome
         outcome.records, outcome.runs = self.world.expected, self.application.runs
         outcome.moves["attempt that hangs"] += self.application.hung
+        outcome.moves["deleted commit"] += self.application.repeated
         for _, fault in self.faults.strikes:
             outcome.faults[" ".join(filter(None, (fault.kind, fault.code)))] += 1
         return outcome

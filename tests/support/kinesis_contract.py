@@ -441,44 +441,9 @@ class AnswersContract(KinesisContract):
 
         self.run(scenario)
 
-    def test_an_iterator_expires_and_says_when_it_was_made(self) -> None:
-        async def scenario(fake: CalledFake) -> None:
-            iterator = await fake.iterator(0, "TRIM_HORIZON")
-            await fake.pass_time(self.iterator_seconds + 1)
-            with pytest.raises(ClientError) as caught:
-                await fake.answer(iterator)
-            code, message, status = refused(caught.value)
-            assert (code, status) == ("ExpiredIteratorException", 400)
-            assert message.startswith("Iterator expired. The iterator was created at time ")
-            assert "which is further in the future than the tolerated delay of" in message
-
-        self.run(scenario)
-
-    iterator_seconds = 300.0
-
 
 class ServiceContract(LivingContract):
-    """What SubscribeToShard refuses, and how a subscription ends."""
-
-    def test_an_early_second_subscription_is_refused_and_a_later_one_takes_over(self) -> None:
-        async def scenario(fake: CalledFake) -> None:
-            await fake.next_turn()
-            async with fake.subscribed(0, TRIM_HORIZON) as first:
-                await anext(first)
-                with pytest.raises(ClientError) as caught:
-                    async with fake.subscribed(0, TRIM_HORIZON):
-                        pass
-                code, message, status = refused(caught.value)
-                assert (code, status) == ("ResourceInUseException", 400)
-                assert message.startswith("Another active subscription exists for this consumer: ")
-                await fake.next_turn()
-                async with fake.subscribed(0, TRIM_HORIZON) as second:
-                    assert (await anext(second))["Records"]
-                    with pytest.raises(EventStreamError) as ended:
-                        _ = [event async for event in first]
-                    assert ended.value.response["Error"]["Code"] == "ResourceInUseException"
-
-        self.run(scenario)
+    """What SubscribeToShard refuses, and where it begins."""
 
     def test_a_shard_or_a_consumer_that_does_not_exist_is_named(self) -> None:
         async def scenario(fake: CalledFake) -> None:
@@ -516,6 +481,51 @@ class ServiceContract(LivingContract):
 
         self.run(scenario)
 
+
+class IteratorTimeContract(KinesisContract):
+    """How long an iterator may be used: `iterator_seconds`."""
+
+    iterator_seconds = 300.0
+
+    def test_an_iterator_expires_and_says_when_it_was_made(self) -> None:
+        async def scenario(fake: CalledFake) -> None:
+            iterator = await fake.iterator(0, "TRIM_HORIZON")
+            await fake.pass_time(self.iterator_seconds + 1)
+            with pytest.raises(ClientError) as caught:
+                await fake.answer(iterator)
+            code, message, status = refused(caught.value)
+            assert (code, status) == ("ExpiredIteratorException", 400)
+            assert message.startswith("Iterator expired. The iterator was created at time ")
+            assert "which is further in the future than the tolerated delay of" in message
+
+        self.run(scenario)
+
+
+class SubscriptionTimeContract(KinesisContract):
+    """How long a subscription lasts, `subscription_seconds`, and when another one takes over."""
+
+    subscription_seconds = 300.0
+
+    def test_an_early_second_subscription_is_refused_and_a_later_one_takes_over(self) -> None:
+        async def scenario(fake: CalledFake) -> None:
+            await fake.next_turn()
+            async with fake.subscribed(0, TRIM_HORIZON) as first:
+                await anext(first)
+                with pytest.raises(ClientError) as caught:
+                    async with fake.subscribed(0, TRIM_HORIZON):
+                        pass
+                code, message, status = refused(caught.value)
+                assert (code, status) == ("ResourceInUseException", 400)
+                assert message.startswith("Another active subscription exists for this consumer: ")
+                await fake.next_turn()
+                async with fake.subscribed(0, TRIM_HORIZON) as second:
+                    assert (await anext(second))["Records"]
+                    with pytest.raises(EventStreamError) as ended:
+                        _ = [event async for event in first]
+                    assert ended.value.response["Error"]["Code"] == "ResourceInUseException"
+
+        self.run(scenario)
+
     def test_a_subscription_ends_by_itself_after_a_while_and_without_an_error(self) -> None:
         async def scenario(fake: CalledFake) -> None:
             await fake.next_turn()
@@ -528,5 +538,3 @@ class ServiceContract(LivingContract):
             assert all(event["ContinuationSequenceNumber"] is not None for event in read)
 
         self.run(scenario)
-
-    subscription_seconds = 300.0

@@ -30,16 +30,19 @@ from tests.support.kinesis_contract import (
     CalledFake,
     EventsContract,
     Fake,
+    IteratorTimeContract,
     Scenario,
     ServiceContract,
+    SubscriptionTimeContract,
     shard_id,
 )
 from tests.support.transports import refused
 
 from .conftest import run, until
 
-AGAIN = 0.3
-ITERATOR, SUBSCRIPTION = 1.5, 1.5
+TURN, ITERATOR, SUBSCRIPTION = 2.0, 3.0, 5.0
+"""Seconds after which something is over, for the tests of that."""
+
 _numbers = itertools.count()
 
 
@@ -109,7 +112,7 @@ class Local(Served, CalledFake):
         self._kinesis.put_records(StreamName=self._name, Records=records)
 
     async def next_turn(self) -> None:
-        await asyncio.sleep(AGAIN)
+        await asyncio.sleep(self._aws.settings.resubscribe_seconds)
 
     async def pass_time(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -154,18 +157,25 @@ class Local(Served, CalledFake):
         return answer
 
 
+QUICK: dict[str, Any] = {
+    "consumer_creating_seconds": 0.0,
+    "idle_event_seconds": 0.15,
+    "resubscribe_seconds": 0.0,
+    "subscribe_interval_seconds": 0.0,
+    "max_event_records": 7,
+}
+TIMES = {"resubscribe_seconds": TURN, "subscription_seconds": SUBSCRIPTION, "iterator_seconds": ITERATOR}
+
+
 @pytest.fixture(scope="module")
 def aws() -> Iterator[LocalAws]:
-    settings = Settings(
-        consumer_creating_seconds=0.0,
-        idle_event_seconds=0.15,
-        resubscribe_seconds=AGAIN - 0.05,
-        subscribe_interval_seconds=0.0,
-        subscription_seconds=SUBSCRIPTION,
-        iterator_seconds=ITERATOR,
-        max_event_records=7,
-    )
-    with LocalAws(settings=settings) as running:
+    with LocalAws(settings=Settings(**QUICK)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def hurried() -> Iterator[LocalAws]:
+    with LocalAws(settings=Settings(**QUICK | TIMES)) as running:
         yield running
 
 
@@ -175,8 +185,6 @@ def carried(request: pytest.FixtureRequest) -> str:
 
 
 class TestLocal(ServiceContract):
-    subscription_seconds = SUBSCRIPTION
-
     @pytest.fixture(autouse=True)
     def _served(self, aws: LocalAws, carried: str) -> None:
         self._make = lambda: Local(aws, carried)
@@ -190,11 +198,24 @@ class TestLocal(ServiceContract):
 
 
 class TestLocalAnswers(AnswersContract):
-    iterator_seconds = ITERATOR
-
     @pytest.fixture(autouse=True)
     def _served(self, aws: LocalAws) -> None:
         self._make = lambda: Local(aws, "http1")
+
+    def run(self, scenario: Scenario) -> None:
+        async def main() -> None:
+            async with self._make() as fake:
+                await scenario(fake)
+
+        run(main())
+
+
+class TestLocalTimes(SubscriptionTimeContract, IteratorTimeContract):
+    iterator_seconds, subscription_seconds = ITERATOR, SUBSCRIPTION
+
+    @pytest.fixture(autouse=True)
+    def _served(self, hurried: LocalAws) -> None:
+        self._make = lambda: Local(hurried, "http2")
 
     def run(self, scenario: Scenario) -> None:
         async def main() -> None:

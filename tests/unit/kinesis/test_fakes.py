@@ -19,10 +19,12 @@ from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.support.kinesis_contract import (
     AnswersContract,
     CalledFake,
+    IteratorTimeContract,
     LivingContract,
     LivingFake,
     Scenario,
     ServiceContract,
+    SubscriptionTimeContract,
     shard_id,
 )
 from tests.support.model_stream import ModelStream
@@ -127,11 +129,11 @@ class TestModelStream(LivingContract):
         play(scenario, Model)
 
 
-class TestPolledStream(AnswersContract):
+class TestPolledStream(AnswersContract, IteratorTimeContract):
     def run(self, scenario: Scenario) -> None:
         play(scenario, Polled)
 
 
-class TestMemory(ServiceContract, AnswersContract):
+class TestMemory(ServiceContract, SubscriptionTimeContract, AnswersContract, IteratorTimeContract):
     def run(self, scenario: Scenario) -> None:
         play(scenario, Memory)

@@ -214,6 +214,33 @@ def task(schema: StructType = DATA, **options: str) -> KinesisBatchWriter:
     return KinesisBatchWriter.of({"stream": "orders", **options}, schema, overwrite=False)
 
 
+def test_a_stream_that_kinesis_distributes_itself_gets_neither_aggregates_nor_hash_keys(
+    aws: LocalAws, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinesis = aws.client("kinesis")
+    kinesis.create_stream(
+        StreamName="spread", StreamModeDetails={"StreamMode": "ON_DEMAND"}, RecordDistributionStrategy="AUTO"
+    )
+    schema = StructType([StructField(name, StringType()) for name in ("data", "partitionKey", "explicitHashKey")])
+    rows = {
+        "data": [str(number) for number in range(2_000)],
+        "partitionKey": ["one", None] * 1_000,
+        "explicitHashKey": ["7"] * 2_000,
+    }
+    writer = task(schema, stream="spread", aggregate="true", ordered="true")
+    assert writer.write(iter([pa.RecordBatch.from_pydict(rows)])).records == 2_000
+    assert aws.kinesis.calls("ListShards") == 0
+    placed = {}
+    for shard in kinesis.list_shards(StreamName="spread")["Shards"]:
+        iterator = kinesis.get_shard_iterator(
+            StreamName="spread", ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        placed[shard["ShardId"]] = kinesis.get_records(ShardIterator=iterator)["Records"]
+    assert [len(records) for records in placed.values()] == [500] * 4
+    assert sorted(int(record["Data"]) for records in placed.values() for record in records) == list(range(2_000))
+    assert "records are not aggregated or kept in order" in caplog.text
+
+
 def batches(*values: Sequence[str | bytes | None]) -> Iterator[pa.RecordBatch]:
     for some in values:
         yield pa.record_batch({"data": pa.array(some)})

@@ -246,7 +246,7 @@ class RecordAccumulator:
     ) -> None:
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             outcome = outcomes[shard]
-            if result.code is None and (result.shard == shard or not request.keyed):
+            if result.code is None and result.shard == shard:
                 outcome.taken += 1
                 settled.acknowledged += parcel.records
             elif result.code is None:

@@ -308,3 +308,14 @@ def test_the_page_names_every_attribute() -> None:
     assert {name for name in of_runs if f"`{name}`" not in run} == set()
     assert {name for name in of_shards if f"`{name}`" not in shard} == set()
     assert {name for name in rows[0].to_item()["lag"]["M"] if f"`{name}`" not in run} == set()
+
+
+def test_what_was_seen_of_a_stream_is_never_taken_back() -> None:
+    row = Lease(run_key("orders"), checkpoint=None).taken("a", "grpc://a", 1)
+    assert not row.noting(False).distributed
+    seen = row.noting(True)
+    for later in (seen.noting(False), seen.renewed(), seen.released(), seen.released().taken("b", "grpc://b", 2)):
+        assert later.distributed
+        again = Lease.from_item(later.to_item())
+        assert again is not None
+        assert again.distributed

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import (
     AccessRefusedError,
     KeyUnusableError,
@@ -20,6 +21,7 @@ from kinesis_efo.producer.accumulator import WRONG_SHARD, RecordAccumulator
 from kinesis_efo.producer.faults import Retry, judge
 from kinesis_efo.producer.record import Record, SizeLimit, make_record
 from kinesis_efo.producer.request import Request
+from kinesis_efo.producer.routing import AnyShard, ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, ProducerSettings
 from tests.support.transports import refused
 from tests.support.write_model import THROTTLE, Answer, ModelStream, even_shards
@@ -462,3 +464,52 @@ def test_records_that_were_routed_before_and_after_a_split_keep_their_order() ->
         one.shard = shard
     accumulator.add(made)
     assert [sent.position for sent in send(accumulator).records] == [0, 1, 2, 3]
+
+
+def test_aggregates_on_their_way_when_kinesis_begins_to_distribute_are_written_again_one_by_one() -> None:
+    stream = ModelStream(even_shards(2))
+    accumulator = accumulator_of(stream, aggregate=True)
+    accumulator.add([record(number, f"key-{number}") for number in range(20)])
+    request = send(accumulator)
+    assert len(request.parcels) == 2
+    accumulator.adopt(AnyShard())
+    here, elsewhere = stream.map.open_shards[0], stream.map.open_shards[0]
+    settled = accumulator.settle(request, [Answer(here), Answer(elsewhere)], 0.0)
+    assert settled.retried == {WRONG_SHARD: 1}, "the KCL drops the one that lies in a shard of others"
+    assert not settled.misrouted, "there is nothing to learn"
+    again = send(accumulator, now=10.0)
+    assert [len(parcel.records) for parcel in again.parcels] == [1] * (20 - len(settled.acknowledged))
+    assert not again.keyed
+
+
+def test_where_order_is_kept_queues_follow_whether_there_are_aggregates() -> None:
+    stream = ModelStream(even_shards(1))
+    accumulator = accumulator_of(stream, aggregate=True, ordered=True)
+    accumulator.adopt(ShardMap(stream.ranges, Distribution.UNKNOWN))
+    accumulator.add([record(number, f"key-{number}") for number in range(20)])
+    assert len(send(accumulator).parcels) == 20, "a request of one record each would take for ever"
+
+
+def test_an_answer_from_before_two_changes_does_not_stop_the_queue() -> None:
+    stream = ModelStream(even_shards(2))
+    accumulator = accumulator_of(stream)
+    accumulator.adopt(AnyShard())
+    accumulator.add([record(0)])
+    before = send(accumulator)
+    accumulator.adopt(stream.map)
+    accumulator.adopt(AnyShard())
+    accumulator.settle(before, [Answer("shardId-0")], 0.0)
+    accumulator.add([record(number) for number in range(1, 11)])
+    accumulator.settle(send(accumulator), [Answer(code=THROTTLE, message="")] * 10, 0.0)
+    accumulator.settle(send(accumulator, now=100.0), [Answer("shardId-1")] * 10, 100.0)
+    assert accumulator.in_flight == 0
+
+
+def test_records_that_kinesis_distributes_are_taken_wherever_they_go() -> None:
+    accumulator = accumulator_of(ModelStream(even_shards(2)))
+    accumulator.adopt(AnyShard())
+    accumulator.add([record(number) for number in range(3)])
+    request = send(accumulator)
+    answers = [Answer("shardId-7"), Answer(code=THROTTLE, message=""), Answer("shardId-8")]
+    settled = accumulator.settle(request, answers, 0.0)
+    assert ([each.position for each in settled.acknowledged], settled.misrouted) == ([0, 2], False)

@@ -1,0 +1,37 @@
+"""What a request of PutRecords says, byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinesis_efo.producer.record import SizeLimit, make_record
+from kinesis_efo.producer.service import KinesisService
+from kinesis_efo.raw_bodies import RAW_BODY
+
+
+class Client:
+    """Keeps what it is asked to send."""
+
+    def __init__(self) -> None:
+        self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_, **__: None))
+        self.sent: list[Any] = []
+
+    async def put_records(self, Records: bytes, **_: Any) -> dict[str, Any]:
+        self.sent.append(json.loads(Records))
+        return {RAW_BODY: json.dumps({"Records": [{"ShardId": "shardId-0"}] * len(self.sent[-1]["Records"])}).encode()}
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_explicit_hash_keys_are_sent_only_where_keys_decide(keyed: bool) -> None:
+    client = Client()
+    service = KinesisService(client, client, "orders")
+    records = [make_record(b"x", key, hash_key, SizeLimit(1 << 20), 0) for key, hash_key in (("a", 7), ("b", None))]
+    assert len(asyncio.run(service.put_records(records, keyed=keyed))) == 2
+    (body,) = client.sent
+    assert [entry["PartitionKey"] for entry in body["Records"]] == ["a", "b"]
+    assert [entry.get("ExplicitHashKey") for entry in body["Records"]] == ["7" if keyed else None, None]

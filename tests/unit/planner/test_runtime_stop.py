@@ -1,0 +1,70 @@
+"""A planner's thread, loop and service end, whatever goes wrong while they do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from kinesis_efo.errors import FetcherUnreachableError
+from kinesis_efo.fetcher.listening import Listening
+from kinesis_efo.manifest import Manifest
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.planner.runtime import PlannerRuntime
+
+MANIFEST = Manifest("lake", "test", "eu-west-1", "leases", {}, "manifest.json", {})
+OPTIONS = SourceOptions.parse({"manifest": "manifest.json"})
+
+
+class Service:
+    """Notes that it was shut down."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def shutdown(self) -> None:
+        self.ended = True
+
+
+def fails() -> None:
+    raise RuntimeError("planted")
+
+
+@pytest.mark.parametrize("part", ["an exit callback", "the report"])
+def test_a_stop_goes_on_where_one_part_of_it_fails(part: str, caplog: pytest.LogCaptureFixture) -> None:
+    runtime = PlannerRuntime(MANIFEST, OPTIONS, Listening())
+    service = Service()
+    runtime._service = service  # type: ignore[assignment]
+    runtime._thread.start()
+    if part == "an exit callback":
+        runtime._stack.callback(fails)
+    else:
+        runtime._end_report = fails
+    runtime.stop()
+    assert service.ended
+    assert not runtime._thread.is_alive()
+    assert runtime._loop.is_closed()
+    assert "planted" in caplog.text
+    runtime.stop()
+
+
+def test_a_call_ends_with_the_loop_that_it_waits_for() -> None:
+    runtime = PlannerRuntime(MANIFEST, OPTIONS, Listening())
+    runtime._thread.start()
+    ended: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            runtime._run(asyncio.sleep(3600))
+        except BaseException as error:
+            ended.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    time.sleep(0.05)  # either way: a call that comes later finds the loop stopped
+    runtime.stop()
+    caller.join(10)
+    assert not caller.is_alive()
+    assert isinstance(ended[0], FetcherUnreachableError)

@@ -7,6 +7,9 @@ Exactly once takes three things: the source's offsets are exact ranges, Spark's 
 lists the files of each micro-batch in `<output>/_spark_metadata`. Readers that follow that list, as Spark does, never see
 files of an incomplete micro-batch.
 
+That list is also why a checkpoint must not be older than its output, as after it was restored from a backup: the sink would leave
+out micro-batches whose numbers it has, without a word. The job refuses to start then.
+
 SIGTERM and SIGINT end the job after its current micro-batch, and release its leases. Exit codes: 0 ended as asked, 1 failed, 130
 interrupted before it began to read.
 """
@@ -14,6 +17,7 @@ interrupted before it began to read.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import pyspark
@@ -22,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, date_format
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from kinesis_efo import LagListener, job, read_stream
+from kinesis_efo import ConfigurationError, LagListener, job, read_stream
 
 SPARK_VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
@@ -67,6 +71,9 @@ def archive(
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.streams.addListener(LagListener(logging.getLogger("archive").info))
     with job(spark):
+        refuse_if_ahead(
+            names_in(spark, f"{output}/_spark_metadata"), names_in(spark, f"{checkpoint}/offsets"), output, checkpoint
+        )
         frame = read_stream(spark, streams=names and names.split(","), **options)
         writer = parquet(frame, output, checkpoint)
         triggered = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=trigger)
@@ -88,6 +95,48 @@ def parquet(frame: DataFrame, output: str, checkpoint: str) -> DataStreamWriter:
         .option("path", output)
         .option("checkpointLocation", checkpoint)
     )
+
+
+def refuse_if_ahead(written: Iterable[str], planned: Iterable[str], output: str, checkpoint: str) -> None:
+    """Refuse a checkpoint that is older than its output.
+
+    Args:
+        written: The names in the sink's log, one for each micro-batch, or for several: `9.compact`.
+        planned: The names in the checkpoint's log of offsets.
+        output: Where the sink writes, for the message.
+        checkpoint: Where the checkpoint is, for the message.
+
+    Raises:
+        ConfigurationError: The sink has a micro-batch that the checkpoint has not planned.
+    """
+    last, known = last_batch(written), last_batch(planned)
+    if last > known:
+        raise ConfigurationError(
+            f"the output {output} has micro-batch {last} already, but the checkpoint {checkpoint} "
+            f"{f'knows none after {known}' if known >= 0 else 'knows none'}: it is older than its output, as after a restore from a backup. "
+            f"Spark's file sink would leave out what is read in micro-batches {known + 1} to {last}, without a word. Give --output a new "
+            "directory: what came since is then read again, as far as the streams keep it, and what both directories hold is told by shardId "
+            "and sequenceNumber"
+        )
+
+
+def last_batch(names: Iterable[str]) -> int:
+    """The newest micro-batch in a log of Spark; -1 where there is none.
+
+    >>> last_batch(["8", "9.compact", "10", ".10.crc", "11.tmp"])
+    10
+    """
+    numbers = [name.removesuffix(".compact") for name in names]
+    return max((int(number) for number in numbers if number.isdecimal()), default=-1)
+
+
+def names_in(spark: SparkSession, location: str) -> list[str]:
+    """The names in a directory of any file system that Spark reaches; none where there is no such directory."""
+    context = spark.sparkContext
+    jvm: Any = context._jvm
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    files = path.getFileSystem(context._jsc.hadoopConfiguration())
+    return [each.getPath().getName() for each in files.listStatus(path)] if files.exists(path) else []
 
 
 def pairs(texts: list[str]) -> dict[str, Any]:

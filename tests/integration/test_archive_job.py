@@ -158,3 +158,19 @@ def test_a_failure_is_said_last_and_whole_and_in_the_exit_code(world: World, tmp
         "kinesis-efo option 'bufferBytes' must be a size such as 256m; got 'lots'",
         "kinesis-efo option 'readMode' must be efo or polling; got 'push'",
     }
+
+
+@pytest.mark.spark43
+@pytest.mark.timeout(200)
+def test_an_output_that_is_ahead_of_its_checkpoint_is_refused(world: World, tmp_path: Path) -> None:
+    (tmp_path / "lake" / "_spark_metadata").mkdir(parents=True)
+    (tmp_path / "lake" / "_spark_metadata" / "3").write_text("v1")
+    job = Job(world, tmp_path)
+    try:
+        assert job.wait() == 1
+    finally:
+        job.kill()
+    last = job.log.read_text().splitlines()[-1]
+    assert last.startswith("kinesis-efo archive failed: ConfigurationError: the output ")
+    assert "would leave out what is read in micro-batches 0 to 3" in last
+    assert not world.leases(), "nothing was read"

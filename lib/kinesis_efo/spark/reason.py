@@ -17,6 +17,7 @@ _RAISED: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<message>\S.*(?:\n(?!\s|={3} ).+)*)",
 )
 _SQL_STATES: Final = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
+_GONE: Final = re.compile(r"java\.io\.EOFException|Python worker exited unexpectedly")
 _END: Final = re.compile(r"\n\s*\n|\n\tat ")
 _NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\b|No module named 'kinesis_efo'")
 
@@ -75,6 +76,14 @@ def reason(error: BaseException) -> str:
         return (
             "the Python that Spark starts has no kinesis_efo: activate the environment that has it, or set PYSPARK_PYTHON to its "
             "Python, and unset PYSPARK_DRIVER_PYTHON; `kinesis-efo doctor` says which Python Spark would start"
+        )
+    if _GONE.search(text):
+        return (
+            "a Python process of Spark ended without a word, and Spark saw its connection end (EOFException). The system kills a process so "
+            "that needs more memory than its container or host has (`dmesg`, the container's OOMKilled, YARN's log say so). The process that "
+            "plans this library's micro-batches needs about 150 MB and `bufferBytes`, and a worker about 150 MB and what your code needs: "
+            "give the driver and the executors more spark.driver.memoryOverhead and spark.executor.memoryOverhead, or make bufferBytes "
+            "smaller. Nothing was lost: start the query again"
         )
     if raised := _RAISED.findall(text):
         return _SQL_STATES.sub("", raised[-1])

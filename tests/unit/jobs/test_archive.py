@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import typer
 
-from jobs.archive import pairs
+from jobs.archive import pairs, refuse_if_ahead
+from kinesis_efo import ConfigurationError
 
 
 def test_options_may_hold_equals_signs() -> None:
@@ -22,3 +23,26 @@ def test_an_option_without_name_or_value_is_refused(text: str) -> None:
 def test_an_option_given_twice_is_refused() -> None:
     with pytest.raises(typer.BadParameter, match="given twice: '64m' and '1g'"):
         pairs(["bufferBytes=64m", "BufferBytes=1g"])
+
+
+@pytest.mark.parametrize(
+    ("written", "planned", "left_out"),
+    [
+        (["9.compact", "10", ".10.crc"], ["7", "8"], "9 to 10"),
+        (["19.compact"], ["18", ".18.crc"], "19 to 19"),
+        (["0"], [], "0 to 0"),
+    ],
+)
+def test_a_checkpoint_that_is_older_than_its_output_is_refused(
+    written: list[str], planned: list[str], left_out: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"would leave out what is read in micro-batches {left_out}"):
+        refuse_if_ahead(written, planned, "s3://lake/raw", "s3://lake/checkpoints/raw")
+
+
+@pytest.mark.parametrize(
+    ("written", "planned"),
+    [([], []), ([], ["0"]), (["9.compact", "10"], ["10"]), (["9.compact", "10"], ["10", "11"]), (["_tmp"], [])],
+)
+def test_a_checkpoint_that_has_planned_what_was_written_is_not(written: list[str], planned: list[str]) -> None:
+    refuse_if_ahead(written, planned, "out", "checkpoint")

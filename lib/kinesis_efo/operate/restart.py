@@ -12,6 +12,7 @@ from kinesis_efo.kinesis.polling import CALL_SECONDS, POLLING_CONFIG, PollingTra
 from kinesis_efo.kinesis.retention import written_at
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Topology
+from kinesis_efo.leases.ahead import is_ahead
 from kinesis_efo.leases.row import Lease, LeaseKeys
 from kinesis_efo.leases.strays import strays
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -110,13 +111,14 @@ async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str,
             row = rows.get(shard)
             read_until = row.read_until if row is not None and row.reached == position else None
             await stream.check_position(shard, position, read_until)
-    if ahead := sorted(shard for shard, row in rows.items() if shard in planned and _is_ahead(row, planned[shard])):
+    if ahead := sorted(shard for shard, row in rows.items() if shard in planned and is_ahead(row, planned[shard])):
         first = ahead[0]
         raise CheckUnknown(
             f"the lease table is ahead of the checkpoint in {len(ahead)} of {len(planned)} shards ({first} is at {rows[first].reached}, "
             f"in the checkpoint at {planned[first]}): a query with another checkpoint has read further, and the next start reads that "
             "again",
-            "make sure that this is the query's own checkpoint location, and none from a backup",
+            "make sure that this is the query's own checkpoint location. If it is from a backup, give the query a new output directory: a "
+            "file sink leaves out, without a word, each micro-batch whose number it has already",
         )
     open_ones = [shard for shard, position in (positions or planned).items() if not position.is_end]
     return (
@@ -158,18 +160,6 @@ def _said(last: Planned) -> str:
             "planned"
         )
     return f"micro-batch {last.batch} is not finished: the next start repeats it, up to the same end"
-
-
-def _is_ahead(row: Lease, position: Position) -> bool:
-    reached = row.reached
-    comparable = PositionKind.AFTER, PositionKind.SHARD_END
-    return (
-        reached is not None
-        and reached != position
-        and reached.kind in comparable
-        and position.kind in comparable
-        and reached.reaches(position)
-    )
 
 
 def _since(positions: Mapping[str, Position], now: float) -> str:

@@ -83,6 +83,10 @@ class PlannerCalls:
         """
         return self._run(self._planner.strict(streams))
 
+    def resume(self, offset: Offset) -> None:
+        """Tell from where the query goes on; see `Planner.resume`."""
+        self._run(self._planner.resume(offset))
+
     def tips(self, offset: Offset, *, timeout: float) -> Offset | None:
         """Where the query is to end; see `Planner.tips`."""
         return self._run(self._planner.tips(offset, timeout))

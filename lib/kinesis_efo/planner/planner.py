@@ -20,6 +20,7 @@ from kinesis_efo.fetcher.coordinator import Coordinator
 from kinesis_efo.fetcher.messages import PollReply, ShardProgress
 from kinesis_efo.fetcher.status import ShardStatus
 from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.leases.ahead import restored
 from kinesis_efo.leases.checkpoints import Checkpoints, Pace
 from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.owner import readable
@@ -134,6 +135,10 @@ class Planner:
         self._offset: Offset | None = None
         self._committed: Offset | None = None
         self._unknown: list[ShardKey] = []
+        self._lease_keys = lease_keys
+        self._rows: dict[str, Mapping[str, Lease]] = {}
+        self._resumed: Offset | None = None
+        self._compared: set[str] = set()
         self._failure: KinesisEfoError | None = None
         self._ending: asyncio.Task[Ends] | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -254,6 +259,23 @@ class Planner:
         self._check()
         return await self._strictness.of(sorted(streams))
 
+    async def resume(self, offset: Offset) -> None:
+        """Warn where the lease table shows that the checkpoint which the query goes on from had been further.
+
+        Args:
+            offset: Up to where the checkpoint has planned.
+        """
+        self._resumed = offset
+        for stream in self._rows:
+            self._compare(stream)
+
+    def _compare(self, stream: str) -> None:
+        if self._resumed is not None:
+            rows = self._lease_keys.by_shard(self._rows[stream])
+            if (said := restored(stream, rows, self._resumed)) is not None and stream not in self._compared:
+                logger.warning("%s", said)
+            self._compared.add(stream)
+
     # -- where a query ends
 
     async def ends(self, offset: Offset, at_most: float) -> Found | None:
@@ -348,6 +370,8 @@ class Planner:
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Let a stream be read whose lease is held now."""
         self._checkpoints.found(stream, rows)
+        self._rows[stream] = rows
+        self._compare(stream)
         self._fetching.begin(stream)
 
     def lease_lost(self, stream: str, owner: str | None) -> None:

@@ -72,6 +72,7 @@ class KinesisStreamReader(StreamReaderBase):
         self._initial: Offset | None = None
         self._planned: Offset | None = None
         self._running: Offset | None = None
+        self._resumed = False
         self._committed: Offset | None = None
         self._ending = Ending(
             catch_up=self._options.catch_up, ends=self._options.ends, patience=self._options.retry.timeout
@@ -118,6 +119,7 @@ class KinesisStreamReader(StreamReaderBase):
         position = self._offset(start) if start else self._planned or self._initial_offset()
         if position == self._running:
             self._done(position)
+        self._resume(position)
         if ending.over:
             return self._data(position)
         added = self._added_streams(position)
@@ -156,6 +158,7 @@ class KinesisStreamReader(StreamReaderBase):
         if start == end:
             return []
         first, self._running = self._running is None, self._planned
+        self._resume(self._planned)
         runtime = self._started()
         self._note = self._note or planned_note()
         self._note.write(end)
@@ -248,6 +251,12 @@ class KinesisStreamReader(StreamReaderBase):
             if not self._asked_to_end.is_set():
                 raise
         self._committed = end
+
+    def _resume(self, planned: Offset) -> None:
+        """Tell the planner, once, up to where Spark's log had planned when this query started; nothing where it is new."""
+        if not self._resumed and planned is not self._initial:
+            self._planner().resume(planned)
+        self._resumed = True
 
     def _placed(self, ranges: Sequence[ShardRange]) -> list[FetcherAddress | None]:
         """Who reads the shards of a micro-batch, once all of them are read. After a restart, Spark is quicker than fetchers."""

@@ -44,6 +44,7 @@ class Fetcher:
         self.timeouts: list[float] = []
         self.commits: list[Offset] = []
         self.checked: list[tuple[Offset, list[ShardRange]]] = []
+        self.resumed: list[Offset] = []
         self.there: dict[ShardKey, tuple[Position, int]] = {}
         self.starting: list[tuple[str, str]] = []
         self.finished: list[tuple[str, str]] = []
@@ -67,6 +68,9 @@ class Fetcher:
 
     def check_replay(self, begin: Offset, ranges: list[ShardRange]) -> None:
         self.checked.append((begin, ranges))
+
+    def resume(self, offset: Offset) -> None:
+        self.resumed.append(offset)
 
     def ends(self, offset: Offset, *, timeout: float) -> Found | None:
         return self.ending.pop(0) if len(self.ending) > 1 else self.ending[0]
@@ -464,3 +468,25 @@ def test_a_pickled_reader_leaves_its_fetcher_behind() -> None:
 def test_a_checkpoint_of_another_source_is_refused() -> None:
     with pytest.raises(ValueError, match="not a kinesis-efo offset"):
         Reader({}).partitions({"seq": 1}, {"seq": 2})
+
+
+def test_the_planner_learns_once_from_where_a_query_goes_on_that_has_run_before() -> None:
+    """It compares that with the lease table; a new query, or a chosen start, is compared with nothing."""
+    new = Reader({key(0): START})
+    new.fetcher.there = {key(0): (after(10), 1)}
+    start = new.initialOffset()
+    end = new.latestOffset(start)
+    new.partitions(start, end)
+    new.latestOffset(end)
+    assert new.fetcher.resumed == []
+
+    again = Reader({key(0): START})
+    again.fetcher.there = {key(0): (after(20), 1)}
+    begin = offset(s0=after(10))
+    end = again.latestOffset(begin)
+    again.partitions(begin, end)
+    assert again.fetcher.resumed == [Offset({key(0): after(10)})]
+
+    repeating = Reader({key(0): START})
+    repeating.partitions(offset(s0=after(10)), offset(s0=after(20)))
+    assert repeating.fetcher.resumed == [Offset({key(0): after(20)})], "up to there it was planned before"

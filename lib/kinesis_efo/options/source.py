@@ -209,7 +209,7 @@ SOURCE_OPTIONS: Final = (
            "how often offsets of idle shards are stored; with more than `50s`, Spark's Python workers end meanwhile", "idle_checkpoint_interval"),
     *AWS_OPTIONS,
     Option("subscribe.retryTimeout", read.bounded(read.seconds, 1, 7 * 86_400), "a duration such as 10m, from 1s to 7d", "`10m`",
-           "how long a query lives on while a shard only fails, or while the lease table cannot be reached", "retry.timeout"),
+           "how long a query lives on while a shard only fails, or the lease table cannot be reached, and how long a start waits for AWS", "retry.timeout"),
     Option("subscribe.maxRetries", read.bounded(read.integer, 0, 1_000), "a whole number up to 1000", "-",
            "faults of a shard in a row, without progress, after which a query fails before `subscribe.retryTimeout` is over",
            "retry.max_retries"),

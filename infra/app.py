@@ -48,14 +48,13 @@ def synthesize(
 
 
 def synthesize_bootstrap(environments: Iterable[Environment], outdir: Path) -> Path:
-    """Write the bootstrap stack of each environment that has a pipeline, and return the output directory.
+    """Write the bootstrap stack of each environment, and return the output directory.
 
     It is not the directory of the other stacks, because only an administrator may deploy these.
     """
     app = _app(outdir)
     for environment in environments:
-        if environment.pipeline is not None:
-            BootstrapStack(app, environment)
+        BootstrapStack(app, environment)
     app.synth()
     return outdir
 

@@ -42,7 +42,7 @@ def apply_bootstrap(
     """Apply the bootstrap stack of an environment, the first time or again.
 
     Args:
-        environment: An environment with a pipeline.
+        environment: The environment; without a pipeline, only its state bucket is made.
         synthesized: Where `synthesize_bootstrap` wrote it; the state is kept there until it is in the bucket.
         s3: A boto3 client.
         iam: A boto3 client.
@@ -52,12 +52,13 @@ def apply_bootstrap(
 
     Raises:
         AwsError: There are no credentials, or AWS cannot be reached.
-        PipelineError: There is no pipeline, GitHub's rules let more deploy than they should, the bucket or GitHub's OIDC provider
+        PipelineError: GitHub's rules let more deploy than they should, the bucket or GitHub's OIDC provider
             belongs to somebody else, or Terraform fails.
     """
-    if environment.pipeline is None:
-        raise PipelineError(f"{environment.environment}.yaml has no `pipeline:`; add one to prepare it")
-    if github is not None:
+    pipeline = environment.pipeline
+    if pipeline is None:
+        logger.info("%s.yaml has no `pipeline:`: its state bucket alone is made", environment.environment)
+    elif github is not None:
         # Before there is a role that anybody could get.
         check_rules(github, environment)
     else:
@@ -66,13 +67,17 @@ def apply_bootstrap(
     runner, state = terraform(directory), directory / _STATE
     with asking(environment.account_id):
         there = _exists(s3, environment.state_bucket)
-        _provider_is_ours(iam, environment, environment.pipeline)
-        _name_is_ours(iam, environment)
+        if pipeline is not None:
+            _provider_is_ours(iam, environment, pipeline)
+            _name_is_ours(iam, environment)
+        elif there and not state.exists() and not _has_state(s3, environment):
+            logger.info("bucket %s is there already, made by somebody else: nothing to do", environment.state_bucket)
+            return
     if there and not state.exists():
         runner.init(reconfigure=True)
         runner.apply_now(approve=approve)
         return
-    if environment.pipeline.adopt_state_bucket:
+    if pipeline is not None and pipeline.adopt_state_bucket:
         raise PipelineError(
             f"bucket {environment.state_bucket} does not exist, although adopt_state_bucket says so; create it, or "
             "remove adopt_state_bucket"
@@ -132,6 +137,15 @@ def _name_is_ours(iam: Any, environment: Environment) -> None:
         raise PipelineError(f"{told}; use another name, or another account")
     # Both are deployed: neither can be renamed in place, and these policies are better than those of before.
     logger.warning("warning: %s; move one of them to another name or account (docs/gitops.md)", told)
+
+
+def _has_state(s3: Any, environment: Environment) -> bool:
+    """Whether the bootstrap stack made the bucket: its state is in it then."""
+    try:
+        s3.head_object(Bucket=environment.state_bucket, Key=names.bootstrap_state_key(environment))
+    except ClientError:
+        return False
+    return True
 
 
 def _exists(s3: Any, bucket: str) -> bool:

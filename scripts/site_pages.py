@@ -40,6 +40,7 @@ CONSTRUCTS: Final = {
     "Access": ("ReaderAccess", "BatchAccess", "EmrOnEc2", "EmrServerless", "PodIdentity", "ServiceAccount"),
     "Watching": ("ConsumerAlarms", "Dashboard"),
     "Permissions": ("policy_for", "Policy", "Statement"),
+    "Watching": ("ConsumerAlarms", "Dashboard"),
     "Keys, names and accounts": ("CustomerKey", "Place", "pin_account"),
     "Exceptions": ("InfraError", "ArgumentError", "MissingError"),
 }

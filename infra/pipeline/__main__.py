@@ -221,11 +221,11 @@ def _write(path: Path, text: str | None) -> None:
 
 def _one(options: argparse.Namespace) -> tuple[Environment, Planner]:
     (environment,) = load_environments(options.directory, [options.environment])
-    template.refuse(environment)
     if options.handed and (found := tree_digest(options.synthesized)) != options.handed:
         raise PipelineError(
             f"{options.synthesized} is not what was handed over: its digest is {found}, and not {options.handed}; start again"
         )
+    template.refuse(environment)
     region = environment.state_region or environment.region
     records = Records(client("s3", region, environment.account_id))
 

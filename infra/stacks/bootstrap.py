@@ -18,7 +18,7 @@ from infra.cdk import (
     TerraformStack,
 )
 from infra.constructs import PrivateBucket
-from infra.settings import Environment
+from infra.settings import Environment, Pipeline
 from infra.stacks.base import deploy_to_aws
 from kinesis_efo_infra.base import pin_account, policy_document, put
 from kinesis_efo_infra.iam import Statement
@@ -31,18 +31,18 @@ SESSION_SECONDS = 7200
 
 
 class BootstrapStack(TerraformStack):
-    """What the pipeline of an environment needs before it can run.
+    """What the pipeline of an environment needs before it can run; without a pipeline, the state bucket alone.
 
     Args:
         scope: The app.
-        environment: An environment with a pipeline.
+        environment: The environment.
     """
 
     def __init__(self, scope: App, environment: Environment) -> None:
         super().__init__(scope, names.bootstrap_stack_name(environment))
         pin_account(self, environment.account_id, environment.region)
-        assert environment.pipeline is not None
-        self._environment, self._pipeline = environment, environment.pipeline
+        self._environment = environment
+        pipeline = environment.pipeline
         # Its own tag: the role that applies may manage the environment's keys, but not the state's.
         deploy_to_aws(
             self,
@@ -51,9 +51,14 @@ class BootstrapStack(TerraformStack):
             region=environment.state_region,
             managed_by=names.PIPELINE_MANAGED_BY,
         )
-        if not self._pipeline.adopt_state_bucket:
+        if pipeline is None or not pipeline.adopt_state_bucket:
             self._state_bucket()
-        provider = self._pipeline.oidc_provider_arn or self._oidc_provider()
+        if pipeline is not None:
+            self._roles(pipeline)
+
+    def _roles(self, pipeline: Pipeline) -> None:
+        environment = self._environment
+        provider = pipeline.oidc_provider_arn or self._oidc_provider()
         policies = {
             kind: self._policy(kind, statements) for kind, statements in permissions.policies(environment).items()
         }
@@ -68,7 +73,7 @@ class BootstrapStack(TerraformStack):
                 permissions.trust_to_apply(environment, provider),
                 {
                     **{kind: arn for kind, arn in policies.items() if kind != "boundary"},
-                    **{f"extra-{number}": arn for number, arn in enumerate(self._pipeline.extra_policies)},
+                    **{f"extra-{number}": arn for number, arn in enumerate(pipeline.extra_policies)},
                 },
             ),
         }

@@ -98,12 +98,47 @@ def test_it_goes_on_where_it_was_interrupted(
     assert state_of(aws, environment)["resources"] == before["resources"]
 
 
+def test_without_a_pipeline_the_state_bucket_alone_is_made(
+    aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    repository = checkout("alone")
+    environment = environment_of(repository, pipeline=None)
+    command = ["--directory", str(repository.environments), "bootstrap", "alone", "--yes", "--out"]
+    out = reach(repository.directory / "out", environment, monkeypatch)
+    with caplog.at_level("INFO"):
+        assert main([*command, str(out)]) == 0
+    assert "alone.yaml has no `pipeline:`: its state bucket alone is made" in caplog.text
+    assert "GitHub was not asked" not in caplog.text
+    made = addresses(state_of(aws, environment))
+    assert {"aws_s3_bucket.state", "aws_kms_key.state"} <= made
+    assert not [each for each in made if "iam" in each]
+    # A pipeline that comes later finds it as its own, and again is no change.
+    monkeypatch.setenv("TF_CLI_ARGS_init", "")
+    assert main([*command, str(reach(repository.directory / "again", environment, monkeypatch))]) == 0
+    later = environment_of(repository, pipeline={"repository": "acme/lake"})
+    monkeypatch.setenv("TF_CLI_ARGS_init", "")
+    elsewhere = reach(repository.directory / "later", later, monkeypatch)
+    assert main([*command, str(elsewhere), "--unasked"]) == 0
+    assert made < addresses(state_of(aws, later))
+
+
+def test_a_bucket_that_somebody_made_by_hand_is_left_alone(
+    aws: LocalAws, checkout: Checkout, caplog: pytest.LogCaptureFixture
+) -> None:
+    repository = checkout("hand")
+    environment = environment_of(repository, pipeline=None)
+    elsewhere = {"LocationConstraint": REGION}
+    aws.client("s3").create_bucket(Bucket=environment.state_bucket, CreateBucketConfiguration=elsewhere)
+    with caplog.at_level("INFO"):
+        out = str(repository.directory / "out")
+        assert main(["--directory", str(repository.environments), "bootstrap", "hand", "--yes", "--out", out]) == 0
+    assert "is there already, made by somebody else: nothing to do" in caplog.text
+    assert not aws.client("s3").list_objects_v2(Bucket=environment.state_bucket).get("Contents")
+
+
 def test_an_environment_that_cannot_be_prepared_is_an_error(aws: LocalAws, checkout: Checkout, tmp_path: Path) -> None:
     repository = checkout("odd")
     s3, iam = aws.client("s3"), aws.client("iam")
-    without = environment_of(repository).model_copy(update={"pipeline": None})
-    with pytest.raises(PipelineError, match=r"odd.yaml has no `pipeline:`"):
-        apply_bootstrap(without, tmp_path, s3, iam)
     adopting = environment_of(repository, pipeline={"repository": "acme/lake", "adopt_state_bucket": True})
     with pytest.raises(PipelineError, match="bucket state-of-odd does not exist, although adopt_state_bucket says so"):
         apply_bootstrap(adopting, synthesize_bootstrap([adopting], tmp_path), s3, iam)

@@ -61,31 +61,33 @@ _NOT_IN_PLANS = ("action_invocations", "deferred_action_invocations", "deferred_
 """Of plans of newer versions of Terraform."""
 
 
-def in_stack(stack: Mapping[str, Any], *, bootstrap: bool = False) -> list[str]:
+def in_stack(stack: Mapping[str, Any], *, bootstrap: bool = False, extra: Collection[str] = ()) -> list[str]:
     """What a stack's Terraform JSON holds that it may not hold.
 
     Args:
         stack: The stack.
         bootstrap: Whether it is a bootstrap stack, which only an administrator applies.
+        extra: Types of resources that the team has added, which `infra.extra` has looked at.
     """
     return [
         *(f"{each}: no such block is allowed" for each in sorted(stack.keys() - _BLOCKS)),
         *_settings(stack),
-        *_entries(stack, "resource", RESOURCES | BOOTSTRAP if bootstrap else RESOURCES),
+        *_entries(stack, "resource", _resources(extra, bootstrap=bootstrap)),
         *_entries(stack, "data", DATA),
         *_commands(stack.get("removed") or [], "removed"),
         *(f"an expression reads files, or calls a provider: {each[:80]}" for each in _expressions(stack)),
     ]
 
 
-def in_plan(plan: Mapping[str, Any], *, bootstrap: bool = False) -> list[str]:
+def in_plan(plan: Mapping[str, Any], *, bootstrap: bool = False, extra: Collection[str] = ()) -> list[str]:
     """What a plan, as `terraform show -json` writes it, holds that it may not hold.
 
     Args:
         plan: The plan.
         bootstrap: Whether it is one of a bootstrap stack.
+        extra: As for `in_stack`.
     """
-    types = {"managed": RESOURCES | BOOTSTRAP if bootstrap else RESOURCES, "data": DATA}
+    types = {"managed": _resources(extra, bootstrap=bootstrap), "data": DATA}
     root = plan.get("configuration", {}).get("root_module", {})
     providers = plan.get("configuration", {}).get("provider_config", {})
     faults = [f"{each}: nothing like it is allowed" for each in _NOT_IN_PLANS if plan.get(each)]
@@ -102,6 +104,11 @@ def in_plan(plan: Mapping[str, Any], *, bootstrap: bool = False) -> list[str]:
         if each.get("provisioners"):
             faults.append(f"{each['address']}: a provisioner runs commands, and is not allowed")
     return faults
+
+
+def _resources(extra: Collection[str], *, bootstrap: bool) -> frozenset[str]:
+    # What an administrator applies, no team adds to.
+    return RESOURCES | BOOTSTRAP if bootstrap else RESOURCES | {each for each in extra if each.startswith("aws_")}
 
 
 def _settings(stack: Mapping[str, Any]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from infra import budget, ledger
+from infra import budget, extra, ledger
 from infra.cdk import App
 from infra.settings import Environment
 from infra.stacks.bootstrap import BootstrapStack
@@ -40,7 +40,8 @@ def synthesize(
     written = outdir or Path(os.environ.get("CDKTF_OUTDIR", "cdktf.out"))
     app = _app(written)
     for environment in chosen:
-        StreamingStack(app, environment, local_endpoint)
+        stack = StreamingStack(app, environment, local_endpoint)
+        extra.build(directory, stack, environment, stack.parts)
     app.synth()
     for environment in checked:
         budget.check(directory, environment, written)

@@ -11,14 +11,16 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from infra import allowed, granted, locked_checkov, names
+from infra import allowed, extra, granted, locked_checkov, names
 from infra.errors import GateError, InfraError
+from infra.excuses import excused, load_excuses
 from infra.granted import Named
 from infra.load import DIRECTORY, load_environment
 from infra.sarif import Failure, as_sarif
@@ -77,12 +79,14 @@ class Result:
     Attributes:
         failed: Checks that failed, planted faults aside.
         excused: Checks that failed and are accepted.
+        reasons: Why, for those that a team excuses.
         passed: Number of checks passed, by stack or plan.
     """
 
     failed: Sequence[Failure]
     passed: Mapping[str, int]
     excused: Sequence[Failure] = ()
+    reasons: Mapping[Failure, str] = field(default_factory=dict)
 
 
 def canary() -> dict[str, Any]:
@@ -154,7 +158,10 @@ _DOCUMENTS = ("CKV_EFO_1 ", "CKV_EFO_5 ")
 
 
 def scan_stacks(
-    *synthesized: Path, bootstrap: Sequence[Path] = (), environments: Iterable[Environment] | None = None
+    *synthesized: Path,
+    bootstrap: Sequence[Path] = (),
+    environments: Iterable[Environment] | None = None,
+    beside: Path | None = None,
 ) -> Result:
     """Scan every stack that CDKTF's manifests list, all in one run of checkov.
 
@@ -162,6 +169,7 @@ def scan_stacks(
         synthesized: The output directories of syntheses of environments.
         bootstrap: Those of bootstrap stacks.
         environments: The environments, of which every stack must be one, and declare what they name; None not to look.
+        beside: Directory of the environment files, beside which a team has types, checks and excuses of its own.
 
     Raises:
         GateError: There is nothing to scan, or the scan cannot be trusted.
@@ -176,18 +184,43 @@ def scan_stacks(
             if name in documents:
                 raise GateError(f"{directory} has a second stack {name}: synthesize each environment once")
             documents[name], kinds[name] = document, kind
-    ours = [] if environments is None else list(_ours(documents, kinds, list(environments)))
+    added = extra.types(beside) if beside else frozenset()
+    ours = [] if environments is None else list(_ours(documents, kinds, list(environments), added))
     with TemporaryDirectory(prefix="kinesis-efo-gate-") as scratch:
         for name, document in {**documents, CANARY: canary()}.items():
             (Path(scratch) / name).mkdir()
             (Path(scratch) / name / "cdk.tf.json").write_text(json.dumps(document), encoding="utf-8")
-        report = _checkov("terraform_json", scratch, ["--directory", scratch])
+        report = _checkov("terraform_json", scratch, ["--directory", scratch], beside)
         result = _judge(report, list(documents), PLANTED, kinds)
+    result = excuse(result, beside, names.environment_of)
     return replace(result, failed=[*ours, *result.failed])
 
 
+def excuse(result: Result, beside: Path | None, environment_of: Callable[[str], str | None]) -> Result:
+    """A result without what a team excuses.
+
+    Args:
+        result: What a scan found.
+        beside: Directory of the environment files; None for no excuses.
+        environment_of: Gives the environment of a stack or plan.
+
+    Raises:
+        SettingsError: The excuses have faults.
+    """
+    if beside is None:
+        return result
+    today = datetime.now(UTC).date()
+    failed, theirs = excused(result.failed, load_excuses(beside, today), today, environment_of)
+    return replace(
+        result, failed=failed, excused=[*result.excused, *(each for each, _ in theirs)], reasons=dict(theirs)
+    )
+
+
 def _ours(
-    documents: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str], environments: Sequence[Environment]
+    documents: Mapping[str, Mapping[str, Any]],
+    kinds: Mapping[str, str],
+    environments: Sequence[Environment],
+    added: Collection[str] = (),
 ) -> Iterator[Failure]:
     """What stacks hold or grant that they may not; see `allowed` and `granted`."""
     by = {
@@ -201,7 +234,7 @@ def _ours(
         if named is None:
             yield Failure("EFO_ALLOWED", "Ensure that a stack is one of an environment file", name, name)
             continue
-        found = allowed.in_stack(document, bootstrap=kinds[name] == BOOTSTRAP)
+        found = allowed.in_stack(document, bootstrap=kinds[name] == BOOTSTRAP, extra=added)
         for each in found or granted.in_stack(document, named):
             address, _, why = each.partition(": ")
             yield Failure("EFO_ALLOWED" if found else "EFO_GRANTED", why, address, name)
@@ -217,8 +250,13 @@ def _stacks(synthesized: Path) -> dict[str, dict[str, Any]]:
         ) from None
 
 
-def scan_plans(plans: Sequence[Path]) -> Result:
+def scan_plans(plans: Sequence[Path], beside: Path | None = None, environment: str | None = None) -> Result:
     """Scan plans, as `terraform show -json` writes them: they have the values that Terraform evaluated, unlike stacks.
+
+    Args:
+        plans: The plans.
+        beside: Directory of the environment files, beside which a team has checks and excuses of its own.
+        environment: The environment of the plans, for excuses.
 
     Raises:
         GateError: There is nothing to scan, or the scan cannot be trusted.
@@ -236,8 +274,9 @@ def scan_plans(plans: Sequence[Path]) -> Result:
             scanned.append(f"plan-{number}")
             arguments += ["--file", _write(Path(scratch) / f"plan-{number}" / "plan.json", text)]
         arguments += ["--file", _write(Path(scratch) / CANARY / "plan.json", json.dumps(_canary_plan()))]
-        report = _checkov("terraform_plan", scratch, arguments)
-        return _judge(report, scanned, {each for each in PLANTED if not each.startswith(_DOCUMENTS)})
+        report = _checkov("terraform_plan", scratch, arguments, beside)
+        result = _judge(report, scanned, {each for each in PLANTED if not each.startswith(_DOCUMENTS)})
+        return excuse(result, beside, lambda _: environment)
 
 
 def _write(path: Path, text: str) -> str:
@@ -247,12 +286,12 @@ def _write(path: Path, text: str) -> str:
 
 
 def _scannable(stack: Path) -> dict[str, Any]:
-    """A stack without `moved`, `import` and `required_version`, which checkov cannot parse."""
+    """A stack without `moved`, `import`, `removed` and `required_version`, which checkov cannot parse."""
     document: dict[str, Any] = json.loads(stack.read_text(encoding="utf-8"))
     if not document.get("resource"):
         raise GateError(f"{stack} declares nothing")
     document["terraform"] = {key: value for key, value in document["terraform"].items() if key != "required_version"}
-    return {key: value for key, value in document.items() if key not in ("moved", "import")}
+    return {key: value for key, value in document.items() if key not in ("moved", "import", "removed")}
 
 
 def _canary_plan() -> dict[str, Any]:
@@ -281,9 +320,14 @@ def _canary_plan() -> dict[str, Any]:
     }
 
 
-def _checkov(framework: str, scratch: str, arguments: Sequence[str]) -> list[dict[str, Any]]:
+def _checkov(
+    framework: str, scratch: str, arguments: Sequence[str], beside: Path | None = None
+) -> list[dict[str, Any]]:
     settings = ("--framework", framework, "--compact", "--output", "json")
-    ran = locked_checkov.run([*settings, "--external-checks-dir", str(CHECKS), *arguments], scratch)
+    checks = ["--external-checks-dir", str(CHECKS)]
+    if beside is not None and (beside / extra.CHECKS).is_dir():
+        checks += ["--external-checks-dir", str((beside / extra.CHECKS).absolute())]
+    ran = locked_checkov.run([*settings, *checks, *arguments], scratch)
     decoder, reports, text = json.JSONDecoder(), [], ran.stdout.strip()
     try:
         while text:
@@ -308,7 +352,7 @@ def _judge(
     if errors := sum(report["summary"]["parsing_errors"] for report in reports):
         raise GateError(f"checkov could not parse {errors} of the files")
     failed: list[Failure] = []
-    excused: list[Failure] = []
+    accepted: list[Failure] = []
     found, passed = set(), Counter[str]()
     for report in reports:
         for check in report["results"]["failed_checks"]:
@@ -318,7 +362,7 @@ def _judge(
                 found.add(named)
             else:
                 failure = Failure(check["check_id"], check["check_name"], resource, origin, check.get("guideline"))
-                (excused if (kinds.get(origin, ENVIRONMENTS), *named) in EXCUSED else failed).append(failure)
+                (accepted if (kinds.get(origin, ENVIRONMENTS), *named) in EXCUSED else failed).append(failure)
         passed.update(_origin(check) for check in report["results"]["passed_checks"])
     # Some checks report a resource without its type.
     missed = {each for each in planted if (each.split(" ")[0], each.rpartition(".")[2]) not in found}
@@ -326,7 +370,7 @@ def _judge(
         raise GateError(f"the gate is blind: planted faults were not found: {', '.join(sorted(missed))}")
     if thin := {name: passed[name] for name in scanned if passed[name] < FLOOR}:
         raise GateError(f"fewer than {FLOOR} checks passed, so that something was not scanned: {thin}")
-    return Result(failed, {name: passed[name] for name in scanned}, excused)
+    return Result(failed, {name: passed[name] for name in scanned}, accepted)
 
 
 def _origin(check: Mapping[str, Any]) -> str:
@@ -341,7 +385,9 @@ def _reason(failure: Failure) -> str:
 def _scan(options: argparse.Namespace) -> Result:
     # Not `load_environments`, which would say each warning once more.
     environments = [load_environment(path) for path in sorted(options.directory.glob("*.yaml"))]
-    return scan_stacks(*options.synthesized, bootstrap=options.bootstrap, environments=environments)
+    return scan_stacks(
+        *options.synthesized, bootstrap=options.bootstrap, environments=environments, beside=options.directory
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -358,7 +404,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
-        result = scan_plans(options.plan) if options.plan else _scan(options)
+        result = scan_plans(options.plan, options.directory) if options.plan else _scan(options)
     except InfraError as error:
         logger.error("error: %s", error)
         return 1
@@ -368,7 +414,7 @@ def main(arguments: list[str] | None = None) -> int:
         logger.error("failed: %s", failure)
     if options.excused:
         for failure in result.excused:
-            logger.info("excused: %s: %s", failure, _reason(failure))
+            logger.info("excused: %s: %s", failure, result.reasons.get(failure) or _reason(failure))
     told = f"{len(result.excused)} excused (--excused lists them)" if result.excused else "none excused"
     logger.info("checkov: %d failed, %s, %d passed", len(result.failed), told, sum(result.passed.values()))
     return 1 if result.failed else 0

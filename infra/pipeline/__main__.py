@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from infra import names, template
+from infra import extra, names, template
 from infra.aws import client
 from infra.budget import idle
 from infra.errors import InfraError, PipelineError, StalePlanError
@@ -31,7 +31,7 @@ from infra.pipeline.jobs import Commands, SystemTime, keep_running
 from infra.pipeline.limits import notes
 from infra.pipeline.order import deployment_order, job_parameters
 from infra.pipeline.pausing import Pause
-from infra.pipeline.plans import Planner
+from infra.pipeline.plans import Planner, checkov_beside
 from infra.pipeline.prices import prices_of, told
 from infra.pipeline.record import Records
 from infra.pipeline.report import Planned, comment
@@ -82,7 +82,8 @@ def _markdown(options: argparse.Namespace, *, all_planned: bool) -> str:
         # `plan` writes <stack>; on GitHub, an artifact is unpacked into plan-<stack>-<commit>.
         planned += [_planned(stack, each) for each in sorted([*plans.glob(stack), *plans.glob(f"plan-{stack}-*")])]
     shown = {each.stack for each in planned}
-    return comment(planned, [stack for stack in stacks if stack not in shown], all_planned=all_planned)
+    added = extra.types(options.directory)
+    return comment(planned, [stack for stack in stacks if stack not in shown], all_planned=all_planned, extra=added)
 
 
 def _planned(stack: str, bundle: Path) -> Planned:
@@ -232,7 +233,13 @@ def _one(options: argparse.Namespace) -> tuple[Environment, Planner]:
     def emr_serverless(place: str) -> Any:
         return client("emr-serverless", place, environment.account_id)
 
-    return environment, Planner(options.synthesized, records, prepare=Pause(emr_serverless, Commands(), SystemTime()))
+    return environment, Planner(
+        options.synthesized,
+        records,
+        gate=checkov_beside(options.directory, environment.environment),
+        extra=extra.types(options.directory),
+        prepare=Pause(emr_serverless, Commands(), SystemTime()),
+    )
 
 
 def _commit(options: argparse.Namespace) -> str:

@@ -53,6 +53,20 @@ def checkov(plans: Sequence[Path]) -> Sequence[str]:
     return [str(failure) for failure in scan_plans(plans).failed]
 
 
+def checkov_beside(directory: Path, environment: str) -> Gate:
+    """The checkov gate with the checks and excuses that are beside the environment files.
+
+    Args:
+        directory: Directory of the environment files.
+        environment: The environment whose plans are scanned.
+    """
+
+    def scan(plans: Sequence[Path]) -> Sequence[str]:
+        return [str(failure) for failure in scan_plans(plans, directory, environment).failed]
+
+    return scan
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """A plan that was made just now.
@@ -85,6 +99,7 @@ class Planner:
         synthesized: Directory to which `python -m infra` wrote the stacks.
         records: Records of what is deployed.
         gate: Scans a plan.
+        extra: Types of resources that the team has added to those that a stack may have.
         prepare: Called with a plan before it is applied.
         terraform: Makes a `Terraform` for a directory.
         providers: A lock file of Terraform, which need not exist.
@@ -93,6 +108,7 @@ class Planner:
     synthesized: Path
     records: Records
     gate: Gate = checkov
+    extra: Collection[str] = ()
     prepare: Callable[[Environment, Plan], None] = lambda *_: None
     terraform: Callable[[Path], Terraform] = Terraform
     providers: Path = PROVIDERS
@@ -230,7 +246,8 @@ class Planner:
         # Before `init`, which installs what the stack names, and before `plan`, which runs data sources.
         named = granted.Named.by(environment)
         _only_allowed(
-            f"{stack}, as it is synthesized,", [*allowed.in_stack(document), *_elsewhere(environment, document)]
+            f"{stack}, as it is synthesized,",
+            [*allowed.in_stack(document, extra=self.extra), *_elsewhere(environment, document)],
         )
         _only_granted(stack, granted.in_stack(document, named))
         # What was looked at, and not the file, in which a key could be written twice.
@@ -243,7 +260,7 @@ class Planner:
         state = terraform.state_version()
         any_changes = terraform.plan(scratch / _PLAN)
         plan = terraform.show(scratch / _PLAN)
-        _only_allowed(f"the plan of {stack}", allowed.in_plan(plan))
+        _only_allowed(f"the plan of {stack}", allowed.in_plan(plan, extra=self.extra))
         _only_granted(f"the plan of {stack}", granted.in_plan(plan, named))
         return Made(terraform, scratch / _PLAN, plan, state, any_changes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from infra.pipeline.bundle import Changes, Meta
@@ -44,15 +44,19 @@ class Planned:
     text: str
 
 
-def comment(plans: Sequence[Planned], others: Sequence[str], *, all_planned: bool) -> str:
+def comment(plans: Sequence[Planned], others: Sequence[str], *, all_planned: bool, extra: Collection[str] = ()) -> str:
     """The comment that says what a pull request does to AWS.
 
     Args:
         plans: The plans of the stacks that changed.
         others: The stacks without a plan.
         all_planned: Whether planning was tried for all stacks: then those without a plan are deployed as they are.
+        extra: Types of resources that the team has added.
     """
     lines = ["## What this does to AWS", ""]
+    if extra:
+        listed = ", ".join(f"`{each}`" for each in sorted(extra))
+        lines += [f"**`extra.py` adds types of resources to those that a stack may have: {listed}.**", ""]
     if plans:
         lines += ["| stack | create | update | replace | destroy | plan |", "|---|--:|--:|--:|--:|---|"]
         lines += [_row(each) for each in plans]

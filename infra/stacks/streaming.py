@@ -23,6 +23,7 @@ from infra.constructs import (
     batch_access,
     reader_access,
 )
+from infra.extra import Parts
 from infra.settings import Environment, OtherAccount
 from infra.stacks import local
 from infra.stacks.base import default_tags, deploy_to_aws
@@ -60,6 +61,7 @@ class StreamingStack(TerraformStack):
                 protected=environment.protected,
                 place=names.ENVIRONMENT_KEY,
             ).arn
+        self._key_arn = key_arn
         self._streams = {key: FanOutStream(self, environment, key) for key in environment.streams}
         self._alarms = Alarms(self, environment)
         for key, stream in self._streams.items():
@@ -80,6 +82,11 @@ class StreamingStack(TerraformStack):
             Dashboard(self, environment, self._streams, self._alarms)
         self._outputs()
         self._forget()
+
+    @property
+    def parts(self) -> Parts:
+        """What it has, for those who add to it."""
+        return Parts(self._streams, self._policies, self._roles, self._key_arn)
 
     def _forget(self) -> None:
         """Have Terraform forget what was handed over. CDKTF has no class for it."""

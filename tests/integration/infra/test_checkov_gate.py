@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +159,66 @@ def test_no_check_fails_on_what_terraform_plans(deploy: Deploy, tmp_path: Path) 
     assert result.failed == []
     assert set(result.passed) == {"plan-0", "plan-1", "plan-2"}
     assert excused(result) >= IN_PLANS, "a needless excuse"
+
+
+OWN_CHECK = """
+from checkov.common.models.enums import CheckCategories, CheckResult
+from checkov.terraform.checks.resource.base_resource_check import BaseResourceCheck
+
+
+class Named(BaseResourceCheck):
+    def __init__(self):
+        super().__init__(
+            name="Ensure that queues are called after their environment",
+            id="CKV_ACME_1",
+            categories=[CheckCategories.CONVENTION],
+            supported_resources=["aws_sqs_queue"],
+        )
+
+    def scan_resource_conf(self, conf):
+        return CheckResult.PASSED if conf["name"][0].startswith("test-") else CheckResult.FAILED
+
+
+check = Named()
+"""
+EXTRA = """
+TYPES = ["aws_sqs_queue"]
+
+
+def extra(stack, environment, parts):
+    from cdktf_cdktf_provider_aws.sqs_queue import SqsQueue
+
+    SqsQueue(stack, "dead", name="dead")
+    SqsQueue(stack, "alive", name="test-alive", kms_master_key_id=parts.key_arn)
+"""
+EXCUSES = """
+- check: CKV_AWS_27
+  resource: aws_sqs_queue.dead
+  environment: test
+  reason: it holds nothing but numbers of records
+  until: {until}
+"""
+
+
+def test_a_team_has_resources_checks_and_excuses_of_its_own(tmp_path: Path) -> None:
+    environment = write_environment(tmp_path)
+    (tmp_path / "extra.py").write_text(EXTRA, encoding="utf-8")
+    (tmp_path / "checks").mkdir()
+    (tmp_path / "checks" / "names.py").write_text(OWN_CHECK, encoding="utf-8")
+    (tmp_path / "checks" / "__init__.py").write_text(
+        "import glob\nfrom os.path import basename, dirname, join\n"
+        "__all__ = [basename(each)[:-3] for each in glob.glob(join(dirname(__file__), '*.py'))]\n"
+    )
+    out = synthesize([environment], tmp_path, outdir=tmp_path / "out")
+    today = datetime.now(UTC).date()
+    (tmp_path / "excuses.yaml").write_text(EXCUSES.format(until=today + timedelta(days=30)), encoding="utf-8")
+    result = scan_stacks(out, environments=[environment], beside=tmp_path)
+    assert [(each.check, each.resource.rpartition(".")[2]) for each in result.failed] == [("CKV_ACME_1", "dead")]
+    assert "it holds nothing but numbers of records" in next(iter(result.reasons.values()))
+    # The excuse ends, and without the file its type is not allowed.
+    (tmp_path / "excuses.yaml").write_text(EXCUSES.format(until=today - timedelta(days=1)), encoding="utf-8")
+    (tmp_path / "extra.py").unlink()
+    result = scan_stacks(out, environments=[environment], beside=tmp_path)
+    assert {each.check for each in result.failed} == {"EFO_ALLOWED", "CKV_ACME_1", "CKV_AWS_27"}
+    (ended,) = [each for each in result.failed if each.check == "CKV_AWS_27"]
+    assert f"its excuse ended on {today - timedelta(days=1)}" in str(ended)

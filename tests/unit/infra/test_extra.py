@@ -1,0 +1,151 @@
+"""What a team adds beside its files: resources of its own, of types of the AWS provider only, and excuses that end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra import allowed, extra
+from infra.app import synthesize
+from infra.errors import SettingsError
+from infra.excuses import excused, load_excuses
+from infra.pipeline.report import comment
+from infra.sarif import Failure
+from infra.settings import Environment
+from tests.unit.infra.conftest import Synth
+
+QUEUE = """
+TYPES = ["aws_sqs_queue"]
+
+
+def extra(stack, environment, parts):
+    from cdktf_cdktf_provider_aws.sqs_queue import SqsQueue
+
+    SqsQueue(stack, "dead-letters", name=f"{environment.environment}-dead", kms_master_key_id=parts.key_arn)
+    parts.streams["orders"].arn
+    assert parts.policies.keys() == {"lake"}
+"""
+TODAY = date(2026, 11, 24)
+
+
+def test_resources_of_a_team_are_in_each_stack(synth: Synth, tmp_path: Path) -> None:
+    (tmp_path / "extra.py").write_text(QUEUE, encoding="utf-8")
+    stack = synth()
+    (queue,) = stack["resource"]["aws_sqs_queue"].values()
+    assert queue["name"] == "test-dead"
+    assert queue["kms_master_key_id"] == "${aws_kms_key.environment_key.arn}"
+    added = extra.types(tmp_path)
+    assert added == {"aws_sqs_queue"}
+    assert allowed.in_stack(stack, extra=added) == []
+    assert "aws_sqs_queue.dead-letters: nothing of this type is allowed" in allowed.in_stack(stack)[0]
+    change = {"address": "aws_sqs_queue.x", "type": "aws_sqs_queue", "mode": "managed"}
+    assert allowed.in_plan({"resource_changes": [change]}, extra=added) == []
+    assert len(allowed.in_plan({"resource_changes": [change]})) == 1
+    # Nobody adds to what only an administrator applies.
+    assert len(allowed.in_plan({"resource_changes": [change]}, extra=added, bootstrap=True)) == 1
+
+
+def test_types_are_read_without_running_the_file(tmp_path: Path) -> None:
+    (tmp_path / "extra.py").write_text("TYPES = ['aws_sqs_queue']\nraise SystemExit('it ran')\n", encoding="utf-8")
+    assert extra.types(tmp_path) == {"aws_sqs_queue"}
+    assert extra.types(tmp_path / "nowhere") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("TYPES = ['terraform_data']", "TYPES: must be a type of the AWS provider.*; got 'terraform_data'"),
+        ("TYPES = ['external']", "TYPES: must be a type of the AWS provider"),
+        ("TYPES = [1]", "TYPES: must be a type of the AWS provider.*; got 1"),
+        ("TYPES = ['aws_iam_access_key']", "TYPES: can never be added: it hands out keys"),
+        ("TYPES = [each for each in NAMES]", "cannot be read: malformed node"),
+        ("TYPES: list = []", "TYPES: is missing: list the types"),
+        ("def extra(): ...", "TYPES: is missing: list the types"),
+        ("def", "cannot be read: invalid syntax"),
+    ],
+)
+def test_what_can_never_be_added_is_a_fault(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "extra.py").write_text(text, encoding="utf-8")
+    with pytest.raises(SettingsError, match=says):
+        extra.types(tmp_path)
+
+
+def test_a_file_without_the_function_is_a_fault(load: Callable[..., Environment], tmp_path: Path) -> None:
+    environment = load()
+    (tmp_path / "extra.py").write_text("TYPES = []", encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"extra: is missing: def extra\(stack, environment, parts\)"):
+        synthesize([environment], tmp_path, outdir=tmp_path / "out")
+
+
+def test_added_types_are_at_the_head_of_the_comment() -> None:
+    lines = comment([], ["dev"], all_planned=True, extra={"aws_sqs_queue"}).splitlines()
+    assert lines[2] == "**`extra.py` adds types of resources to those that a stack may have: `aws_sqs_queue`.**"
+    assert "extra.py" not in comment([], ["dev"], all_planned=True)
+
+
+EXCUSE: dict[str, Any] = {
+    "check": "CKV_AWS_27",
+    "resource": "aws_sqs_queue.dead",
+    "reason": "messages are not secret",
+    "until": date(2027, 3, 31),
+}
+
+
+def excuses(directory: Path, *entries: Any, today: date = TODAY) -> Any:
+    (directory / "excuses.yaml").write_text(yaml.safe_dump(list(entries)), encoding="utf-8")
+    return load_excuses(directory, today)
+
+
+def test_an_excuse_has_a_reason_and_an_end(tmp_path: Path) -> None:
+    failure = Failure("CKV_AWS_27", "Ensure encryption", "aws_sqs_queue.dead", "kinesis-efo-dev")
+    other = Failure("CKV_AWS_27", "Ensure encryption", "aws_sqs_queue.other", "kinesis-efo-dev")
+    loaded = excuses(tmp_path, EXCUSE)
+    still, not_any_more = excused([failure, other], loaded, TODAY, lambda _: "dev")
+    assert still == [other]
+    # Some checks report no type.
+    untyped = Failure("CKV_AWS_27", "Ensure encryption", "resource.dead", "kinesis-efo-dev")
+    assert excused([untyped], loaded, TODAY, lambda _: "dev")[0] == []
+    topic = Failure("CKV_AWS_27", "Ensure encryption", "aws_sns_topic.dead", "kinesis-efo-dev")
+    assert excused([topic], loaded, TODAY, lambda _: "dev")[0] == [topic]
+    assert not_any_more == [(failure, "messages are not secret (until 2027-03-31)")]
+    # The day after.
+    (ended,), none = excused([failure], loaded, date(2027, 4, 1), lambda _: "dev")
+    assert none == []
+    assert ended.name == "Ensure encryption (its excuse ended on 2027-03-31)"
+
+
+def test_an_excuse_may_be_for_one_environment(tmp_path: Path) -> None:
+    failure = Failure("CKV_AWS_27", "x", "aws_sqs_queue.dead", "kinesis-efo-prod")
+    loaded = excuses(tmp_path, {**EXCUSE, "environment": "dev"})
+    assert excused([failure], loaded, TODAY, lambda _: "prod")[0] == [failure]
+    assert excused([failure], loaded, TODAY, lambda _: "dev")[0] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"check": "CKV_EFO_1"}, "0.check: cannot be excused: it is what this project is for; got 'CKV_EFO_1'"),
+        ({"check": "EFO_ALLOWED"}, "0.check: String should match"),
+        ({"reason": "well"}, "0.reason: String should have at least 10 characters"),
+        ({"until": date(2028, 1, 1)}, "0.until: must be a year from now at most; got '2028-01-01'"),
+        ({"until": "soon"}, "0.until: Input should be a valid date"),
+        ({"until": None}, "0.until: Input should be a valid date"),
+        ({"why": "so"}, "0.why: Extra inputs are not permitted"),
+        ({"resource": "queue"}, "0.resource: String should match"),
+    ],
+)
+def test_a_bad_excuse_is_a_fault(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=says):
+        excuses(tmp_path, {**EXCUSE, **changes})
+
+
+def test_without_a_file_nothing_is_excused(tmp_path: Path) -> None:
+    assert load_excuses(tmp_path, TODAY) == []
+    (tmp_path / "excuses.yaml").write_text("check: CKV_AWS_27", encoding="utf-8")
+    with pytest.raises(SettingsError, match="must be a list of excuses"):
+        load_excuses(tmp_path, TODAY)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import boto3
 import pytest
 from botocore.config import Config
+from botocore.exceptions import ClientError
 
-from infra.errors import PipelineError
+from infra.errors import AwsError, PipelineError
 from infra.pipeline.foreign import foreign_consumers
+from infra.pipeline.report import foreign_section
 from infra.settings import Environment
 from kinesis_efo.local import LocalAws, Settings
 from tests.unit.infra.conftest import load, write
@@ -41,6 +44,8 @@ def test_what_nobody_declared_is_found_on_own_streams(aws: LocalAws, load: Load)
     (flink, other) = foreign_consumers(aws.client("kinesis"), environment, [environment])
     assert names([flink, other]) == ["flink", "other"]
     assert (flink.stream, flink.count) == ("test-orders", 4)
+    # 730 hours of one shard, at the price of us-east-1.
+    assert flink.usd == pytest.approx(10.95)
     assert flink.consumer.startswith(f"{ARN}/consumer/flink:")
 
 
@@ -61,5 +66,37 @@ def test_what_cannot_be_seen_is_an_error_and_no_all_clear(load: Load) -> None:
     once = Config(retries={"total_max_attempts": 1})
     kinesis = boto3.client("kinesis", region_name="eu-west-1", config=once, **nowhere)
     environment = load(account_id=ACCOUNT)
-    with pytest.raises(PipelineError, match=f"the consumers of {ARN} cannot be listed: "):
+    with pytest.raises(AwsError, match="AWS cannot be asked: Could not connect"):
         foreign_consumers(kinesis, environment, [environment])
+
+
+def test_what_may_not_be_seen_is_an_error_with_the_permission(
+    aws: LocalAws, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinesis = aws.client("kinesis")
+
+    def denied(*_: Any, **__: Any) -> Any:
+        answer: Any = {"Error": {"Code": "AccessDeniedException", "Message": "no"}}
+        raise ClientError(answer, "ListStreamConsumers")
+
+    monkeypatch.setattr(kinesis, "get_paginator", denied)
+    environment = load(account_id=ACCOUNT)
+    with pytest.raises(
+        PipelineError, match=f"the consumers of {ARN} cannot be listed: .* needs kinesis:ListStreamConsumers"
+    ):
+        foreign_consumers(kinesis, environment, [environment])
+
+
+def test_a_consumer_on_an_on_demand_stream_costs_no_hours(aws: LocalAws, load: Load) -> None:
+    kinesis = aws.client("kinesis")
+    kinesis.create_stream(StreamName="test-clicks", StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    kinesis.get_waiter("stream_exists").wait(StreamName="test-clicks", WaiterConfig={"Delay": 1})
+    arn = ARN.replace("orders", "clicks")
+    kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="flink")
+    environment = load(account_id=ACCOUNT, streams={"clicks": {}}, applications={"lake": {"streams": ["clicks"]}})
+    (flink,) = foreign_consumers(kinesis, environment, [environment])
+    assert flink.usd == 0
+    told = "\n".join(foreign_section([flink, replace(flink, usd=None), replace(flink, usd=21.9)], environment))
+    assert "no deployment undoes: 21.90 USD a month for hours." in told
+    assert "| 1 of 20 | 0.00 |" in told
+    assert "| 1 of 20 | not known |" in told

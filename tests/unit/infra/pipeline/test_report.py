@@ -70,3 +70,12 @@ def test_drift_says_what_differs_and_where_it_was_found() -> None:
     assert "0 to create, 1 to update" in told
     assert "[log](https://ci/1)" in told
     assert "~ value" in told
+
+
+def test_drift_says_what_it_costs() -> None:
+    """What was created half way is in the state, and not in the stack: its dollars are in the column before."""
+    meta = replace(planned("dev", destroy=2).meta, cost=["| `x`: consumers | 2 on 4 shards | 87.60 | - |"])
+    told = drift_body("dev", meta, "- value", {})
+    assert (
+        "**What it costs as it is, and as it is declared:**\n\n| `x`: consumers | 2 on 4 shards | 87.60 | - |" in told
+    )

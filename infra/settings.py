@@ -308,9 +308,8 @@ class Pipeline(Settings):
     """Who may plan and apply this environment from CI. The bootstrap stack declares what that needs in AWS.
 
     Attributes:
-        repository: GitHub repository whose workflows may assume the pipeline's roles, as it is in GitHub's tokens:
-            `owner@id/name@id`, or `owner/name` for one from before July 15, 2026 that has not opted in to immutable
-            subjects.
+        repository: GitHub repository whose workflows may assume the pipeline's roles: `owner@id/name@id`, which is right for both
+            forms of GitHub's tokens, or `owner/name`, for one that was neither created nor renamed after July 15, 2026.
         branch: The branch that is deployed.
         after: Environment that must have been deployed before this one, as `dev` before `prod`.
         oidc_provider_arn: The account's IAM OIDC provider for GitHub, if declared elsewhere; default: declared here.

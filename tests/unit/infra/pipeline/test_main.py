@@ -188,3 +188,20 @@ def test_a_plan_that_nobody_reviewed_is_told_and_ends_the_job(
     assert capsys.readouterr().out == f"digest={comparison.digest(plan)}\n"
     assert "was not reviewed before, and nothing was applied" in summary.read_text(encoding="utf-8")
     assert main([*asked, "--approved", f"0000 {comparison.digest(plan)}"]) == 0
+
+
+def test_a_summary_counts_from_the_plan_and_not_from_what_is_said_of_it(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(pipeline=PIPELINE)
+    bundle = tmp_path / "plans" / "kinesis-efo-test"
+    bundle.mkdir(parents=True)
+    gone = {"actions": ["delete"], "before": {"name": "orders"}, "after": None}
+    address = {"address": "aws_kinesis_stream.orders", "type": "aws_kinesis_stream", "mode": "managed"}
+    plan = {"resource_changes": [{**address, "change": gone}]}
+    (bundle / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    (bundle / "plan.txt").write_text("No changes.", encoding="utf-8")
+    write_meta(bundle, Meta("test", "c0ffee", "", "0" * 64, "", 0, "", False, Changes()))
+    assert main(["--directory", str(tmp_path), "comment", "--plans", str(tmp_path / "plans")]) == 0
+    row = f"| `kinesis-efo-test` | 0 | 0 | 0 | 1 | `sha256:{comparison.digest(plan)[:12]}` |"
+    assert row in capsys.readouterr().out

@@ -409,7 +409,7 @@ def main(arguments: list[str] | None = None) -> int:
         logger.error("error: %s", error)
         return 1
     if options.sarif:
-        options.sarif.write_text(as_sarif(result.failed), encoding="utf-8")
+        options.sarif.write_text(as_sarif(result.failed, options.directory), encoding="utf-8")
     for failure in result.failed:
         logger.error("failed: %s", failure)
     if options.excused:

@@ -38,7 +38,6 @@ CONSTRUCTS: Final = {
     "Streams": ("Stream", "StreamConsumer"),
     "Applications": ("StreamingApplication", "LeaseTable", "Manifest"),
     "Access": ("ReaderAccess", "BatchAccess", "EmrOnEc2", "EmrServerless", "PodIdentity", "ServiceAccount"),
-    "Watching": ("ConsumerAlarms", "Dashboard"),
     "Permissions": ("policy_for", "Policy", "Statement"),
     "Watching": ("ConsumerAlarms", "Dashboard"),
     "Keys, names and accounts": ("CustomerKey", "Place", "pin_account"),

@@ -69,21 +69,23 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _comment(options: argparse.Namespace) -> int:
-    _say(_markdown(options, all_planned=False))
+    _say(_markdown(options, all_planned=options.only is not None, only=options.only))
     return 0
 
 
-def _markdown(options: argparse.Namespace, *, all_planned: bool) -> str:
+def _markdown(options: argparse.Namespace, *, all_planned: bool, only: str | None = None) -> str:
     plans: Path = options.plans
-    environments = load_environments(options.directory)
+    environments = load_environments(options.directory, [only] if only else [])
     stacks = [names.stack_name(each) for each in deployment_order(environments, options.branch)]
     planned = []
     for stack in stacks:
-        # `plan` writes <stack>; on GitHub, an artifact is unpacked into plan-<stack>-<commit>.
-        planned += [_planned(stack, each) for each in sorted([*plans.glob(stack), *plans.glob(f"plan-{stack}-*")])]
+        # `plan` writes <stack>; on GitHub, an artifact is unpacked into plan-<stack>-<commit>, and a commit has no hyphen.
+        artifacts = [each for each in plans.glob(f"plan-{stack}-*") if f"plan-{stack}" == each.name.rpartition("-")[0]]
+        planned += [_planned(stack, each) for each in sorted([*plans.glob(stack), *artifacts])]
     shown = {each.stack for each in planned}
+    others = [stack for stack in stacks if stack not in shown]
     added = extra.types(options.directory)
-    return comment(planned, [stack for stack in stacks if stack not in shown], all_planned=all_planned, extra=added)
+    return comment(planned, others, all_planned=all_planned, extra=added, deploying=only is not None)
 
 
 def _planned(stack: str, bundle: Path) -> Planned:
@@ -293,6 +295,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.set_defaults(run=_plan)
 
     summary = steps.add_parser("comment", parents=[plans, branched], help="print what the plans do, as Markdown")
+    summary.add_argument("--only", metavar="ENVIRONMENT", help="the environment that is about to be deployed")
     summary.set_defaults(run=_comment)
 
     applied = steps.add_parser("apply", parents=[stacks], help="plan, and apply that if it does what was shown")

@@ -44,14 +44,22 @@ class Planned:
     text: str
 
 
-def comment(plans: Sequence[Planned], others: Sequence[str], *, all_planned: bool, extra: Collection[str] = ()) -> str:
-    """The comment that says what a pull request does to AWS.
+def comment(
+    plans: Sequence[Planned],
+    others: Sequence[str],
+    *,
+    all_planned: bool,
+    extra: Collection[str] = (),
+    deploying: bool = False,
+) -> str:
+    """What a pull request, or a deployment, does to AWS.
 
     Args:
         plans: The plans of the stacks that changed.
         others: The stacks without a plan.
         all_planned: Whether planning was tried for all stacks: then those without a plan are deployed as they are.
         extra: Types of resources that the team has added.
+        deploying: Whether a deployment is about to apply this, and not the merge of a pull request.
     """
     lines = ["## What this does to AWS", ""]
     if extra:
@@ -76,10 +84,10 @@ def comment(plans: Sequence[Planned], others: Sequence[str], *, all_planned: boo
         if each.meta.cost:
             lines += ["", f"**The bill of `{each.stack}`:**", "", *each.meta.cost]
     if plans:
-        commit = plans[0].meta.commit
+        commit, who = plans[0].meta.commit, "The deployment" if deploying else "Merging"
         lines += [
             "",
-            f"Merging plans `{commit[:12]}` again, and applies that if it does exactly this. {_ELSE}",
+            f"{who} plans `{commit[:12]}` again, and applies that if it does exactly this. {_ELSE}",
         ]
     share = (LIMIT - len("\n".join(lines))) // max(len(plans), 1) - 300
     for each in plans:

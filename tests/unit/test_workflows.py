@@ -183,7 +183,7 @@ def test_a_plan_is_shown_before_the_approval_and_that_plan_is_what_is_approved()
     ]
     assert roles == ["${{ inputs.plan_role }}", "${{ inputs.apply_role }}"]
     shown = [step.get("run", "") for step in plan["steps"]]
-    assert shown.index('make -s comment >> "$GITHUB_STEP_SUMMARY"') < len(shown) - 1
+    assert shown.index('make -s comment ONLY="$ENV" >> "$GITHUB_STEP_SUMMARY"') < len(shown) - 1
     assert "github-approval" in shown[-1]
     (apply,) = [step for step in deploy["steps"] if step.get("id") == "apply"]
     assert apply["env"]["APPROVED"] == "${{ needs.plan.outputs.digest }}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -202,6 +203,9 @@ def test_a_summary_counts_from_the_plan_and_not_from_what_is_said_of_it(
     (bundle / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     (bundle / "plan.txt").write_text("No changes.", encoding="utf-8")
     write_meta(bundle, Meta("test", "c0ffee", "", "0" * 64, "", 0, "", False, Changes()))
-    assert main(["--directory", str(tmp_path), "comment", "--plans", str(tmp_path / "plans")]) == 0
+    # A plan of an environment whose name begins alike.
+    shutil.copytree(bundle, tmp_path / "plans" / "plan-kinesis-efo-test-2-c0ffee")
     row = f"| `kinesis-efo-test` | 0 | 0 | 0 | 1 | `sha256:{comparison.digest(plan)[:12]}` |"
-    assert row in capsys.readouterr().out
+    for only in ([], ["--only", "test"]):
+        assert main(["--directory", str(tmp_path), "comment", "--plans", str(tmp_path / "plans"), *only]) == 0
+        assert capsys.readouterr().out.count(row) == 1

@@ -21,6 +21,12 @@ def test_the_comment_counts_changes_and_says_what_merging_does() -> None:
     assert "destroyed or replaced" not in told
 
 
+def test_the_summary_of_a_deployment_says_what_is_about_to_be_applied() -> None:
+    told = comment([planned("dev", create=3)], [], all_planned=True, deploying=True)
+    assert "The deployment plans `c0ffeec0ffee` again, and applies that if it does exactly this" in told
+    assert "Merging" not in told
+
+
 def test_the_comment_warns_of_destroyed_and_replaced_resources() -> None:
     assert "**Something is destroyed or replaced in dev**" in comment(
         [planned("dev", replace=1), planned("prod")], [], all_planned=True

@@ -7,12 +7,15 @@ ledger, `<environment>.declared` beside the file, makes that an error.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from infra import addresses, names
 from infra.errors import LedgerError
 from infra.settings import Environment, OwnStream
+
+logger = logging.getLogger(__name__)
 
 _HEADER = """\
 # Everything in this environment that has an identity: its Terraform address, and what AWS knows it by.
@@ -42,15 +45,18 @@ def check(directory: Path, environment: Environment) -> None:
     accept = f"make accept ENV={name}"
     if not path.exists():
         raise LedgerError(f"{path}: missing; {name} is protected and needs it: run `{accept}`, and commit it")
-    listed = dict(
-        _split(line) for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")
-    )
-    problems = [*_identities(listed, environment), *_retention(listed, environment), *_retirement(listed, environment)]
-    if problems:
+    if problems := _changes(path, environment):
         listing = "\n".join(f"  {problem}" for problem in problems)
         raise LedgerError(
             f"{path} and {name}.yaml differ:\n{listing}\nIf all of this is meant, run `{accept}` and commit it"
         )
+
+
+def _changes(path: Path, environment: Environment) -> list[str]:
+    """How a ledger differs from what an environment declares."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    listed = dict(_split(line) for line in lines if line and not line.startswith("#"))
+    return [*_identities(listed, environment), *_retention(listed, environment), *_retirement(listed, environment)]
 
 
 def _identities(listed: Mapping[str, str], environment: Environment) -> Iterator[str]:
@@ -120,8 +126,10 @@ def _retired(environment: Environment) -> Iterator[addresses.Identity]:
 
 
 def accept(directory: Path, environment: Environment) -> Path:
-    """Write the ledger of what an environment declares now, and return its path."""
+    """Write the ledger of what an environment declares now, log what that accepts, and return its path."""
     path = ledger_path(directory, environment)
+    for change in _changes(path, environment) if path.exists() else ():
+        logger.info("accepted: %s", change)
     declared = (*addresses.identities(environment), *_kept(environment), *_retired(environment))
     lines = sorted(f"{each.address} {each.name}" for each in declared)
     path.write_text(_HEADER.format(environment=environment.environment) + "\n".join(lines) + "\n", encoding="utf-8")

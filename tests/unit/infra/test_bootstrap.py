@@ -332,6 +332,27 @@ def test_only_the_apply_role_may_write(environment: Environment, tmp_path: Path)
     }
 
 
+def test_what_a_bootstrap_stack_deployed_before_keeps_its_addresses_and_names(
+    environment: Environment, tmp_path: Path
+) -> None:
+    resources = synthesized(environment, tmp_path)["resource"]
+    # Another name, path or description replaces a role or policy, and with it what every workflow assumes.
+    for kind, names_of_kind in {
+        "aws_iam_role": ["plan", "apply"],
+        "aws_iam_policy": ["read", "read-access", "change-data", "change-access", "change-keys", "boundary"],
+    }.items():
+        assert {
+            address: (each["name"], each["path"], each["description"]) for address, each in resources[kind].items()
+        } == {
+            name.replace("-", "_"): (
+                f"kinesis-efo-pipeline-test-{name}",
+                "/kinesis-efo-pipeline/",
+                f"Pipeline of kinesis-efo in test: {name}",
+            )
+            for name in names_of_kind
+        }
+
+
 def test_an_existing_provider_and_bucket_are_adopted(load: Load, tmp_path: Path) -> None:
     provider = "arn:aws:iam::111122223333:oidc-provider/token.actions.githubusercontent.com"
     adopting = load(pipeline={**PIPELINE, "oidc_provider_arn": provider, "adopt_state_bucket": True})

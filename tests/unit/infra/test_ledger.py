@@ -128,7 +128,9 @@ def test_faults_are_printed_and_the_exit_code_is_one(
     assert "region: is missing" in caplog.text
 
 
-def test_an_application_is_retired_before_it_is_removed(load: Load, tmp_path: Path) -> None:
+def test_an_application_is_retired_before_it_is_removed(
+    load: Load, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     both = {"lake": {"streams": ["orders"]}, "old": {"streams": ["orders"]}}
     ledger.accept(tmp_path, load(protected=True, applications=both))
     retired = load(protected=True, applications={**both, "old": {**both["old"], "retired": True}})
@@ -145,5 +147,7 @@ def test_an_application_is_retired_before_it_is_removed(load: Load, tmp_path: Pa
         ledger.check(tmp_path, removed)
     assert "aws_dynamodb_table.old (kinesis-efo-test-old) is not declared any more" in str(caught.value)
     assert ".retired" not in str(caught.value)
+    caplog.set_level("INFO")
     ledger.accept(tmp_path, removed)
+    assert "accepted: aws_dynamodb_table.old (kinesis-efo-test-old) is not declared any more" in caplog.text
     ledger.check(tmp_path, removed)

@@ -322,11 +322,11 @@ class Planner:
             assert self._ending is not None
             if found.complete:
                 ending, self._ending = self._ending.result(), None
-                ends = {key: end for key, end in found.ends.items() if end is not None}
-                read = ((key, ShardRange(key, offset.get(key, TRIM_HORIZON), end)) for key, end in ends.items())
+                tips = {key: end for key, end in found.ends.items() if end is not None}
+                read = ((key, ShardRange(key, offset.get(key, TRIM_HORIZON), end)) for key, end in tips.items())
                 lasts = {key: self._fetching.last_record(wanted) for key, wanted in read if not wanted.is_over}
                 records = {key: last for key, last in lasts.items() if last is not None}
-                return Offset(ends, ending.numbers_of_records(ends) | records)
+                return Offset(tips, ending.numbers_of_records(tips) | records)
             if (left := give_up_at - self._clock.monotonic()) <= 0:
                 break
             if self._probing is None:

@@ -19,6 +19,7 @@ from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import AwsSettings, BatchOptions
 from tests.support.aggregates import aggregated, as_the_kpl
+from tests.support.raw_kinesis import RawKinesis
 
 from .conftest import Bench
 
@@ -126,7 +127,9 @@ def test_aggregates_of_a_stream_that_kinesis_distributes_itself_are_read(local: 
     arn = read.manifest.streams["orders"].stream_arn
     bench.kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
     for first, strategy in ((0, "USER_PARTITION_KEY"), (10_000, "AUTO")):
-        bench.kinesis.update_stream_record_distribution_strategy(StreamARN=arn, RecordDistributionStrategy=strategy)
+        RawKinesis(bench.aws).update_stream_record_distribution_strategy(
+            StreamARN=arn, RecordDistributionStrategy=strategy
+        )
         parcels = list(as_the_kpl(((f"key-{n}", b"%d" % n) for n in range(first, first + 10_000)), shards=8))
         assert bench.kinesis.put_records(StreamARN=arn, Records=parcels)["FailedRecordCount"] == 0
     batches = list(read.reading(asyncio.run(read.plan())).batches())
@@ -139,9 +142,10 @@ def test_records_without_a_partition_key_have_null(local: Local) -> None:
     read = Read(bench, 2)
     arn = read.manifest.streams["orders"].stream_arn
     bench.kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
-    bench.kinesis.update_stream_record_distribution_strategy(StreamARN=arn, RecordDistributionStrategy="AUTO")
+    raw = RawKinesis(bench.aws)
+    raw.update_stream_record_distribution_strategy(StreamARN=arn, RecordDistributionStrategy="AUTO")
     records = [{"Data": b"%d" % n, **({"PartitionKey": f"key-{n}"} if n % 2 else {})} for n in range(100)]
-    bench.kinesis.put_records(StreamARN=arn, Records=records)
+    raw.put_records(StreamARN=arn, Records=records)
     rows = [row for batch in read.reading(asyncio.run(read.plan())).batches() for row in batch.to_pylist()]
     assert {int(row["data"]): row["partitionKey"] for row in rows} == {
         n: f"key-{n}" if n % 2 else None for n in range(100)

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from kinesis_efo.local import LocalAws
+from tests.support.raw_kinesis import RawKinesis
 
 SUCCEEDS = "DryRunOperationException"
 THROTTLED = "ThrottlingException"
-ONCE = Config(retries={"total_max_attempts": 1})
 
 
 class Clock:
@@ -35,7 +34,7 @@ class Stream:
 
     def __init__(self, aws: LocalAws, clock: Clock, name: str = "orders") -> None:
         self.aws, self.clock, self.name = aws, clock, name
-        self.kinesis = kinesis = aws.client("kinesis", config=ONCE)
+        self.kinesis = kinesis = RawKinesis(aws)
         kinesis.create_stream(StreamName=name, ShardCount=2)
         arn = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
         self.consumer = kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="lake")["Consumer"]["ConsumerARN"]

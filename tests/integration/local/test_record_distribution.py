@@ -1,4 +1,4 @@
-"""Streams whose records Kinesis distributes itself (`RecordDistributionStrategy=AUTO`), as AWS documents them, through boto3."""
+"""Streams whose records Kinesis distributes itself (`RecordDistributionStrategy=AUTO`), as AWS documents them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from kinesis_efo.local import LocalAws
+from tests.support.raw_kinesis import RawKinesis
 
 ON_DEMAND = {"StreamMode": "ON_DEMAND"}
 
 
 @pytest.fixture
 def kinesis(run: Any) -> Any:
-    aws: LocalAws = run().aws
-    return aws.client("kinesis")
+    return RawKinesis(run().aws)
 
 
 def arn_of(kinesis: Any, name: str = "orders") -> str:

@@ -26,6 +26,8 @@ from kinesis_efo.local import AwsError, NoFaults, Request
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import BlockingProducer, Producer, ProducerSettings
 from tests.support.cutting_proxy import CuttingProxy
+from tests.support.raw_kinesis import RawKinesis
+from tests.support.world import wait_until
 
 Start = Callable[..., Any]
 HALF = 1 << 127
@@ -438,9 +440,14 @@ def test_a_stream_that_kinesis_distributes_itself_is_written_to_without_looking_
     with BlockingProducer("orders", settings=ProducerSettings(aggregate=aggregate)) as producer:
         producer.put_many((f"before-{n}", f"key-{n}") for n in range(2_000))
         producer.flush()
-        kinesis.client.update_stream_record_distribution_strategy(StreamARN=arn, RecordDistributionStrategy="AUTO")
+        RawKinesis(kinesis.aws).update_stream_record_distribution_strategy(
+            StreamARN=arn, RecordDistributionStrategy="AUTO"
+        )
+        described = counted("DescribeStreamSummary")
         producer.put_many((f"then-{n}", f"key-{n}", n) for n in range(2_000))
         producer.flush()
+        # The first answer from another shard makes the producer ask, beside what it writes.
+        wait_until(lambda: counted("DescribeStreamSummary") > described)
         before = calls()
         # Longer than a second, after which the shards would be listed again.
         for part in range(15):
@@ -448,7 +455,12 @@ def test_a_stream_that_kinesis_distributes_itself_is_written_to_without_looking_
             producer.flush()
             time.sleep(0.1)
         after = calls()
-    assert [now - then for now, then in zip(after, before, strict=True)] == [0, 0, 15]
+    lists, descriptions, puts = (now - then for now, then in zip(after, before, strict=True))
+    shape = kinesis.client.meta.service_model.operation_model("DescribeStreamSummary").output_shape
+    if "RecordDistributionStrategy" in shape.members["StreamDescriptionSummary"].members:
+        assert (lists, descriptions, puts) == (0, 0, 15)
+    else:  # an SDK that cannot tell it: shards are predicted in vain, and looked up ever less often
+        assert lists == descriptions <= 2
     stored = Counter(
         user.data if user else record["Data"]
         for record in kinesis.records()

@@ -13,6 +13,7 @@ from itertools import chain, count, islice
 from random import Random
 
 from kinesis_efo.clock import Clock
+from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import ProducerClosedError, RecordRefusedError, StreamError, WriteError
 from kinesis_efo.producer.accumulator import RecordAccumulator, Settled
 from kinesis_efo.producer.capacity import Capacity, usage_of
@@ -89,7 +90,8 @@ class Engine:
         self._refreshing: asyncio.Task[None] | None = None
         self._refresh_pause = REFRESH_SECONDS
         self._recheck: asyncio.TimerHandle | None = None
-        self._note(traits)
+        warn_of_consequences(stream, traits, settings)
+        self._look_again()
 
     # -- from any thread
 
@@ -348,14 +350,21 @@ class Engine:
         self._end_flushes(failure)
 
     async def _refresh(self) -> None:
-        traits = await self._service.traits()
-        shards = await shard_map(self._service, traits)
-        news = not shards.is_like(self._accumulator.shards)
+        known = self._accumulator.shards
+        listed = await self._service.shards() if known.predicts else None
+        shards = known if listed is None else ShardMap(listed, known.distribution)
+        news = not shards.is_like(known)
+        if not news or known.distribution is not Distribution.KEYED:
+            # No reshard explains it. Each time would be too often: the account has 20 calls a second for all its producers.
+            traits = await self._service.traits()
+            shards = await shard_map(self._service, traits, listed)
+            news = not shards.is_like(known)
+            warn_of_consequences(self._stream, traits, self._settings)
         # Where records go elsewhere although the map is right, asking again and again would not help.
         self._refresh_pause = REFRESH_SECONDS if news else min(2 * self._refresh_pause, MOST_REFRESH_SECONDS)
         self._accumulator.adopt(shards)
         self.capacity.divide(len(shards.open_shards))
-        self._note(traits)
+        self._look_again()
 
     def _refresh_soon(self) -> None:
         if self._refreshing is None and not self._stopped and self._failure is None:
@@ -374,10 +383,6 @@ class Engine:
             await asyncio.sleep(self._refresh_pause)
         finally:
             self._refreshing = None
-
-    def _note(self, traits: StreamTraits) -> None:
-        warn_of_consequences(self._stream, traits, self._settings)
-        self._look_again()
 
     def _look_again(self) -> None:
         """Ask later where no answer tells that Kinesis has stopped to distribute the stream's records itself."""

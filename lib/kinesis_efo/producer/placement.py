@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from kinesis_efo.distribution import Distribution
-from kinesis_efo.producer.routing import AnyShard, ShardMap
+from kinesis_efo.producer.routing import AnyShard, HashRange, ShardMap
 from kinesis_efo.producer.service import Service, StreamTraits
 from kinesis_efo.producer.settings import ProducerSettings
 
 logger = logging.getLogger(__name__)
 
 
-async def shard_map(service: Service, traits: StreamTraits) -> ShardMap:
-    """The shard map of a stream. Nothing is listed where keys do not decide on shards.
+async def shard_map(service: Service, traits: StreamTraits, listed: Sequence[HashRange] | None = None) -> ShardMap:
+    """The shard map of a stream.
+
+    Args:
+        service: Lists the shards, where they are needed: not where Kinesis decides on them.
+        traits: The stream's.
+        listed: The shards, where they were just listed.
 
     Raises:
         ClientError: The shards cannot be listed; botocore's exception.
@@ -23,7 +28,7 @@ async def shard_map(service: Service, traits: StreamTraits) -> ShardMap:
     """
     if traits.distribution is Distribution.AUTO:
         return AnyShard()
-    return ShardMap(await service.shards(), traits.distribution)
+    return ShardMap(await service.shards() if listed is None else listed, traits.distribution)
 
 
 def warn_of_consequences(stream: str, traits: StreamTraits, settings: ProducerSettings) -> None:

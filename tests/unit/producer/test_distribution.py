@@ -215,3 +215,22 @@ def test_a_permission_that_comes_later_lets_records_be_aggregated(request: pytes
         assert order == sorted(order)
 
     drive(scenario, stream, request, aggregate=True, ordered=True)
+
+
+@pytest.mark.parametrize("aggregate", [False, True])
+def test_a_reshard_is_learned_by_one_call(aggregate: bool, request: pytest.FixtureRequest) -> None:
+    stream = ModelStream(even_shards(2))
+
+    async def scenario(writing: Writing) -> None:
+        await writing.write(numbered(0, 500))
+        stream.split(0)
+        await writing.write(numbered(500, 500))
+        await asyncio.sleep(5)
+        await writing.write(numbered(1_000, 500))
+        assert set(writing.stored) == set(range(1_500))
+        assert writing.service.asked == 1, (
+            "a thousand producers learn of it at once, and the account has 20 such calls a second"
+        )
+        assert writing.service.lists <= 3
+
+    drive(scenario, stream, request, aggregate=aggregate)

@@ -97,12 +97,7 @@ class FetcherClient(Connection):
 
     def _open(self, client: flight.FlightClient, ticket: flight.Ticket) -> Pulled[Any]:
         options = self.options(self._call_seconds)
-        pulled: Pulled[Any] = Pulled(lambda: client.do_get(ticket, options))
-        try:
-            return pulled.opened(OPEN_SECONDS)
-        except BaseException:
-            pulled.close()
-            raise
+        return Pulled[Any](lambda: client.do_get(ticket, options)).opened(OPEN_SECONDS)
 
     def _limiting(self, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
         with self._limited():

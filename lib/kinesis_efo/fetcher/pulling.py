@@ -92,6 +92,7 @@ class Pulled(Generic[T]):
 
     def _wait(self, condition: Callable[[], bool], seconds: float) -> None:
         if not self._changed.wait_for(lambda: self._ended or condition(), seconds):
+            self.close()
             raise Silence
 
     def _pull(self) -> None:

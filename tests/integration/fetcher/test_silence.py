@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -92,6 +93,16 @@ def numbers(reader: RangeReader, serving: Serving, pause: float = 0.0) -> list[t
     return found
 
 
+@contextmanager
+def hanging(serving: Serving) -> Iterator[Callable[[], object]]:
+    """Makes the loop hang when that is called, until the end."""
+    ended = threading.Event()
+    try:
+        yield lambda: serving.loop.call_soon_threadsafe(ended.wait, 60)
+    finally:
+        ended.set()
+
+
 def pulling() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "kinesis-efo get"]
 
@@ -124,18 +135,16 @@ def test_one_that_has_nothing_to_send_says_so(serve: Callable[..., Serving]) -> 
 
 def test_a_loop_that_hangs_is_noticed_although_its_process_lives(serve: Callable[..., Serving]) -> None:
     serving = serve(Slow(1.0))
-    hangs = threading.Event()
-    with FetcherClient(serving.service.address, "secret", silent_seconds=2.0) as client:
+    with hanging(serving) as hang, FetcherClient(serving.service.address, "secret", silent_seconds=2.0) as client:
         got = client.get(RANGES)
         payloads = next(got).payloads
         assert next(payloads)
-        serving.loop.call_soon_threadsafe(hangs.wait, 60)
+        hang()
         began = time.monotonic()
         with pytest.raises(CallEndedError, match="has not said anything for 2 s: it is paused or overloaded"):
             list(payloads)
         assert 2 <= time.monotonic() - began < 15
         wait_until(lambda: not pulling(), 10, "the end of the thread that waited for it")
-    hangs.set()
 
 
 def test_one_that_does_not_even_begin_to_answer_is_noticed(

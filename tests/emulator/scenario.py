@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
 
-from kinesis_efo.errors import KinesisEfoError, TableUnavailableError
+from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.local import AwsError
 from kinesis_efo.local.subscribe import open_subscription
 from kinesis_efo.options import Start
@@ -145,10 +145,6 @@ class Scenario:
             if not self.crashing:
                 raise
             return False
-        except TableUnavailableError:
-            # The table could not be reached at the start, so the query is started again.
-            await asyncio.sleep(5)
-            return False
         except KinesisEfoError as error:
             await self._check_failure(query, error)
             return False
@@ -210,14 +206,14 @@ class Scenario:
         application.slowness = more.choice((0.0, 0.5))
 
     def _delay_table(self, query: Query) -> None:
-        """Throttle the lease table while the query starts."""
+        """Throttle the lease table while the query starts, which waits that out."""
         self.outcome.moves["table throttled at start"] += 1
         query.network.throttled = True
 
         def recover() -> None:
             query.network.throttled = False
 
-        asyncio.get_running_loop().call_later(self.more.choice((0.5, 5.0, 20.0)), recover)
+        asyncio.get_running_loop().call_later(self.more.choice((0.5, 5.0, 20.0, 90.0)), recover)
 
     async def _check_failure(self, query: Query, error: KinesisEfoError) -> None:
         verdicts = query.oracle.verdicts

@@ -38,7 +38,10 @@ def test_a_reviewed_plan_is_applied_once_and_then_counts_as_deployed(
     assert created > 10
     assert f"| `kinesis-efo-dev` | {created} | 0 | 0 | 0 | `sha256:" in told
     assert 'resource "aws_kinesis_stream_consumer" "orders_lake"' in told
-    assert "| `aws_kinesis_stream.orders` | 0 → 1 | 0 → 1,460 | 0 → 1 |\n" in told, "one consumer on two shards"
+    row = "| `aws_kinesis_stream.orders` | 0 → 1 | 0 → 1,460 | 0 → 1 | 0.00 → 21.90 | 0.000 → 0.013 |\n"
+    assert row in told, "one consumer on two shards"
+    assert "| `aws_kinesis_stream.orders`: consumers | 1 on 2 shards | - | 21.90 |" in told
+    assert "Prices of eu-west-1 are not known here; these are those of us-east-1" in told
     assert "dev-orders" not in aws.client("kinesis").list_streams()["StreamNames"], "planning created something"
     assert repository.step("apply", "--commit", "merge") == 1, "a plan of another commit was applied"
     assert repository.step("apply", "--commit", "merge", "--reviewed", "head") == 0

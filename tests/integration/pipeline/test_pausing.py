@@ -21,8 +21,21 @@ Checkout = Callable[[str], Repository]
 APPLICATION = "00abc"
 DECLARED = {
     "emr": {},
-    "applications": {"lake": {"streams": ["orders"], "access": {"kind": "emr-serverless"}}},
-    "jobs": [{"application": "lake", "program": "jobs/archive.py", "arguments": ["--option", "leaseTimeout=1s"]}],
+    "applications": {
+        "lake": {
+            "streams": ["orders"],
+            "output": "s3://lake/raw",
+            "checkpoint": "s3://lake/checkpoints",
+            "access": {"kind": "emr-serverless"},
+        }
+    },
+    "jobs": [
+        {
+            "application": "lake",
+            "program": "jobs/archive.py",
+            "arguments": ["--output", "$output", "--checkpoint", "$checkpoint", "--option", "leaseTimeout=1s"],
+        }
+    ],
 }
 NEWER = {"release_label": "emr-spark-8.1.0"}
 PLAN: Plan = {
@@ -170,7 +183,7 @@ def test_a_refusal_by_emr_is_an_error(emr: FakeEmr, environment: Environment) ->
 def test_a_reviewed_change_of_the_application_is_told_and_applied_between_two_runs_of_its_job(
     aws: LocalAws, emr: FakeEmr, checkout: Checkout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infra.pipeline.plans.scan_plans", lambda _: type("Result", (), {"failed": []}))
+    monkeypatch.setattr("infra.pipeline.plans.scan_plans", lambda *_: type("Result", (), {"failed": []}))
     repository = checkout("paused")
     repository.commit(**DECLARED)
     assert repository.step("plan", "--commit", "one") == 0

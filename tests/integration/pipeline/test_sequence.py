@@ -36,13 +36,18 @@ DECLARED = {
     "project": "shop",
     "emr": {"serverless": None},
     "applications": {
-        "lake": {"streams": ["orders"], "access": {"kind": "emr-serverless", "application_id": APPLICATION}},
+        "lake": {
+            "streams": ["orders"],
+            "output": "s3://lake/raw",
+            "checkpoint": "s3://lake/checkpoints",
+            "access": {"kind": "emr-serverless", "application_id": APPLICATION},
+        },
     },
     "jobs": [
         {
             "application": "lake",
             "program": "jobs/archive.py",
-            "arguments": ["--output", "s3://lake/raw", "--option", "leaseTimeout=2s"],
+            "arguments": ["--output", "$output", "--checkpoint", "$checkpoint", "--option", "leaseTimeout=2s"],
             "target": f"serverless:{APPLICATION}",
         }
     ],

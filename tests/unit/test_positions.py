@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,3 +119,77 @@ def test_ranges_of_consecutive_offsets_have_no_gap_and_no_overlap(steps: list[di
             reached[key.shard] = through.value
         at = following
     assert {key.shard: position.value for key, position in at.items()} == reached
+
+
+ORDERS, CLICKS = ShardKey("orders", "shardId-000000000000"), ShardKey("orders", "shardId-000000000001")
+
+
+@given(numbers, st.integers(0, 10**60))
+def test_an_offset_keeps_the_last_record_beside_a_position(last: int, distance: int) -> None:
+    offset = Offset({ORDERS: Position.after(last + distance), CLICKS: SHARD_END}, {ORDERS: last, CLICKS: last})
+    again = Offset.from_json(offset.to_json())
+    assert again == offset
+    assert again.lasts == {ORDERS: last, CLICKS: last}
+    assert again.to_json() == offset.to_json()
+
+
+def test_a_range_ends_at_its_last_record_and_at_none_where_none_had_come() -> None:
+    begin = Offset({ORDERS: Position.after(10), CLICKS: Position.inside(10, 2)}, {ORDERS: 9})
+    end = Offset({ORDERS: Position.after(20), CLICKS: Position.after(20)}, {ORDERS: 10, CLICKS: 10})
+    assert begin.ranges_to(end) == [
+        ShardRange(ORDERS, Position.after(10), Position.after(20)),
+        ShardRange(CLICKS, Position.inside(10, 2), Position.after(20), 10),
+    ]
+
+
+def test_last_records_alone_never_change_an_offset() -> None:
+    """Spark takes another text for a new micro-batch: one without rows would follow the other for ever."""
+    before = Offset({ORDERS: Position.after(20), CLICKS: TRIM_HORIZON}, {ORDERS: 12})
+    assert before.moved_to(dict(before), {}) is before
+    assert before.moved_to(dict(before), {ORDERS: 15, CLICKS: 3}) is before
+    moved = before.moved_to({ORDERS: Position.after(20), CLICKS: Position.after(7)}, {ORDERS: 15, CLICKS: 3})
+    assert moved.lasts == {CLICKS: 3}, "of a shard that stays where it is, no range ends here"
+
+
+OLD = '{"sources":{"orders":"arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders/consumer/lake:1"},"streams":{"orders":{"shardId-000000000000":"AFTER:20"}},"version":1}'
+"""An offset as the version wrote it that knew no last records."""
+
+
+def test_offsets_of_earlier_versions_keep_their_meaning_and_their_text() -> None:
+    data = json.loads(OLD)
+    offset = Offset.from_dict(data)
+    assert Offset({ORDERS: TRIM_HORIZON}).ranges_to(offset) == [ShardRange(ORDERS, TRIM_HORIZON, Position.after(20))]
+    assert json.dumps(offset.to_dict(data["sources"]), separators=(",", ":")) == OLD
+
+
+def test_an_earlier_version_reads_the_positions_of_an_offset_with_last_records() -> None:
+    """It looked at `version`, `streams` and `sources`, and refused any version but 1."""
+
+    class Document(msgspec.Struct):
+        version: int
+        streams: dict[str, dict[str, str]]
+        sources: dict[str, str] = {}
+
+    offset = Offset({ORDERS: Position.after(50)}, {ORDERS: 42})
+    read = msgspec.json.decode(offset.to_json(), type=Document)
+    assert (read.version, read.streams) == (1, {"orders": {"shardId-000000000000": "AFTER:50"}})
+
+
+@pytest.mark.parametrize("text", ["-1", "x", "9" * 201])
+def test_a_last_record_that_is_no_number_is_refused(text: str) -> None:
+    document = {"version": 1, "streams": {"o": {"s": "AFTER:12"}}, "lasts": {"o": {"s": text}}}
+    with pytest.raises(ValueError, match="not a kinesis-efo offset: its last record of shard o:s is"):
+        Offset.from_json(json.dumps(document))
+    with pytest.raises(
+        ValueError, match="not a kinesis-efo offset: its last record of shard o:t is '1', at position None"
+    ):
+        Offset.from_json(json.dumps(document | {"lasts": {"o": {"t": "1"}}}))
+
+
+def test_last_records_do_not_double_the_size_of_an_offset() -> None:
+    number = 49590338271490256608559692538361571095921575989136588898
+    keys = [ShardKey("orders", f"shardId-{index:012d}") for index in range(1000)]
+    for behind in (0, 1 << 72):  # the server's positions are numbers of records, or lie a digit behind them
+        plain = Offset({key: Position.after(number + behind) for key in keys})
+        marked = Offset(dict(plain), dict.fromkeys(keys, number))
+        assert len(marked.to_json()) < 1.6 * len(plain.to_json())

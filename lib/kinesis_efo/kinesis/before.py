@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.arrivals import read_marks
+from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.kinesis.transport import EventStream
 from kinesis_efo.positions import Position, PositionKind
 
@@ -44,21 +46,24 @@ def look_from(epoch_ms: int, position: Position) -> list[Position]:
     return [*(Position.at_timestamp(time) for time in times if time > begins), position]
 
 
-async def last_before(events: EventStream, epoch_ms: int) -> Found:
+async def last_before(events: EventStream, epoch_ms: int, now: Callable[[], float]) -> Found:
     """Read events up to the first record that arrived at a time or later, or to the tip.
 
     Args:
         events: The events of a shard; closed when this returns.
         epoch_ms: The time, epoch milliseconds.
+        now: Monotonic time, seconds.
 
     Raises:
         FrameError: A record does not say when it arrived.
         Exception: The transport's.
     """
     last: Position | None = None
+    quiet = Quiet()
     try:
         async for event in events:
             head = event.head
+            quiet.heard(head, now())
             if head.records:
                 marks = read_marks(event.payload, 0)
                 if not marks:
@@ -72,7 +77,8 @@ async def last_before(events: EventStream, epoch_ms: int) -> Found:
                     last = Position.after(mark.through)
             if not head.still:
                 last = event.through
-            if head.continuation is None or not head.millis_behind:
+            # One event is believed that nothing is left: an end that is too early loses nothing.
+            if head.continuation is None or not head.millis_behind or quiet.believed():
                 return Found(last, complete=True)
     finally:
         events.close()

@@ -20,6 +20,7 @@ from botocore.exceptions import ClientError
 from kinesis_efo.aws_errors import code_of
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.events import Answer, Event, read_answer
+from kinesis_efo.kinesis.quiet import Quiet
 from kinesis_efo.kinesis.recovery import Limits
 from kinesis_efo.kinesis.transport import EventStream, Room, Unlimited, as_time, starting_position
 from kinesis_efo.manifest import StreamRef
@@ -263,11 +264,14 @@ class PolledEvents:
 async def _last(events: PolledEvents) -> Position | None:
     """The position behind the last event right now; None where there is none."""
     last: Position | None = None
+    quiet = Quiet()
     try:
         async for event in events:
+            quiet.heard(event.head, events._clock.monotonic())
             if not event.head.still:
                 last = event.through
-            if not event.head.millis_behind and not events._events:
+            # One answer is believed that nothing is left: an end that is too early loses nothing.
+            if (not event.head.millis_behind and not events._events) or quiet.believed():
                 break
     finally:
         events.close()

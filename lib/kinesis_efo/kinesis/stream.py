@@ -298,7 +298,7 @@ class Stream:
         async def look(start: Position, opened: Callable[[], None]) -> Found:
             events = await transport.subscribe(self._ref, shard_id, start, Unlimited())
             opened()
-            return await last_before(events, epoch_ms)
+            return await last_before(events, epoch_ms, self._clock.monotonic)
 
         for start in look_from(epoch_ms, position):
             found = await self._asked(shard_id, partial(look, start))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -43,7 +44,7 @@ def event(continuation: int | None, *seconds: float | None, behind: int = 1000, 
 
 def found(*events: Event) -> Found:
     stream = Events(*events)
-    answer = asyncio.run(last_before(stream, 50_000))
+    answer = asyncio.run(last_before(stream, 50_000, time.monotonic))
     assert stream.closed
     return answer
 

@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import FrameError, SequenceNumberError
-from kinesis_efo.kinesis.events import ChildShard, Event, EventHead, last_record, read_answer, read_head
+from kinesis_efo.kinesis.events import (
+    ChildShard,
+    Event,
+    EventHead,
+    has_record,
+    last_record,
+    reached,
+    read_answer,
+    read_head,
+)
 from kinesis_efo.positions import SHARD_END, LastRecord, Position
 
 CHILD = {
@@ -172,3 +181,57 @@ def test_the_last_record_of_an_aggregate_has_the_index_of_its_last_user_record(n
     for data, index in ((five, 4), (b"x" * 100, 0), (broken, 0), (b"", 0)):
         alone = json.dumps({"Records": [record(41, three), record(42, data)]}).encode()
         assert last_record(alone) == LastRecord(42, index)
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+def test_the_end_of_a_shard_is_told_with_an_empty_string_too(nothing: str | None) -> None:
+    children = [{"ShardId": "c", "ParentShards": ["p"], "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}]
+    ended = json.dumps(
+        {"ContinuationSequenceNumber": nothing, "MillisBehindLatest": 0, "Records": [], "ChildShards": children}
+    )
+    head = read_head(ended.encode())
+    assert (head.continuation, [child.shard_id for child in head.children]) == (None, ["c"])
+    answer = read_answer(
+        json.dumps(
+            {"Records": [], "NextShardIterator": nothing, "MillisBehindLatest": 0, "ChildShards": children}
+        ).encode()
+    )
+    assert answer.iterator is None
+    assert answer.events[-1].head.continuation is None
+
+
+@pytest.mark.parametrize("nothing", [None, []])
+def test_empty_children_are_none(nothing: list[str] | None) -> None:
+    going_on = {"ContinuationSequenceNumber": "7", "MillisBehindLatest": 0, "Records": [], "ChildShards": nothing}
+    assert read_head(json.dumps(going_on).encode()).continuation == 7
+    answer = {"Records": [], "NextShardIterator": "i", "MillisBehindLatest": 0, "ChildShards": nothing}
+    assert read_answer(json.dumps(answer).encode()).iterator == "i"
+
+
+def test_a_head_names_the_last_record() -> None:
+    numbers = [{"SequenceNumber": str(number), "Data": "eA==", "PartitionKey": "k"} for number in (41, 42)]
+    event = {"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": numbers}
+    assert read_head(json.dumps(event).encode()).last == 42
+    assert read_head(json.dumps(event | {"Records": []}).encode()).last is None
+    answer = {"Records": numbers, "NextShardIterator": "i", "MillisBehindLatest": 0}
+    assert read_answer(json.dumps(answer).encode()).events[0].head.last == 42
+
+
+def test_an_answer_says_whether_the_iterator_has_moved() -> None:
+    answer = json.dumps({"Records": [], "NextShardIterator": "i", "MillisBehindLatest": 5}).encode()
+    assert read_answer(answer, asked="i").events[0].head.stuck
+    assert not read_answer(answer, asked="h").events[0].head.stuck
+
+
+def test_how_far_a_payload_reads_is_told_of_events_and_of_answers() -> None:
+    records = [{"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "k"}]
+    event = {"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": records}
+    assert reached(json.dumps(event).encode()) == Position.after(50)
+    answer = {"Records": records, "NextShardIterator": "i", "MillisBehindLatest": 0}
+    assert reached(json.dumps(answer).encode()) == Position.after(42)
+
+
+def test_a_record_is_found_by_its_number_and_by_nothing_else() -> None:
+    record = {"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "41"}
+    payload = json.dumps({"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": [record]}).encode()
+    assert [number for number in (4, 41, 42, 50, 420) if has_record(payload, number)] == [42]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,8 @@ class Fetcher:
         self.found: list[Offset | None] = []
         self.ending: list[Found | None] = []
         self.cut: dict[ShardRange, int] = {}
+        self.lasts: dict[ShardKey, int] = {}
+        self.quiet = 0.0
 
     def poll(self, offset: Offset, *, max_bytes: int, max_records: int, timeout: float) -> PollReply:
         self.polls.append((offset, max_bytes, max_records))
@@ -60,7 +63,10 @@ class Fetcher:
             through, records = self.there.get(shard, (at, 0))
             if at.reaches(through):
                 through, records = at, 0
-            shards.append(ShardProgress(*shard, str(through), records, 100 * records, 5))
+            last = self.lasts.get(shard) if records else None
+            shards.append(
+                ShardProgress(*shard, str(through), records, 100 * records, 5, last, 0.0 if records else self.quiet)
+            )
         return PollReply(shards, [s for s in self.starting if ShardKey(*s) not in offset], self.finished)
 
     def commit(self, offset: Offset) -> None:
@@ -490,3 +496,93 @@ def test_the_planner_learns_once_from_where_a_query_goes_on_that_has_run_before(
     repeating = Reader({key(0): START})
     repeating.partitions(offset(s0=after(10)), offset(s0=after(20)))
     assert repeating.fetcher.resumed == [Offset({key(0): after(20)})], "up to there it was planned before"
+
+
+def with_lasts(lasts: Mapping[ShardKey, int], **positions: Position) -> dict[str, Any]:
+    """As `offset`, with the last records of some shards."""
+    read = {key(int(name[1:])): position for name, position in positions.items()}
+    return Offset(read, lasts).to_dict({"orders": f"{ARN}/consumer/lake:1"})
+
+
+def test_a_micro_batch_says_up_to_which_record_it_was_planned() -> None:
+    reader = Reader({key(0): START, key(1): START})
+    reader.fetcher.there, reader.fetcher.lasts = {key(0): (after(10), 3)}, {key(0): 8}
+    begin = reader.initialOffset()
+    first = reader.latestOffset(begin)
+    assert first == with_lasts({key(0): 8}, s0=after(10), s1=START)
+    assert ranges(reader.partitions(begin, first)) == [ShardRange(key(0), START, after(10), 8)]
+    reader.fetcher.there, reader.fetcher.lasts = {key(1): (after(7), 1)}, {key(1): 7}
+    second = reader.latestOffset(first)
+    assert second == with_lasts({key(1): 7}, s0=after(10), s1=after(7)), "no range of shard 0 ends here"
+    assert ranges(reader.partitions(first, second)) == [ShardRange(key(1), START, after(7), 7)]
+
+
+def test_nothing_new_is_the_same_offset_to_the_letter_whoever_wrote_it() -> None:
+    """Spark compares texts: one that differs in nothing but a last record would be a micro-batch without rows, again and again."""
+    for begin in (offset(s0=after(10)), with_lasts({key(0): 8}, s0=after(10))):
+        reader = Reader({})
+        reader.partitions(begin, begin)
+        for _ in range(8):
+            reader._stored_idle_at -= 1000  # it is time to store where idle shards are, and none has moved
+            reader._idle = {key(0): after(10)}
+            assert json.dumps(reader.latestOffset(begin)) == json.dumps(begin)
+            assert json.dumps(reader.latestOffset()) == json.dumps(begin)
+        catching_up = Reader({}, catchUp="true")
+        catching_up.fetcher.found = [Offset({key(0): after(10)}, {key(0): 9})]
+        assert json.dumps(catching_up.latestOffset(begin)) == json.dumps(begin)
+
+
+def test_an_idle_micro_batch_names_no_records() -> None:
+    reader = Reader({})
+    reader._stored_idle_at -= 1000
+    begin = with_lasts({key(0): 8}, s0=after(10))
+    reader.fetcher.there = {key(0): (after(30), 0)}
+    end = reader.latestOffset(begin)
+    assert end == offset(s0=after(30))
+    again = Reader({})
+    assert ranges(again.partitions(begin, end)) == [ShardRange(key(0), after(10), after(30))]
+
+
+def test_the_last_record_in_front_of_an_end_within_an_event_is_asked_for() -> None:
+    reader = Reader({key(0): after(1)})
+    reader.prepareForTriggerAvailableNow()
+    reader.fetcher.ending = [all_known(Offset({key(0): after(50)}))]
+    reader.fetcher.there, reader.fetcher.lasts = {key(0): (after(70), 9)}, {key(0): 69}
+    reader.fetcher.cut = {ShardRange(key(0), after(1), after(50)): 48}
+    assert reader.latestOffset(offset(s0=after(1))) == with_lasts({key(0): 48}, s0=after(50))
+
+
+def test_catching_up_names_the_last_records_of_its_one_micro_batch() -> None:
+    reader = Reader({key(0): after(1)}, catchUp="true")
+    reader.fetcher.found = [Offset({key(0): after(50), key(1): after(7)}, {key(0): 48})]
+    assert reader.latestOffset() == with_lasts({key(0): 48}, s0=after(50), s1=after(7))
+
+
+def test_available_now_ends_where_nothing_more_is_there_although_positions_do_not_get_to_its_end() -> None:
+    """A server whose positions of idle shards are lower than the one that it gave before."""
+    reader = Reader({key(0): after(1)})
+    reader.prepareForTriggerAvailableNow()
+    reader.fetcher.ending = [all_known(Offset({key(0): after(50)}))]
+    reader.fetcher.there = {key(0): (after(40), 2)}
+    first = reader.latestOffset(offset(s0=after(1)))
+    polls = reader.fetcher.poll
+
+    def poll(offset: Offset, **limits: Any) -> PollReply:
+        # Quiet from before the end was found is no evidence; it has to be so afterwards.
+        reader.fetcher.quiet = 60.0 if len(reader.fetcher.polls) < 5 else 1e-9
+        return polls(offset, **limits)
+
+    reader.fetcher.poll = poll  # type: ignore[method-assign]
+    assert reader.latestOffset(first) == first
+    assert len(reader.fetcher.polls) > 5
+
+
+def test_available_now_waits_for_the_end_of_a_closed_shard_but_not_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    reader = Reader({key(0): after(1)}, **{"subscribe.retryTimeout": "1s"})
+    reader.prepareForTriggerAvailableNow()
+    reader.fetcher.ending = [all_known(Offset({key(0): SHARD_END}))]
+    reader.fetcher.quiet = 1e-9
+    began = time.monotonic()
+    assert reader.latestOffset(offset(s0=after(1))) == offset(s0=after(1))
+    assert time.monotonic() - began >= 1.0
+    assert "Kinesis has not said that the shard is over" in caplog.text

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from kinesis_efo.errors import KinesisEfoError
-from kinesis_efo.local import AwsError
+from kinesis_efo.local import AwsError, NoFaults
 from kinesis_efo.local.subscribe import open_subscription
 from kinesis_efo.options import Start
+from tests.emulator.batch import batch_rows
 from tests.emulator.faults import ScriptedFaults
 from tests.emulator.memory_world import STREAM, JumpingClock, MemoryWorld
 from tests.emulator.query import NO_LIMIT, Query
@@ -67,9 +68,12 @@ class Scenario:
             "subscription_seconds": random.choice((7.0, 20.0, 300.0)),
             "reshard_seconds": random.choice((0.0, 3.0)),
             "max_event_records": random.choice((1, 3, 500)),
-            "wrong_answers": random.choice(("", "quiet", "behind", "last-number", "empty", "all")),
-            "wrong_answers_in_a_row": random.choice((1, 2, 5)),
         }
+        # Of its own, as `more` is.
+        self.wrong = wrong = Random(f"{seed}: wrong")
+        if wrong.random() < 0.4:
+            settings["wrong_answers"] = wrong.choice(("quiet", "behind", "last-number", "empty", "all"))
+            settings["wrong_answers_in_a_row"] = wrong.choice((1, 2, 5))
         self.began = asyncio.get_running_loop().time()
         script = generate(random, SECONDS, shards, fatal=random.random() < 0.15)
         self.faults = ScriptedFaults(script, lambda: self.clock.monotonic() - self.began)
@@ -117,6 +121,8 @@ class Scenario:
                 actor.cancel()
             await asyncio.gather(*actors, return_exceptions=True)
         self._check_rows()
+        if self.wrong.random() < 0.2:
+            await self._read_in_one_batch()
         outcome = self.outcome
         outcome.records, outcome.runs = self.world.expected, self.application.runs
         outcome.moves["attempt that hangs"] += self.application.hung
@@ -321,6 +327,20 @@ class Scenario:
         """Delete the consumer. The next run registers it again, with another ARN."""
         if self.random.random() < 0.2:
             self.kinesis.call("DeregisterStreamConsumer", ConsumerARN=self.application.ref.consumer_arn)
+
+    async def _read_in_one_batch(self) -> None:
+        """Read the whole stream as a batch read does, from its horizon to its tip."""
+        self.kinesis.faults = NoFaults()
+        # More in a row are believed.
+        self.kinesis.state.wrong.in_a_row = 1
+        rows = await batch_rows(self.kinesis, self.world.deployed(), self.clock, polls=self.wrong.random() < 0.5)
+        numbers: dict[str, list[int]] = defaultdict(list)
+        for key, data in rows:
+            numbers[key].append(int(data.split(b":", 1)[0]))
+        if {key: sorted(found) for key, found in numbers.items()} != {
+            key: list(range(count)) for key, count in self.world.written.items()
+        }:
+            self._fail("a batch read has other rows")
 
     # -- what must hold
 

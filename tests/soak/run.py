@@ -71,6 +71,9 @@ def soak(plan: Plan) -> Report:
         reshard_seconds=1.0,
         retention_seconds=900.0,
         trace_length=0,
+        wrong_answers="all",
+        wrong_answers_rate=0.02,
+        wrong_answers_in_a_row=5,
     )
     mishaps = Mishaps(Random(plan.seed), plan.fault_seconds)
     with LocalAws(settings=settings, faults=mishaps) as aws:

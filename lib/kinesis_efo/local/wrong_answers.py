@@ -41,18 +41,21 @@ class WrongAnswers:
         rate: The part of the answers that are wrong where they can be, from 0 to 1.
         in_a_row: So many answers without the records that are there follow each other at most, for one reader of a shard.
         random: Decides.
+
+    Attributes:
+        in_a_row: The same.
     """
 
     def __init__(self, kinds: Collection[str], rate: float, in_a_row: int, random: Random) -> None:
         self._kinds = kinds
         self._rate = rate
-        self._in_a_row = in_a_row
+        self.in_a_row = in_a_row
         self._random = random
         self._hidden: Counter[Hashable] = Counter()
 
     def hides(self, reader: Hashable) -> bool:
         """Whether a reader is to be told that nothing is there."""
-        if self._hidden[reader] < self._in_a_row and self._strikes("quiet"):
+        if self._hidden[reader] < self.in_a_row and self._strikes("quiet"):
             self._hidden[reader] += 1
             return True
         del self._hidden[reader]

@@ -1,0 +1,45 @@
+"""A batch read of the local Kinesis in memory, in virtual time: what its tasks do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kinesis_efo.batch.reading import Portion, Progress, read_stretch
+from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.clock import Clock
+from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
+from kinesis_efo.kinesis.records import decode
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
+from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.kinesis.topology import Topology
+from kinesis_efo.kinesis.transport import BotoTransport, Transport
+from kinesis_efo.manifest import StreamRef
+from kinesis_efo.options import RetrySettings
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from tests.emulator.memory import MemoryClient, MemoryKinesis
+
+TIP = Position.after(10**60)
+
+
+async def batch_rows(kinesis: MemoryKinesis, ref: StreamRef, clock: Clock, *, polls: bool) -> list[tuple[str, bytes]]:
+    """Partition keys and data of all records, from the horizons of the shards to their ends or tips."""
+    client = MemoryClient(kinesis)
+    topology = Topology(client, clock)
+    transport: Transport = BotoTransport(client)
+    limits = KINESIS_LIMITS
+    if polls:
+        ref, limits = replace(ref, consumer_arn=None), polling_limits(limits)
+        transport = PollingTransport(client, clock, 0.5)
+    rows: list[tuple[str, bytes]] = []
+
+    async def take(portion: Portion) -> None:
+        stretch = portion.stretch
+        for batch in decode([portion.event.payload], stretch.key, portion.after, SHARD_END, deaggregate=True):
+            rows.extend((row["partitionKey"], row["data"]) for row in batch.to_pylist())
+
+    for shard in await topology.shards(ref.stream_arn):
+        stream = Stream(ref, transport, topology, RetrySettings(), "manifest.json", clock, limits)
+        end = TIP if shard.last is None else SHARD_END
+        stretch = Stretch(ShardKey(ref.name, shard.shard_id), shard.hash_range, TRIM_HORIZON, end, shard.last)
+        await read_stretch(stream, Progress(stretch), clock.time, take, clock, patience=600.0, fail_on_data_loss=True)
+    return rows

@@ -1,0 +1,44 @@
+"""Which wrong answers the local Kinesis gives, and how often."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from kinesis_efo.local import Settings
+from kinesis_efo.local.wrong_answers import KINDS, WrongAnswers, parse_kinds
+
+
+def test_kinds_are_named_or_all() -> None:
+    assert parse_kinds("") == frozenset()
+    assert parse_kinds("quiet, behind") == {"quiet", "behind"}
+    assert parse_kinds("all") == set(KINDS)
+    with pytest.raises(
+        ValueError,
+        match=r"wrong_answers: 'loud' is not a kind of wrong answers: behind, empty, last-number, quiet, all",
+    ):
+        Settings(wrong_answers="quiet,loud")
+    with pytest.raises(ValueError, match=r"wrong_answers_rate must be at most 1; got 1.5"):
+        Settings(wrong_answers_rate=1.5)
+
+
+def test_nothing_is_wrong_by_default() -> None:
+    settings = Settings()
+    wrong = WrongAnswers(parse_kinds(settings.wrong_answers), 1.0, 9, Random(1))
+    assert not wrong.hides("reader")
+    assert wrong.lag(0) == 0
+    assert not wrong.gives_last_number
+    assert not wrong.writes_empty
+
+
+def test_records_are_not_hidden_from_a_reader_for_ever() -> None:
+    wrong = WrongAnswers({"quiet"}, 1.0, 3, Random(1))
+    assert [wrong.hides("one") for _ in range(8)] == [True, True, True, False, True, True, True, False]
+    assert wrong.hides("other")
+
+
+def test_only_a_lag_that_is_none_becomes_one() -> None:
+    wrong = WrongAnswers({"behind"}, 1.0, 1, Random(1))
+    assert wrong.lag(0) > 0
+    assert wrong.lag(5) == 5

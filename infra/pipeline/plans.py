@@ -99,19 +99,19 @@ class Planner:
         synthesized: Directory to which `python -m infra` wrote the stacks.
         records: Records of what is deployed.
         gate: Scans a plan.
-        extra: Types of resources that the team has added to those that a stack may have.
         prepare: Called with a plan before it is applied.
         terraform: Makes a `Terraform` for a directory.
         providers: A lock file of Terraform, which need not exist.
+        extra: Types of resources that the team has added to those that a stack may have.
     """
 
     synthesized: Path
     records: Records
     gate: Gate = checkov
-    extra: Collection[str] = ()
     prepare: Callable[[Environment, Plan], None] = lambda *_: None
     terraform: Callable[[Path], Terraform] = Terraform
     providers: Path = PROVIDERS
+    extra: Collection[str] = ()
 
     def is_deployed(self, environment: Environment) -> bool:
         """Whether the synthesized configuration is the one that was applied last, and no deployment has ended half way since."""

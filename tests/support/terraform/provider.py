@@ -337,6 +337,8 @@ def delete(kind: str, prior: Json) -> None:
     if endpoint() is None:
         return
     match kind:
+        case "aws_emrserverless_application":
+            client("emr-serverless").delete_application(applicationId=prior["id"])
         case "aws_kinesis_stream":
             client("kinesis").delete_stream(StreamName=prior["name"])
         case "aws_kinesis_stream_consumer":

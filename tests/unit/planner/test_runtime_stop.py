@@ -61,7 +61,7 @@ def test_a_call_ends_with_the_loop_that_it_waits_for() -> None:
         except BaseException as error:
             ended.append(error)
 
-    caller = threading.Thread(target=call)
+    caller = threading.Thread(target=call, daemon=True)
     caller.start()
     time.sleep(0.05)  # either way: a call that comes later finds the loop stopped
     runtime.stop()

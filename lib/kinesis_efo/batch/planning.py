@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from kinesis_efo.aws import AsyncClients
@@ -83,12 +84,14 @@ async def plan(
     clock = KinesisClock(clock or SystemClock())
     _check_names(manifest, options)
     clients = AsyncClients(options.source.aws, manifest.region)
+    patience = Patience(options.source.retry, clock)
     if options.source.read_mode == "efo":
         async with await clients.open("dynamodb") as dynamodb:
-            await check_consumers(manifest, dynamodb, options.source.lease_timeout, clock)
+            ask = partial(check_consumers, manifest, dynamodb, options.source.lease_timeout, clock)
+            await patience.call(f"lease table {manifest.lease_table}", ask)
     async with await clients.open("kinesis") as client:
         clock.watch(client)
-        lister = PatientLister(Topology(client, clock), Patience(options.source.retry, clock))
+        lister = PatientLister(Topology(client, clock), patience)
         refs = list(manifest.streams.values())
         listed = await asyncio.gather(*(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs))
         tip = tip_for_kinesis(tip, clock, here=here)

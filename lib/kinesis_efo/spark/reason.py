@@ -17,7 +17,10 @@ _RAISED: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<message>\S.*(?:\n(?!\s|={3} ).+)*)",
 )
 _SQL_STATES: Final = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
-_GONE: Final = re.compile(r"java\.io\.EOFException|Python worker exited unexpectedly")
+# The message of an EOFException is empty, and Spark quotes nothing but that.
+_GONE: Final = re.compile(
+    r"java\.io\.EOFException|Python worker exited unexpectedly|terminated with exception:\s*(?:null\b\s*)?(?:SQLSTATE|=== |\Z)"
+)
 _END: Final = re.compile(r"\n\s*\n|\n\tat ")
 _NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\b|No module named 'kinesis_efo'")
 
@@ -79,7 +82,7 @@ def reason(error: BaseException) -> str:
         )
     if _GONE.search(text):
         return (
-            "a Python process of Spark ended without a word, and Spark saw its connection end (EOFException). The system kills a process so "
+            "most likely, a Python process of Spark ended without a word: Spark saw its connection end (EOFException). The system kills a process so "
             "that needs more memory than its container or host has (`dmesg`, the container's OOMKilled, YARN's log say so). The process that "
             "plans this library's micro-batches needs about 150 MB and `bufferBytes`, and a worker about 150 MB and what your code needs: "
             "give the driver and the executors more spark.driver.memoryOverhead and spark.executor.memoryOverhead, or make bufferBytes "

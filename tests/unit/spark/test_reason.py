@@ -122,3 +122,24 @@ def test_other_errors_are_told_in_their_own_first_words(error: Exception, told: 
 def test_a_python_without_the_library_is_told_with_what_to_set(text: str) -> None:
     assert "set PYSPARK_PYTHON" in reason(RuntimeError(text))
     assert "PYSPARK" not in reason(RuntimeError("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kafka."))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[STREAM_FAILED] Query [id = 1e58, runId = 9491] terminated with exception:  SQLSTATE: XXKST (no cause message)\n=== Streaming",
+        "[STREAM_FAILED] Query [id = 1e58, runId = 9491] terminated with exception: null SQLSTATE: XXKST\n=== Streaming Query ===",
+        "Query [id = 1e58, runId = 9491] terminated with exception: null",
+        "Job aborted: java.io.EOFException\n\tat java.base/java.io.DataInputStream.readInt",
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+    ],
+)
+def test_a_process_that_ended_without_a_word_is_explained_with_what_it_needs(text: str) -> None:
+    told = reason(RuntimeError(text))
+    assert "ended without a word" in told
+    assert "memoryOverhead" in told
+
+
+def test_an_exception_with_words_is_none_that_ended_without() -> None:
+    text = "[STREAM_FAILED] Query [id = 1e58] terminated with exception: disk is full SQLSTATE: XXKST\n=== Streaming Query ==="
+    assert "without a word" not in reason(RuntimeError(text))

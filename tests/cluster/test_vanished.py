@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -39,7 +39,10 @@ class Waiting:
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         return None
 
-    async def read(self, wanted: ShardRange) -> AsyncGenerator[list[bytes], None]:
+    def expect(self, ranges: Iterable[ShardRange]) -> float:
+        return time.monotonic()
+
+    async def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
         self.readers += 1
         try:
             await asyncio.sleep(3600)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -44,7 +44,10 @@ class Slow:
     async def hash_range(self, key: ShardKey) -> tuple[int, int] | None:
         return None
 
-    async def read(self, wanted: ShardRange) -> AsyncGenerator[list[bytes], None]:
+    def expect(self, ranges: Iterable[ShardRange]) -> float:
+        return time.monotonic()
+
+    async def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
         self.open += 1
         self.reads.append(wanted)
         try:

@@ -272,10 +272,11 @@ class Fetcher:
                     while buffer.may_cover(cursor.position) and self._feed(key) is feed:
                         payloads = cursor.take(READ_CHUNK_BYTES)
                         if payloads:
-                            shortfall.progressed(self._clock.monotonic())
                             self._handed[vigil] = self._clock.monotonic()
                             yield payloads
                             del self._handed[vigil]
+                            # Not before: a task may take its time.
+                            shortfall.progressed(self._clock.monotonic())
                         if cursor.done:
                             return
                         if anew := cursor.astray or (cursor.nothing_more and not buffer.covers(cursor.position)):

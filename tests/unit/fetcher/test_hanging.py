@@ -171,3 +171,17 @@ def test_a_task_that_hangs_does_not_keep_a_query_from_ending() -> None:
             assert not query.fetcher.reading
 
     run(asyncio.wait_for(main(), 3600))
+
+
+def test_one_that_was_frozen_for_longer_than_ranges_are_waited_for_reads_on() -> None:
+    async def main() -> None:
+        stream = stream_of(40)
+        async with Query(stream, buffer_bytes=LIMIT) as query:
+            await until_full(query)
+            reader = await hung(query, whole(stream), 1)
+            second = asyncio.create_task(query.read(whole(stream)))
+            await asyncio.sleep(3000)
+            assert await second == expected(stream, whole(stream))
+            assert len([chunk async for chunk in reader]) >= 39
+
+    run(asyncio.wait_for(main(), 5000))

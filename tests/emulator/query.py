@@ -7,7 +7,6 @@ crash repeats the last batch planned, which must give the same rows again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple
@@ -159,7 +158,6 @@ class Query:
         self.planner = WatchedPlanner(streams, fetching, self.leases, self.network, self.keys, Pace(), PATIENCE, clock)
         self.planner.oracle, self.planner.fetcher = self.oracle, self.fetcher
         self._clock = clock
-        self._hung: list[AsyncIterator[list[bytes]]] = []
         self.most_used = 0
 
     def _consumer_exists(self) -> bool:
@@ -179,8 +177,6 @@ class Query:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for reader in self._hung:
-            await reader.aclose()  # type: ignore[attr-defined]
         await self.planner.stop()
         assert all(body.over for body in self.client.bodies), "a connection was left open"
 
@@ -232,10 +228,16 @@ class Query:
         for wanted in ranges:
             if random.random() < 0.05:
                 await self.read(wanted, stop_after=random.randrange(3))
-            # A range that is repeated may be larger than what is buffered: then an attempt that hangs is in the others' way.
-            if application.hanging and random.random() < (0.7 if again else application.hanging):
-                await self._hang(wanted, random.randrange(3))
-        results = await asyncio.gather(*map(self.read, ranges))
+        # A range that is repeated may be larger than what is buffered: then an attempt that hangs is in the others' way.
+        probably = application.hanging and (0.7 if again else application.hanging)
+        frozen = [wanted for wanted in ranges if random.random() < probably]
+        hung = [asyncio.ensure_future(self._hang(wanted, random.randrange(1, 4))) for wanted in frozen]
+        try:
+            results = await asyncio.gather(*map(self.read, ranges))
+        finally:
+            for each in hung:
+                each.cancel()
+            await asyncio.gather(*hung, return_exceptions=True)
         if random.random() < 0.1:
             assert results == await asyncio.gather(*map(self.read, ranges)), "a second action read other rows"
         rows = [row for result in results for row in result]
@@ -271,13 +273,15 @@ class Query:
         ]
 
     async def _hang(self, wanted: ShardRange, chunks: int) -> None:
-        """Begin to read a range as an attempt does whose host freezes: it takes some chunks, and stays."""
+        """Read a range as an attempt does whose host freezes: it takes some chunks, and no more as long as the other one reads."""
         self.application.hung += 1
         reader = self.fetcher.read(wanted)
-        self._hung.append(reader)
-        for _ in range(chunks):
-            if await anext(reader, None) is None:
-                break
+        try:
+            for _ in range(chunks):
+                await anext(reader, None)
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await reader.aclose()  # type: ignore[attr-defined]
 
     @property
     def failure(self) -> KinesisEfoError | None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import FrameError, SequenceNumberError
+from kinesis_efo.kinesis.aggregation import MAGIC
 from kinesis_efo.kinesis.events import (
     ChildShard,
     Event,
@@ -235,3 +236,14 @@ def test_a_record_is_found_by_its_number_and_by_nothing_else() -> None:
     record = {"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "41"}
     payload = json.dumps({"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": [record]}).encode()
     assert [number for number in (4, 41, 42, 50, 420) if has_record(payload, number)] == [42]
+
+
+def test_what_does_not_say_how_far_it_is_behind_is_at_the_tip() -> None:
+    assert read_head(b'{"ContinuationSequenceNumber":"1"}').millis_behind == 0
+    assert read_answer(b'{"Records":[],"NextShardIterator":"i"}').millis_behind == 0
+
+
+def test_the_last_record_of_what_cannot_be_decoded_is_whole() -> None:
+    aggregate = b64encode(MAGIC).decode()
+    broken = f'{{"Records":[{{"Data":"{aggregate}","SequenceNumber":"42"}}'.encode()
+    assert last_record(broken) == LastRecord(42, 0)

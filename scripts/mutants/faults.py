@@ -23,6 +23,9 @@ _COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
 _REMOVED: Final = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Raise, ast.Delete, ast.Continue, ast.Break)
 
 
+_Path = tuple[tuple[str, int | None], ...]
+
+
 @dataclass(frozen=True)
 class Mutant:
     """A module with one fault.
@@ -30,21 +33,29 @@ class Mutant:
     Attributes:
         lines: Where the fault is: the lines of what was changed.
         where: The function that has it, or `<module>`.
-        fault: What was changed, in one line.
-        tree: The changed module.
+        fault: What is changed, in one line.
         inside: Whether it is in a function; what is not runs when the module is imported.
     """
 
     lines: range
     where: str
     fault: str
-    tree: ast.Module
     inside: bool
+    _module: ast.Module
+    _path: _Path
+    _changed: ast.AST
 
     @property
     def name(self) -> str:
         """What it is called in the list of survivors: it does not change with lines above it."""
         return f"{self.where}: {self.fault}"
+
+    @property
+    def tree(self) -> ast.Module:
+        """The changed module."""
+        copied = copy.deepcopy(self._module)
+        _put(copied, self._path, self._changed)
+        return ast.fix_missing_locations(copied)
 
 
 def mutants(source: str) -> Iterator[Mutant]:
@@ -59,12 +70,7 @@ def mutants(source: str) -> Iterator[Mutant]:
         name = f"{where}: {fault}"
         seen[name] = seen.get(name, 0) + 1
         which = f" ({seen[name]})" if seen[name] > 1 else ""
-        copied = copy.deepcopy(tree)
-        _put(copied, path, changed)
-        yield Mutant(lines, where, fault + which, ast.fix_missing_locations(copied), inside)
-
-
-_Path = tuple[tuple[str, int | None], ...]
+        yield Mutant(lines, where, fault + which, inside, tree, path, changed)
 
 
 def _faults(tree: ast.Module) -> Iterator[tuple[range, str, str, _Path, ast.AST, bool]]:

@@ -1,0 +1,97 @@
+"""A micro-batch that is repeated after a restart: beside a Kinesis that answers wrongly, and from a checkpoint of an earlier version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from kinesis_efo.local import LocalAws, Settings
+from kinesis_efo.local.wrong_answers import WrongAnswers
+from tests.support.world import World, make_world, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture
+def aws() -> Iterator[LocalAws]:
+    settings = Settings(consumer_creating_seconds=0.0, idle_event_seconds=0.5, resubscribe_seconds=0.0)
+    with LocalAws(settings=settings) as started:
+        yield started
+
+
+class Run:
+    """Runs of one query, which notes the rows of each micro-batch, as a sink that knows numbers of micro-batches does."""
+
+    def __init__(self, spark: SparkSession, world: World, checkpoint: Path, **options: str) -> None:
+        self.batches: dict[int, list[int]] = {}
+        self._spark, self._checkpoint = spark, checkpoint
+        self._options = {**world.options, "startingPosition": "TRIM_HORIZON", "leaseTimeout": "1s", **options}
+
+    @property
+    def rows(self) -> list[int]:
+        return sorted(number for rows in self.batches.values() for number in rows)
+
+    def until(self, count: int) -> None:
+        """Run until so many rows were read, and no further."""
+
+        def note(frame: DataFrame, number: int) -> None:
+            self.batches[number] = [int(row.data) for row in frame.select("data").collect()]
+
+        stream = self._spark.readStream.format("kinesis-efo").options(**self._options).load()
+        query = stream.writeStream.foreachBatch(note).option("checkpointLocation", str(self._checkpoint)).start()
+        try:
+            wait_until(lambda: query.exception() or len(self.rows) >= count, 90, f"{count} rows; {len(self.rows)}")
+            wait_until(lambda: query.exception() or self._log("commits") == self._log("offsets"), 60, "commits")
+            assert query.exception() is None, query.exception()
+        finally:
+            query.stop()
+
+    def forget_last(self, old: bool) -> int:
+        """Leave the checkpoint as if Spark had died in its last micro-batch with rows; returns its number."""
+        last = max(number for number, rows in self.batches.items() if rows)
+        for number in self._log("offsets"):
+            for log in ("commits", "offsets"):
+                if number > last or (number == last and log == "commits"):
+                    for file in (str(number), f".{number}.crc"):
+                        (self._checkpoint / log / file).unlink(missing_ok=True)
+        self.batches = {number: rows for number, rows in self.batches.items() if number != last}
+        for number in self._log("offsets"):
+            self._check_format(self._checkpoint / "offsets" / str(number), old)
+        return last
+
+    def _check_format(self, file: Path, old: bool) -> None:
+        """With `old`, make an offset as the version wrote it that knew no last records."""
+        *head, offset = file.read_text().splitlines()
+        document: dict[str, Any] = json.loads(offset)
+        if old:
+            document.pop("lasts", None)
+            file.write_text("\n".join([*head, json.dumps(document, separators=(",", ":"))]))
+            file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+
+    def _log(self, name: str) -> list[int]:
+        return sorted(int(file.name) for file in (self._checkpoint / name).iterdir() if file.name.isdigit())
+
+
+@pytest.mark.parametrize("case", ["lying", "old"])
+def test_a_micro_batch_that_is_repeated_has_its_rows_and_the_query_goes_on(
+    spark: SparkSession, aws: LocalAws, tmp_path: Path, case: str
+) -> None:
+    world = make_world(aws, tmp_path)
+    world.put([("k", b"%d" % number) for number in range(1000)])
+    run = Run(spark, world, tmp_path / "checkpoint", readMode="polling")
+    run.until(1000)
+    assert run.rows == list(range(1000))
+    last = run.forget_last(old=case == "old")
+    assert len(run.rows) < 1000
+    if case == "lying":
+        aws.kinesis.wrong = WrongAnswers({"quiet"}, rate=1.0, in_a_row=5, random=Random(1))
+    world.put([("k", b"%d" % number) for number in range(1000, 1010)])
+    run.until(1010)
+    assert run.rows == list(range(1010)), "each once"
+    assert run.batches[last], "and the micro-batch itself has them"

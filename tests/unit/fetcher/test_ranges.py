@@ -24,14 +24,13 @@ RANGES = [ShardRange(key, Position.after(0), Position.after(30)) for key in KEYS
 EVERYTHING = [(key.shard, number) for key in KEYS for number in range(1, 31)]
 
 
-def event(first: int, last: int) -> memoryview:
-    """An event with the records of these numbers."""
+def event(first: int, last: int, *, polled: bool = False) -> memoryview:
+    """An event with the records of these numbers, or an answer of GetRecords."""
     records = [
         {"Data": "QQ==", "PartitionKey": "k", "SequenceNumber": str(number)} for number in range(first, last + 1)
     ]
-    return memoryview(
-        json.dumps({"Records": records, "ContinuationSequenceNumber": str(last), "MillisBehindLatest": 0}).encode()
-    )
+    where = {"NextShardIterator": "i"} if polled else {"ContinuationSequenceNumber": str(last)}
+    return memoryview(json.dumps({"Records": records, **where, "MillisBehindLatest": 0}).encode())
 
 
 class Network:
@@ -45,6 +44,7 @@ class Network:
     """
 
     def __init__(self, fails: Sequence[int | None] = (), cuts: Sequence[int] = (7,)) -> None:
+        self.polled = False
         self.fails = list(fails)
         self.cuts = list(cuts)
         self.calls: list[tuple[FetcherAddress, int]] = []
@@ -119,7 +119,7 @@ class Client:
                     if left == 0:
                         raise network.failed()
                     left = None if left is None else left - 1
-                    yield event(first, last)
+                    yield event(first, last, polled=network.polled)
 
             yield RangePayloads(wanted, None, payloads())
 
@@ -134,6 +134,22 @@ def test_another_fetcher_goes_on_where_one_has_ended() -> None:
     network = Network(fails=[10], cuts=[7, 4])
     assert network.read() == EVERYTHING
     assert network.calls == [(ONE, 3), (TWO, 2)], "the first range was complete"
+
+
+def test_another_one_goes_on_with_answers_of_get_records_too() -> None:
+    network = Network(fails=[2, 1, 3], cuts=[7, 4])
+    network.polled = True
+    assert network.read() == EVERYTHING
+    assert len(network.calls) == 4
+
+
+def test_a_range_whose_last_record_came_is_not_asked_for_again() -> None:
+    """It was planned at a position behind its last record, which the answers do not get to."""
+    ranges = [ShardRange(key, Position.after(0), Position.after(30), last=28) for key in KEYS]
+    network = Network(fails=[4], cuts=[7])
+    read = network.reader(PLANNER).read(ranges, ONE)
+    assert [wanted.key for wanted, _, payloads in read if list(payloads)] == KEYS
+    assert network.calls == [(ONE, 3), (TWO, 2)]
 
 
 def test_each_range_is_read_where_its_shard_is() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from infra.errors import PipelineError, StalePlanError
+from infra.pipeline.bundle import read_meta
 from infra.pipeline.drift import look_for_drift
 from infra.pipeline.record import Deployed
 from kinesis_efo.local import LocalAws
@@ -100,7 +102,7 @@ def test_what_a_failed_deployment_left_is_undone_by_reverting_its_commit(aws: Lo
     assert "because the deployment of commit `two` failed or was stopped half way: " in report
     assert "6 to destroy" in report
     assert "`gh workflow run deploy.yml --ref main`" in report
-    assert repository.step("plan", "--commit", "three") == 0
+    planner.plan(environment, "three", repository.plans)
     planner.apply(environment, ["three"], repository.plans)
     assert streams(aws, "half") == {"half-orders", "half-clicks"}
     assert planner.is_deployed(environment)
@@ -122,9 +124,7 @@ def test_what_was_stopped_before_it_was_recorded_is_planned_again(aws: LocalAws,
 
     # Before anything is touched, there is no mark.
     with pytest.raises(KeyboardInterrupt):
-        type(planner)(planner.synthesized, planner.records, lambda _: [], stop).apply(
-            environment, ["one"], repository.plans
-        )
+        replace(planner, prepare=stop).apply(environment, ["one"], repository.plans)
     assert planner.records.load(environment) == Deployed()
     planner.apply(environment, ["one"], repository.plans)
     deployed = planner.records.load(environment)
@@ -149,11 +149,12 @@ def test_a_change_by_hand_is_undone_by_a_plan_that_is_reviewed(aws: LocalAws, ch
     planner.apply(environment, ["one"], repository.directory / "none")
     assert hours(kinesis) == 48, "without being asked to, a deployment of the same does nothing"
     assert repository.step("plan", "--commit", "one", "--repair") == 0
+    assert read_meta(repository.plans / repository.stack).repair
     # Whoever changes more before it is applied is not overrun.
     kinesis.increase_stream_retention_period(StreamName="repair-orders", RetentionPeriodHours=72)
     with pytest.raises(StalePlanError, match=r"aws_kinesis_stream\.orders: update with other values of retention_per"):
         planner.apply(environment, ["one"], repository.plans)
-    assert repository.step("plan", "--commit", "one", "--repair") == 0
+    planner.plan(environment, "one", repository.plans, repair=True)
     planner.apply(environment, ["one"], repository.plans)
     assert hours(kinesis) == 24
     # Whoever does it again finds nothing to do.

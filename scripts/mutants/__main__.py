@@ -41,6 +41,7 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "kinesis/backoff",
         "kinesis/subscription",
         "kinesis/polling",
+        "kinesis/quiet",
     ): ("tests/unit/kinesis",),
     ("batch/planning", "batch/reading", "batch/stretches", "batch/ending"): (
         "tests/unit/batch",

@@ -192,6 +192,13 @@ def test_impossible_lengths_are_refused_before_anything_is_buffered(lengths: tup
         FrameDecoder().feed(prelude(*lengths))
 
 
+@pytest.mark.parametrize("total", [MAX_FRAME, 16])
+def test_the_longest_and_the_shortest_frame_are_accepted(total: int) -> None:
+    decoder = FrameDecoder()
+    assert decoder.feed(prelude(total, 0)) == []
+    assert decoder.awaited == total
+
+
 def test_a_frame_of_20_mib_is_accepted() -> None:
     assert len(decode(encode_frame(HEADERS, bytes(20 << 20)))[0].payload) == 20 << 20
 

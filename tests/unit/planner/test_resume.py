@@ -1,0 +1,63 @@
+"""A planner warns where the lease table is further than the checkpoint that its query goes on from, whichever it learns first."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.leases.checkpoints import Pace
+from kinesis_efo.leases.row import Lease, LeaseKeys
+from kinesis_efo.planner.planner import Planner
+from kinesis_efo.positions import Offset, Position, ShardKey
+from tests.support.lease_store import MemoryLeaseStore
+from tests.support.virtual_time import LoopClock, run
+
+SHARD = ShardKey("orders", "shardId-000000000000")
+KEY = "orders:shardId-000000000000"
+
+
+def planner() -> Planner:
+    # Only what is asked when a lease is taken.
+    streams: Any = SimpleNamespace(identity=lambda _name: StreamIdentity("arn"))
+    fetching: Any = SimpleNamespace(begin=lambda _stream: None, read_until=lambda *_: None, fetcher_of=lambda *_: None)
+    leases: Any = SimpleNamespace(epoch=lambda _stream: 1)
+    keys = LeaseKeys({"orders": "dev-orders"})
+    return Planner(streams, fetching, leases, MemoryLeaseStore(), keys, Pace(25), 600, LoopClock())
+
+
+@pytest.mark.parametrize("first", ["lease", "checkpoint"])
+@pytest.mark.parametrize(("reached", "warned"), [(30, True), (20, False), (10, False)])
+def test_a_checkpoint_behind_the_table_is_a_warning_once(
+    first: str, reached: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        made = planner()
+        rows = {KEY: Lease(KEY, checkpoint=Position.after(reached))}
+        offset = Offset({SHARD: Position.after(20)})
+        if first == "lease":
+            made.lease_taken("orders", rows)
+            await made.resume(offset)
+        else:
+            await made.resume(offset)
+            made.lease_taken("orders", rows)
+        made.lease_taken("orders", rows)  # once more, after it was lost for a while
+        await asyncio.sleep(0)
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    said = [message for message in caplog.messages if "give it a new output directory" in message]
+    assert len(said) == int(warned)
+
+
+def test_a_new_query_is_compared_with_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        planner().lease_taken("orders", {KEY: Lease(KEY, checkpoint=Position.after(30))})
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert not caplog.messages

@@ -126,10 +126,12 @@ def test_a_host_that_is_off_and_jumps_leaves_nothing_out(world: World, host: Cal
         assert shifted.answer() == list(range(100)), "within five minutes nothing changes"
         assert "Signature" not in shifted.log
         shifted.set_forward(400)
-        shifted.ask("poll 4")
-        wait_until(lambda: "s ahead of AWS'; synchronize it" in shifted.log, 30)
+        shifted.ask(
+            "poll 4"
+        )  # a range may wait for the lease, which cannot be renewed either, until the clock is right again
+        wait_until(lambda: re.search(r"clock is [34]\d\d s ahead of AWS'; synchronize it", shifted.log), 30)
         put(world, range(100, 150))
-        assert shifted.answer()["now"] - time.time() > 350
         shifted.set_forward(0)
+        shifted.answer()
         shifted.ask("until 150")
         assert shifted.answer() == list(range(150)), "each record once"

@@ -130,6 +130,7 @@ def test_a_python_without_the_library_is_told_with_what_to_set(text: str) -> Non
         "[STREAM_FAILED] Query [id = 1e58, runId = 9491] terminated with exception:  SQLSTATE: XXKST (no cause message)\n=== Streaming",
         "[STREAM_FAILED] Query [id = 1e58, runId = 9491] terminated with exception: null SQLSTATE: XXKST\n=== Streaming Query ===",
         "Query [id = 1e58, runId = 9491] terminated with exception: null",
+        "null\n=== Streaming Query ===\nIdentifier: orders [id = 1e58, runId = 9491]",
         "Job aborted: java.io.EOFException\n\tat java.base/java.io.DataInputStream.readInt",
         "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
     ],

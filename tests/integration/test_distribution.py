@@ -23,7 +23,7 @@ ALL_MODULES = """
 import importlib, pkgutil
 import kinesis_efo
 for module in pkgutil.walk_packages(kinesis_efo.__path__, "kinesis_efo.", onerror=lambda name: None):
-    if not module.name.startswith(("kinesis_efo.spark", "kinesis_efo.local")):
+    if not module.name.startswith(("kinesis_efo.spark", "kinesis_efo.local", "kinesis_efo.pytest_plugin")):
         importlib.import_module(module.name)
 """
 FOUND_BY_SPARK = """

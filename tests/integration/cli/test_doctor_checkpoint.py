@@ -179,7 +179,7 @@ def test_a_checkpoint_that_is_behind_the_leases(run: Run, world: Callable[..., W
         found = said(run, w, here)["restart of orders"]
         assert found[0] == status, found
     assert f"ahead of the checkpoint in 1 of 1 shards ({FIRST} is at AFTER:{third}" in found[1]
-    assert "none from a backup" in found[2]
+    assert "If it is from a backup, give the query a new output directory" in found[2]
 
 
 def test_which_of_two_sources_is_meant_is_asked(run: Run, world: Callable[..., World], tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 60.0
 """So often the files are looked at."""
 _AGAIN_SECONDS: Final = 1.0
+_REPEATED_BY_OTHERS: Final = ("PutRecords",)
+"""The SDK cannot send these bodies twice (raw_bodies.py); the producer repeats the call."""
 _FILES: Final = ("credentials_file", "config_file")
 
 
@@ -49,8 +51,9 @@ def watch(session: Any, clock: Clock) -> None:
     usual = session.get_component("credential_provider").load_credentials
 
     def anew() -> Any:
-        # A session keeps what it has read of the files.
-        return type(session)(profile=session.profile).get_credentials()
+        # A session keeps what it has read of the files. It takes its profile from the environment, as this one did: an explicit one would
+        # take the place of keys in the environment.
+        return type(session)().get_credentials()
 
     async def load_async() -> Any:
         return None if (found := await usual()) is None else _AsyncWatched(found, anew, moment)
@@ -58,12 +61,15 @@ def watch(session: Any, clock: Clock) -> None:
     def load() -> Any:
         return None if (found := usual()) is None else _Watched(found, anew, moment)
 
-    def notice(parsed: dict[str, Any], **_: Any) -> None:
-        if cause_of_code(parsed.get("Error", {}).get("Code", "")) is Cause.EXPIRED:
-            moment.expired()
+    def again(response: tuple[Any, dict[str, Any]] | None, attempts: int, operation: Any, **_: Any) -> float | None:
+        """Let the SDK sign a call once more that was refused as expired: it was not carried out."""
+        if response is None or cause_of_code(response[1].get("Error", {}).get("Code", "")) is not Cause.EXPIRED:
+            return None
+        moment.expired()
+        return _AGAIN_SECONDS if attempts == 1 and operation.name not in _REPEATED_BY_OTHERS else None
 
     session.register_component("credential_provider", Provider(load_async if isinstance(session, AioSession) else load))
-    session.register("after-call", notice)
+    session.register("needs-retry", again)
 
 
 class _Moment:
@@ -72,7 +78,7 @@ class _Moment:
     def __init__(self, files: list[Path], clock: Clock) -> None:
         self._files = files
         self._clock = clock
-        self._stamps = self._look()
+        self._stamps = self._seen = self._look()
         self._looked = clock.monotonic()
         self._expired = False
 
@@ -86,13 +92,20 @@ class _Moment:
         if now - self._looked < (_AGAIN_SECONDS if self._expired else LOOK_SECONDS):
             return False
         self._looked = now
-        return self._expired or self._look() != self._stamps
+        self._seen = self._look()
+        return self._expired or self._seen != self._stamps
+
+    def fits(self, found: Any, kept: Any) -> bool:
+        """Whether credentials may take the place of others. A file that is just being written lets the SDK look elsewhere: whoever it
+        would be then is taken only where AWS has refused the old ones."""
+        return self._expired or found.method == kept.method
 
     def found(self, credentials: Any) -> None:
         """Note what came of it; None: nothing, or an error, as while a file is being written."""
         self._expired = False
         if credentials is not None:
-            self._stamps = self._look()
+            # Of before they were read: what is written meanwhile is looked at again.
+            self._stamps = self._seen
             logger.info("credentials were read again (%s)", credentials.method)
 
     def _look(self) -> list[tuple[int, ...] | None]:
@@ -128,6 +141,8 @@ class _Watched:
                 except BotoCoreError as error:
                     found = None
                     _missed(error)
+                if found is not None and not self._moment.fits(found, self._found):
+                    found = None
                 self._moment.found(found)
                 self._found = found or self._found
         return self._found.get_frozen_credentials()
@@ -154,6 +169,8 @@ class _AsyncWatched:
                 except BotoCoreError as error:
                     found = None
                     _missed(error)
+                if found is not None and not self._moment.fits(found, self._found):
+                    found = None
                 self._moment.found(found)
                 self._found = found or self._found
         return await self._found.get_frozen_credentials()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from random import Random
+from threading import Thread
 from typing import Final, NoReturn, TypeVar
 
 from kinesis_efo.aws_errors import Cause, cause_of, describe
@@ -94,7 +95,7 @@ class Patience:
             word.cancel()
 
     def load(self, location: str, load: Callable[[], T]) -> T:
-        """Load a manifest, and wait out what passes of SSM, S3 and credentials.
+        """Load a manifest, and wait out what passes of SSM, S3 and credentials. One in a file is there, or it is not.
 
         Args:
             location: Where it is.
@@ -103,10 +104,20 @@ class Patience:
         Raises:
             ManifestError: As `load_manifest`; where nothing passed in time, with the first cause.
         """
+        if "://" not in location:
+            return load()
         loading = self.call(f"manifest {location}", partial(asyncio.to_thread, load))
-        # In a thread of its own: a notebook's has a loop already.
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(asyncio.run, loading).result()
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(asyncio.run(loading))
+            except BaseException as error:
+                done.set_exception(error)
+
+        # In a thread of its own: a notebook's has a loop already. A daemon, so that Ctrl-C ends the wait.
+        Thread(target=run, name="kinesis-efo manifest", daemon=True).start()
+        return done.result()
 
     def _delay(self, wait: _Wait, error: Exception) -> float | None:
         renewed = isinstance(error, Exception) and cause_of(error) is Cause.EXPIRED and not wait.expired

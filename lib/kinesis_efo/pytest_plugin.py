@@ -24,6 +24,7 @@ _MARKER: Final = (
     'kinesis(streams={"orders": 2}, application="lake"): the streams, with their number of shards, and the application '
     "that the fixture `kinesis` declares"
 )
+_FIRST: Final = "kinesis_efo_local_aws"
 _numbers = itertools.count(1)
 
 
@@ -63,14 +64,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the local AWS start before a fixture that starts Spark: Spark's processes inherit the environment."""
     for item in items:
         names: list[str] = getattr(item, "fixturenames", [])
-        if "local_aws" in names:
-            names.remove("local_aws")
-            names.insert(0, "local_aws")
+        if _FIRST in names:
+            names.remove(_FIRST)
+            names.insert(0, _FIRST)
 
 
 @pytest.fixture(scope="session")
-def local_aws() -> Iterator[LocalAws]:
-    """The local AWS, which every AWS SDK of this process and its children uses: the environment says so."""
+def kinesis_efo_local_aws() -> Iterator[LocalAws]:
+    """What `local_aws` is, under a name that no other project has: the order of its own fixtures stays as it is."""
     from kinesis_efo.local import LocalAws, Settings
 
     _refuse_running_spark()
@@ -83,6 +84,12 @@ def local_aws() -> Iterator[LocalAws]:
         if "PYSPARK_PYTHON" not in os.environ:
             patch.setenv("PYSPARK_PYTHON", sys.executable)
         yield aws
+
+
+@pytest.fixture(scope="session")
+def local_aws(kinesis_efo_local_aws: LocalAws) -> LocalAws:
+    """The local AWS, which every AWS SDK of this process and its children uses: the environment says so."""
+    return kinesis_efo_local_aws
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from math import ceil
 from typing import Final
 
 from kinesis_efo.aws import AsyncClients
@@ -57,7 +58,10 @@ def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Positi
         here: Whether that was this machine, so that its error is known.
     """
     # In whole seconds, so that two actions on one DataFrame, which both measure it, see the same rows.
-    off = round(clock.skew) if here and abs(clock.skew) > MOST_SKEW_SECONDS else 0
+    off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
+    if here and clock.skew < 0:
+        # As much as it may be behind: what was acknowledged before the read was loaded must have arrived before the tip.
+        off = -ceil(clock.latest - clock.here)
     corrected = tip.value - 1000 * off
     too_late = corrected / 1000 > clock.latest + SKEW_SECONDS
     return tip_at(clock.latest) if too_late else Position.at_timestamp(corrected)

@@ -444,6 +444,12 @@ class Cursor:
         """Whether it is believed that nothing lies behind the reader for now."""
         return self._buffer.quiet.believed(self._asked_at) and self._buffer._is_at_end(self.position)
 
+    def passed_over(self) -> list[bytes]:
+        """The event that lies behind the last record without having it, where the reader is astray: it may have others of the range."""
+        buffer = self._buffer
+        payload = buffer._payloads[buffer._index.index_after(self.position)] if self.astray else None
+        return [] if payload is None else [payload]
+
     def take(self, max_bytes: int) -> list[bytes]:
         """The next payloads, up to and including the event that ends the range; none where nothing has arrived yet.
 

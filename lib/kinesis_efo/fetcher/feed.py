@@ -17,7 +17,6 @@ from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.kinesis.arrivals import last_arrival
 from kinesis_efo.kinesis.events import ChildShard, Event, EventHead
-from kinesis_efo.kinesis.quiet import QUIET_ANSWERS
 from kinesis_efo.kinesis.subscription import EventSink, ShardSubscription
 from kinesis_efo.positions import Position, ShardKey
 
@@ -242,11 +241,12 @@ class _Filling:
         feed = self._feed
         if event.head.continuation is None:
             feed._listener.ended(feed.key, event.head.children)
+        believed = self._buffer.quiet.believed()
         await self._buffer.admit(event, feed._clock.monotonic())
         if feed.buffer is not self._buffer:
             return
         feed.millis_behind = event.head.millis_behind
         tells_tip = feed.note_tip(event, self._began)
-        turns_quiet = self._buffer.quiet.answers == QUIET_ANSWERS
+        turns_quiet = not believed and self._buffer.quiet.believed()
         if event.head.still and (tells_tip or turns_quiet or feed._arrival_step is not None):
             feed._listener.moved(feed.key)  # not in position, but in time

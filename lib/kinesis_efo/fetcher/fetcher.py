@@ -267,10 +267,11 @@ class Fetcher:
         try:
             while not wanted.is_over:
                 feed = await self._allowed_feed(key, partial(vigil.look, wanted.after))
-                buffer, anew = _buffer_for(feed, wanted), False
+                buffer, anew, beside = _buffer_for(feed, wanted), False, []
                 with buffer.reading(wanted.after, through, last, asked_at) as cursor:
                     while buffer.may_cover(cursor.position) and self._feed(key) is feed:
                         payloads = cursor.take(READ_CHUNK_BYTES)
+                        beside = cursor.passed_over()
                         if payloads:
                             self._handed[vigil] = self._clock.monotonic()
                             yield payloads
@@ -289,6 +290,8 @@ class Fetcher:
                                 return
                     wanted = ShardRange(key, cursor.settled, through, last)
                 if cursor.astray and shortfall.went_astray(wanted.after, self._clock.monotonic()):
+                    if beside:
+                        yield beside
                     return
                 if anew:
                     await self._clock.sleep(_AGAIN_SECONDS)

@@ -70,6 +70,11 @@ class KinesisClock:
         return self._clock.time() if self._bounds is None else self._clock.monotonic() + self._bounds[1]
 
     @property
+    def here(self) -> float:
+        """This machine's time, epoch seconds."""
+        return self._clock.time()
+
+    @property
     def answered(self) -> float:
         """When the last answer was given, epoch seconds: up to a second early, and never late. This machine's time where it did not say."""
         return self._clock.time() if self._answered is None else self._answered

@@ -339,7 +339,7 @@ class Planner:
         return None
 
     async def _begin_ending(self, offset: Offset) -> Ends:
-        await self._streams.refresh()
+        await self._streams.refresh(patient=True)
         ends = Ends(self._ends, self._streams, offset, self._clock)
         # Asking takes a subscription and would end another run's: so it needs the lease, as reading does.
         await self._leases.wait_held({key.stream for key in ends.asked}, self._patience)

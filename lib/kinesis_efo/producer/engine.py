@@ -283,7 +283,11 @@ class Engine:
                 actual = {result.shard for result in results} if self._settings.aggregate else set()
                 unknown = not all(shard is None or self._accumulator.shards.knows(shard) for shard in actual)
                 if unknown:
-                    await self._refresh()
+                    try:
+                        await self._refresh()
+                    except Exception as error:
+                        # The answer stands: what was written must be settled, or it would be written again.
+                        logger.warning("the shard map of %s cannot be refreshed: %s", self._stream, error)
                 settled = self._accumulator.settle(request, results, self._clock.monotonic())
                 settled.misrouted &= not unknown
             self._conclude(settled)

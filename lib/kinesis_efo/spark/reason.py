@@ -19,7 +19,7 @@ _RAISED: Final = re.compile(
 _SQL_STATES: Final = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
 # The message of an EOFException is empty, and Spark quotes nothing but that.
 _GONE: Final = re.compile(
-    r"java\.io\.EOFException|Python worker exited unexpectedly|terminated with exception:\s*(?:null\b\s*)?(?:SQLSTATE|=== |\Z)"
+    r"java\.io\.EOFException(?!: )|Python worker exited unexpectedly|terminated with exception:\s*(?:null\b\s*)?(?:SQLSTATE|=== |\Z)"
     r"|\Anull\s*(?:=== |\Z)"
 )
 _END: Final = re.compile(r"\n\s*\n|\n\tat ")

@@ -143,7 +143,7 @@ def _check_columns(schema: StructType) -> None:
 def _patiently(options: SourceOptions) -> Manifest:
     load = partial(resolve_manifest, options, _Session(options.aws))
     if options.manifest is None or "://" not in options.manifest:
-        return load()
+        return load()  # without the imports below
     from kinesis_efo.clock import SystemClock
     from kinesis_efo.patience import Patience
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.fetcher.client import CALL_SECONDS, FetcherClient
 from kinesis_efo.fetcher.messages import PollReply
 from kinesis_efo.fetcher.ranges import RangeReader
 from kinesis_efo.kinesis.records import Decoder
@@ -232,7 +233,9 @@ class KinesisStreamReader(StreamReaderBase):
     def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Read the rows of a partition as Arrow batches."""
         left_out = partial(LEFT_OUT.note, settings=self._options.metrics)
-        reader = RangeReader(partition.secret, partition.planner, self._options.patience)
+        # A call that ended before a range is given up would begin its patience anew.
+        fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, self._options.patience))
+        reader = RangeReader(partition.secret, partition.planner, self._options.patience, fetcher_at=fetcher_at)
         decoder = Decoder(deaggregate=partition.deaggregate, left_out=left_out)
         for (key, after, through, _), hash_range, payloads in reader.read(partition.ranges, partition.address):
             yield from decoder.add(

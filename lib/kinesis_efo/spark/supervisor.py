@@ -93,17 +93,22 @@ class Supervisor:
         return not self.ended and self._spark.sparkContext is spark.sparkContext and _is_running(spark)
 
     def _accept(self) -> None:
-        while _is_running(self._spark):
-            try:
-                connection, _ = self._socket.accept()
-            except TimeoutError:
-                continue
-            connection.setblocking(True)
-            threading.Thread(target=self._serve, args=(connection,), name="kinesis-efo fetchers", daemon=True).start()
-        self.ended = True
-        self._socket.close()
-        self._remove()
-        atexit.unregister(self._remove)
+        try:
+            while _is_running(self._spark):
+                try:
+                    connection, _ = self._socket.accept()
+                except TimeoutError:
+                    continue
+                connection.setblocking(True)
+                threading.Thread(
+                    target=self._serve, args=(connection,), name="kinesis-efo fetchers", daemon=True
+                ).start()
+        finally:
+            # Also where no more files can be opened: the next DataFrame gets another one.
+            self.ended = True
+            self._socket.close()
+            self._remove()
+            atexit.unregister(self._remove)
 
     def _remove(self) -> None:
         if os.getpid() == self._process:  # not in a forked child

@@ -174,6 +174,7 @@ def test_without_permission_the_lag_is_bounded(run: Run, world: Callable[..., Wo
 
 def test_a_threshold_is_an_exit_code(run: Run, world: Callable[..., World]) -> None:
     here = world()
+    here.aws.backdate(here.streams["orders"], 10)  # Kinesis' clock tells whole seconds
     here.put([("k", b"x")])
     shard = here.shards()[0]["ShardId"]
     unknown = run("lag", "--manifest", here.manifest, "--fail-above", "1h")

@@ -215,7 +215,7 @@ def test_options_of_batch_reads_are_checked_at_load_where_they_tell_that_it_is_o
     spark: SparkSession, world: MakeWorld
 ) -> None:
     w = world()
-    with pytest.raises(PySparkException, match="Behind the tip there is nothing yet"):
+    with pytest.raises(kinesis_efo.OptionsError, match="Behind the tip there is nothing yet"):
         kinesis_efo.read(spark, manifest=str(w.manifest), startingPosition="LATEST")
 
 

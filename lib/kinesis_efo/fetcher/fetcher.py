@@ -36,6 +36,8 @@ READ_CHUNK_BYTES: Final = 1 << 20
 
 _LOOK_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 1.0
+_PAST_SECONDS: Final = 10.0
+"""For a record that retention has taken, a range waits so long at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +263,11 @@ class Fetcher:
         now = self._clock.monotonic()
         asked_at = now if asked_at is None else asked_at
         key, through, last = wanted.key, wanted.through, wanted.last
-        shortfall = Shortfall(wanted, self._settings.timeout, now, fail=self._settings.fail_on_data_loss)
+        fails, timeout = self._settings.fail_on_data_loss, self._settings.timeout
+        if last is not None and not fails and await self._streams.stream(key.stream).is_past(key.shard, last):
+            # It goes on without that record. Range after range would wait for as long, while retention takes more.
+            timeout = min(timeout, _PAST_SECONDS)
+        shortfall = Shortfall(wanted, timeout, now, fail=fails)
         vigil = Vigil(wanted, now, partial(self._waits_for, key))
         self._reading[key] += 1
         try:

@@ -80,6 +80,15 @@ class Retention:
             since = read_until
         return since is not None and await self._has_passed(shard_id, since, f"was read up to {position} only", grace)
 
+    async def is_past(self, shard_id: str, number: int) -> bool:
+        """Whether the stream does not keep records any more that are as old as one with this number.
+
+        Raises:
+            ClientError: As `check`.
+        """
+        written = written_at(number, shard_id, self._clock.time() + SKEW_SECONDS)
+        return written is not None and not await self.reaches_back_to(round(written * 1000))
+
     async def reaches_back_to(self, epoch_ms: int) -> bool:
         """Whether the stream still keeps what arrived at a time, in epoch milliseconds.
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.aws_errors import CALL_ERRORS, describe
 from kinesis_efo.clock import Clock
 from kinesis_efo.distribution import Distribution
 from kinesis_efo.errors import DataLossError
@@ -196,6 +197,19 @@ class Stream:
             DataLossError, StreamError: As `check_loss`.
         """
         await self._listed(self._retention.check(shard_id, position, read_until))
+
+    async def is_past(self, shard_id: str, number: int) -> bool:
+        """Whether retention has taken a record; False where that is not known.
+
+        Args:
+            shard_id: The shard.
+            number: The record's number.
+        """
+        try:
+            return await self._retention.is_past(shard_id, number)
+        except CALL_ERRORS as error:
+            logger.info("stream %r: its retention is not known for now: %s", self._ref.name, describe(error))
+            return False
 
     async def check_replay(self, shard_id: str, through: Position, positions: Mapping[str, Position]) -> None:
         """Report what is gone of a range from a shard's trim horizon on that was planned before: its end says what it held.

@@ -307,3 +307,33 @@ async def test_a_number_of_which_nobody_knows_whether_it_lies_before_the_buffer_
         assert buffer is not None
         assert buffer.end == at_time(numbers[1] + 5), "GetRecords gives no position where there are no records"
         assert await asyncio.wait_for(query.read(rest), 60) == expected(stream, rest)
+
+
+@scenario
+async def test_a_record_that_retention_has_taken_is_not_waited_for_as_long_if_the_query_goes_on_without_it() -> None:
+    stream, store = ModelStream(shards=1), MemoryLeaseStore()
+    stream.put(0, 30, 30, 30)
+    [wanted] = await planned_by(stream, store, polls=True)
+    client = polled(stream, gone={number for number, _ in stream[0].records})
+    async with Query(stream, store, polled=client, fail_on_data_loss=False) as query:
+
+        async def is_past(shard: str, number: int) -> bool:
+            return (shard, number) == (KEY.shard, wanted.last)
+
+        query._streams["orders"].is_past = is_past  # type: ignore[method-assign]
+        began = LoopClock().monotonic()
+        assert await query.read(wanted) == []
+        assert LoopClock().monotonic() - began < 20
+
+
+@scenario
+async def test_what_comes_beside_a_record_that_is_passed_over_is_not_lost_with_it() -> None:
+    stream, store = ModelStream(shards=1), MemoryLeaseStore()
+    stream.put(0, 30, 30, 30)
+    [wanted] = await planned_by(stream, store, polls=True)
+    stream.put(0, 30)  # behind the range: the answer that lacks the last record goes on
+    numbers = [number for number, _ in stream[0].records]
+    client = polled(stream, gone={numbers[2]})
+    async with Query(stream, store, polled=client, fail_on_data_loss=False) as query:
+        rows = await query.read(wanted)
+    assert [number for _, number in rows] == numbers[:2]

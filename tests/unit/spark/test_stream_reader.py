@@ -21,6 +21,7 @@ from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.ending import Found
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.spark import stream_reader
 from kinesis_efo.spark.compat import SPARK_VERSION, ReadAllAvailable
 from kinesis_efo.spark.finished import PlannedNote, mark_finished, presence
 from kinesis_efo.spark.partitions import KinesisPartition
@@ -586,3 +587,20 @@ def test_available_now_waits_for_the_end_of_a_closed_shard_but_not_for_ever(capl
     assert reader.latestOffset(offset(s0=after(1))) == offset(s0=after(1))
     assert time.monotonic() - began >= 1.0
     assert "Kinesis has not said that the shard is over" in caplog.text
+
+
+def test_a_call_of_a_task_outlasts_the_patience_of_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call begins that patience anew, so that a range would never be given up."""
+    made: list[Any] = []
+    monkeypatch.setattr(stream_reader, "RangeReader", lambda *given, **more: made.append((given, more)) or FakeRanges())
+    reader = Reader({}, **{"subscribe.retryTimeout": "30m"})
+    list(reader.read(SimpleNamespace(secret="s", planner=None, ranges=[], address=None, deaggregate=True, strict=())))  # type: ignore[arg-type]
+    ((_, _, patience), more) = made[0]
+    assert more["fetcher_at"].keywords["call_seconds"] >= patience >= 1800
+
+
+class FakeRanges:
+    """Reads nothing."""
+
+    def read(self, ranges: object, fetcher: object) -> list[Any]:
+        return []

@@ -518,3 +518,20 @@ def test_a_role_is_assumed_with_the_keys_that_the_file_has_now(
     call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), clock, [lambda: None, rotated])
     assert [assumed["key"] for assumed in aws.assumed][-1] == "SECOND"
     assert aws.assumed[0]["key"] == "FIRST"
+
+
+@either
+def test_keys_of_the_environment_stay_in_front_of_a_profile_whose_file_is_touched(
+    aws: Aws, call: Steps, keys: Callable[[str], None], environment: pytest.MonkeyPatch
+) -> None:
+    environment.setenv("AWS_ACCESS_KEY_ID", "OURS")
+    environment.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    environment.setenv("AWS_PROFILE", "default")
+    clock = HandClock()
+
+    def touched() -> None:
+        keys("SECOND")
+        clock.now += 61
+
+    call(AwsSettings(endpoint_url=aws.url), clock, [lambda: None, touched])
+    assert [key for key, _, _ in aws.signed] == ["OURS", "OURS"]

@@ -77,6 +77,32 @@ def test_a_project_without_such_tests_pays_nothing(tmp_path: Path) -> None:
     assert "1 passed" in said, said
 
 
+def test_fixtures_of_that_name_of_a_project_that_does_not_use_ours_keep_their_order(tmp_path: Path) -> None:
+    said = run(
+        tmp_path,
+        """
+import pytest
+
+order = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment():
+    order.append("environment")
+
+
+@pytest.fixture
+def local_aws():
+    order.append("local_aws")
+
+
+def test_first(local_aws):
+    assert order == ["environment", "local_aws"]
+""",
+    )
+    assert "1 passed" in said, said
+
+
 @pytest.mark.spark43
 def test_spark_that_knows_nothing_of_the_local_aws_is_told_of(tmp_path: Path) -> None:
     said = run(

@@ -197,6 +197,18 @@ def test_the_tip_is_that_of_the_load_by_kinesis_clock_whatever_this_machine_says
     assert tip_for_kinesis(tip_at(NOW - 10 + skew), later, here=True) == tip, "every action sees the same"
 
 
+@pytest.mark.parametrize("skew", [-5.5, -4.5, -3.0, -2.9, -2.0, -1.1, -0.5])
+@pytest.mark.parametrize("second", [0.0, 0.5, 0.99])
+def test_the_tip_of_a_slow_host_is_not_before_the_load(skew: float, second: float) -> None:
+    """What was acknowledged before the load must be read. The header has whole seconds, so that an error is known to a second."""
+    client = Answers()
+    clock = KinesisClock(FixedClock(NOW + second + skew))
+    clock.watch(client)
+    client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT"})
+    tip = tip_for_kinesis(tip_at(NOW + second + skew), clock, here=True)
+    assert tip.value >= (NOW + second) * 1000
+
+
 def test_a_tip_of_another_machine_never_lies_in_the_future() -> None:
     clock = kinesis_clock(40.0)
     assert tip_for_kinesis(tip_at(NOW - 10), clock, here=False) == tip_at(NOW - 10), "that this one is off says nothing"

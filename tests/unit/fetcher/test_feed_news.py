@@ -124,3 +124,46 @@ def test_the_first_event_with_nothing_behind_it_tells_where_the_shard_ended(
         assert feed.tip is None, "what is read next begins anew"
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("step", [0.2, 1.0])
+def test_whoever_plans_is_told_once_nothing_more_is_believed_to_be_there_however_often_is_asked(step: float) -> None:
+    told: list[float] = []
+
+    class Hand(SystemClock):
+        now = 0.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock = Hand()
+
+    class Quiet:
+        def __init__(self, sink: Any) -> None:
+            self._sink = sink
+
+        async def run(self) -> None:
+            for _ in range(40):
+                await self._sink.admit(STILL)
+                clock.now += step
+
+    class Told(Listener):
+        def moved(self, key: ShardKey) -> None:
+            told.append(feed.quiet)
+
+    feed = ShardFeed(
+        KEY,
+        lambda _, sink: Quiet(sink),  # type: ignore[arg-type,return-value]
+        Budget(1 << 20),
+        Told(),
+        clock,
+        fail_on_data_loss=True,
+    )
+
+    async def run() -> None:
+        feed.from_position(Position.after(5))
+        assert feed._task is not None
+        await feed._task
+
+    asyncio.run(run())
+    assert any(told), "the planner looks at a shard only where it is told to"

@@ -234,3 +234,41 @@ def test_a_reshard_is_learned_by_one_call(aggregate: bool, request: pytest.Fixtu
         assert writing.service.lists <= 3
 
     drive(scenario, stream, request, aggregate=aggregate)
+
+
+def test_a_shard_map_that_cannot_be_refreshed_leaves_what_was_written_settled(
+    request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the records would count as unwritten, and be written once more."""
+    stream = ModelStream(even_shards(2))
+
+    async def scenario(writing: Writing) -> None:
+        await writing.write(numbered(0, 500))
+        known = await writing.service.shards()
+        stream.split(0)
+
+        ask = writing.service.traits
+        refused = 3
+
+        async def throttled() -> Any:
+            nonlocal refused
+            refused -= 1
+            if refused >= 0:
+                raise TimeoutError("LimitExceededException")
+            return await ask()
+
+        writing.service.traits = throttled  # type: ignore[method-assign]
+        lists = writing.service.shards
+
+        async def late() -> Any:
+            """ListShards does not know the children yet."""
+            return known if refused > 0 else await lists()
+
+        writing.service.shards = late  # type: ignore[method-assign]
+        await writing.write(numbered(500, 500))
+        assert set(writing.stored) == set(range(1_000))
+        assert writing.engine.capacity.records == 0
+
+    with caplog.at_level(logging.WARNING):
+        drive(scenario, stream, request, aggregate=True)
+    assert "cannot be refreshed: LimitExceededException" in caplog.text

@@ -92,6 +92,7 @@ def test_reshards_are_followed(run: Run, world: Callable[..., World]) -> None:
 
 def test_from_now_and_from_some_time_ago(run: Run, world: Callable[..., World]) -> None:
     here = world()
+    here.aws.backdate(here.streams["orders"], 10)  # `LATEST` is up to a second early
     here.put([("k", b"x")])
     command = ("tail", "--stream", here.streams["orders"])
     assert run(*command, "--from", "10m", "--limit", "1").out == "x\n"

@@ -582,8 +582,13 @@ def test_available_now_waits_for_the_end_of_a_closed_shard_but_not_for_ever(capl
     reader = Reader({key(0): after(1)}, **{"subscribe.retryTimeout": "1s"})
     reader.prepareForTriggerAvailableNow()
     reader.fetcher.ending = [all_known(Offset({key(0): SHARD_END}))]
-    reader.fetcher.quiet = 1e-9
-    began = time.monotonic()
+    polls, began = reader.fetcher.poll, time.monotonic()
+
+    def poll(offset: Offset, **limits: Any) -> PollReply:
+        reader.fetcher.quiet = time.monotonic() - began
+        return polls(offset, **limits)
+
+    reader.fetcher.poll = poll  # type: ignore[method-assign]
     assert reader.latestOffset(offset(s0=after(1))) == offset(s0=after(1))
     assert time.monotonic() - began >= 1.0
     assert "Kinesis has not said that the shard is over" in caplog.text
